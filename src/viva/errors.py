@@ -1,0 +1,101 @@
+"""Every error that Viva raises on purpose.
+
+    VivaError
+    ├── BadInput          the user's files, flags or config are wrong: exit 4, before anything runs
+    ├── TrialFault        ends one trial; `fault` says whose it is
+    │   ├── AgentFailed       the agent under test raised, returned rubbish, timed out      failed, agent
+    │   ├── Unreachable       it could not be reached, or its provider failed after retries  error, infra
+    │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
+    │   └── Undecidable       the evidence fits two                                          error, undetermined
+    ├── CheckBroken       a check that cannot be evaluated: the verdict is an error, never a pass or a failure
+    └── RunStopped        the run cannot go on (journal not writable, budget spent); what is done is kept
+
+Errors carry fields; whoever shows them makes the words. Anything else that escapes is our own bug: traceback, exit 3.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
+Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
+
+
+class VivaError(Exception):
+    """The root: catch this to catch all that Viva raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong with a file, a flag or the config, and where."""
+
+    file: str
+    line: int
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return place + (f"{self.path}: " if self.path else "") + self.what
+
+
+class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would add nothing
+    """All problems found before anything ran."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    @classmethod
+    def saying(cls, what: str, file: str = "", line: int = 0, path: str = "") -> "BadInput":
+        return cls(Problem(file, line, path, what))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+class TrialFault(VivaError):  # noqa: N818 -- see BadInput
+    """Ends one trial. `said` is the text of the report's `error`."""
+
+    fault: Fault = "undetermined"
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
+class AgentFailed(TrialFault):
+    """The agent under test broke: its failure."""
+
+    fault: Fault = "agent"
+
+
+class Unreachable(TrialFault):
+    """Nobody answered, or the provider behind the agent failed: not the agent's failure."""
+
+    fault: Fault = "infra"
+
+
+class HelperFailed(TrialFault):
+    """A helper broke. The agent is not to blame."""
+
+    def __init__(self, role: Role, said: str) -> None:
+        super().__init__(said)
+        self.role = role
+        self.fault: Fault = "simulator" if role == "simulator" else "judge" if role == "judge" else "infra"
+
+
+class Undecidable(TrialFault):
+    """What happened fits more than one culprit."""
+
+
+class CheckBroken(VivaError):  # noqa: N818 -- see BadInput
+    """A check that cannot be evaluated."""
+
+
+class RunStopped(VivaError):  # noqa: N818 -- see BadInput
+    """The run cannot go on."""
+
+    def __init__(self, why: str, *, budget: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.budget = budget

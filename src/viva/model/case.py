@@ -1,0 +1,188 @@
+"""A case: who speaks for the user, what must hold, the limits. Every format ends up here; the engine sees nothing else.
+
+Cases hold live components (a User, Checks). Their seams stand in `protocols`, above this room, so only the type
+checker imports them here. A case is never encoded: what is kept of it is its record.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+
+from viva.model.message import Message
+
+if TYPE_CHECKING:
+    from viva.protocols import Check, User
+
+On = Literal["reply", "reply_and_tools", "conversation"]
+Over = Literal["turn", "case"]
+By = Literal["static", "initial", "simulated", "interactive"]
+OnMissingInput = Literal["skip", "fail", "end"]
+Feature = Literal["tool_stubs", "memory", "workspace"]
+
+
+class Key(Struct, frozen=True, order=True):
+    """Names one conversation. A resumed run asks by the first three."""
+
+    suite: str
+    case: str
+    trial: int = 1
+    attempt: int = 1
+
+    @property
+    def session_id(self) -> str:
+        """The same for all turns of an attempt, another for each attempt."""
+        return f"{self.suite}/{self.case}#{self.trial}.{self.attempt}"
+
+
+class Claim(Struct, frozen=True):
+    """A check with its weight and what it looks at. `written` is the check as its author wrote it, for reports.
+
+    `on` is which text: the reply's; the reply's with tool results below it; or the agent's text of all turns.
+    `over` is how far back tool calls and limits look: this turn, or the whole case.
+    """
+
+    check: "Check"
+    written: Mapping[str, Any] = {}
+    message: str = ""
+    negate: bool = False
+    on: On = "reply"
+    over: Over = "turn"
+    weight: float = 1.0
+
+
+class Checkpoint(Struct, frozen=True):
+    """A claim that must hold at some turn. One that is not `lasting` has to hold again each time it is looked at."""
+
+    id: str
+    claim: Claim
+    description: str = ""
+    after: tuple[str, ...] = ()
+    required: bool = True
+    lasting: bool = True
+
+
+class Goal(Struct, frozen=True):
+    """What a conversation without a fixed end is for. No checkpoints: it ends when the user has nothing more to say.
+
+    `checkpoints` stand in an order that respects `after` and has cheap ones first among those that are free;
+    `patient` goals (a persona's criteria) ask costly checks only when all cheap ones hold or the talk is over.
+    """
+
+    checkpoints: tuple[Checkpoint, ...] = ()
+    patient: bool = False
+
+
+class Utterance(Struct, frozen=True):
+    """What a user says, what must hold of the answer, and what to remember of it (`set`: variable -> JSONPath)."""
+
+    message: Message
+    by: By = "static"
+    claims: tuple[Claim, ...] = ()
+    options: Mapping[str, Any] = {}
+    set: Mapping[str, str] = {}
+    timeout_s: float | None = None
+    remark: str | None = None
+
+
+class Limits(Struct, frozen=True):
+    """None means no limit."""
+
+    timeout_s: float | None = 300.0
+    turn_timeout_s: float | None = None
+    max_turns: int | None = 20
+
+
+class ToolStub(Struct, frozen=True):
+    """A canned answer for a tool. Several for one tool are used in order, and the last repeats."""
+
+    tool: str
+    response: Any = None
+    error: str | None = None
+
+
+class Fixtures(Struct, frozen=True):
+    """What an agent finds instead of its live tools and memory. With `stubbed`, no tool of it runs live."""
+
+    tools: tuple[ToolStub, ...] = ()
+    memory: tuple[Any, ...] = ()
+    stubbed: bool = False
+
+
+class WorkspaceSpec(Struct, frozen=True):
+    """Which folder an agent works in, and what is put there first."""
+
+    kind: Literal["fresh", "copy", "cwd", "empty"] = "fresh"
+    link_paths: tuple[str, ...] = ()
+    root: str = "."
+    leave_out: tuple[str, ...] = ()
+
+
+class Origin(Struct, frozen=True):
+    """Where a case was written."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Interactive(Struct, frozen=True):
+    """A case's own wish for a person."""
+
+    enabled: bool = False
+    timeout_s: float | None = 300.0
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One test. `digest` names its definition: two runs compare a case only where it is the same."""
+
+    id: str
+    user: "User"
+    name: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    suite: str = ""
+    origin: Origin | None = None
+    goal: Goal = Goal()
+    finals: tuple[Claim, ...] = ()
+    history: tuple[Message, ...] = ()
+    limits: Limits = Limits()
+    on_missing_input: OnMissingInput | None = None
+    interactive: Interactive = Interactive()
+    fixtures: Fixtures | None = None
+    workspace: WorkspaceSpec | None = None
+    needs: frozenset[Feature] = frozenset()
+    options: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
+    before: str | None = None
+    after: str | None = None
+    skip: str | None = None
+    runs: int | None = None
+    digest: str = ""
+
+
+class Bar(Struct, frozen=True):
+    """What a suite must reach. Without one, every case must pass."""
+
+    pass_score: float | None = None
+    max_cost_usd: float | None = None
+    max_p95_ms: float | None = None
+
+
+class Suite(Struct, frozen=True, kw_only=True):
+    """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
+
+    `references` are the agents that its cases name (helpers), and where the first to do so stands.
+    """
+
+    id: str
+    cases: Callable[[], AsyncIterator[Case]]
+    count: int
+    version: str = ""
+    origin: Origin | None = None
+    bar: Bar | None = None
+    target: str | None = None
+    references: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
+    needs: Mapping[Feature, Origin] = field(default_factory=dict["Feature", Origin])

@@ -1,0 +1,40 @@
+"""The only encoder and decoder: every byte of JSON that Viva reads or writes itself goes through here."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_sorted = msgspec.json.Encoder(order="deterministic", enc_hook=str)
+
+encode = _encoder.encode
+decode = msgspec.json.decode
+Raw = msgspec.Raw
+DecodeError = msgspec.DecodeError
+ValidationError = msgspec.ValidationError
+
+
+def compact(value: Any) -> str:
+    """Compact JSON text; what has no JSON form appears as its `str`."""
+    return _encoder.encode(value).decode()
+
+
+def canonical(value: Any) -> bytes:
+    """The same bytes for equal values, whatever the order of keys: for digests and comparison."""
+    return _sorted.encode(value)
+
+
+def builtins(value: Any) -> Any:
+    """A struct as plain dicts and lists."""
+    return msgspec.to_builtins(value, enc_hook=str)
+
+
+def convert(value: Any, to: type[T]) -> T:
+    """Plain dicts and lists as a struct; raises ValidationError with the place of the first misfit."""
+    return msgspec.convert(value, to)
+
+
+def pretty(data: bytes) -> bytes:
+    return msgspec.json.format(data, indent=2)

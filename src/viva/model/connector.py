@@ -1,0 +1,54 @@
+"""How a model is reached. Keys are secrets: they can be used, but not printed."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Secret:
+    """A value that shows itself only to the one who asks for it by name."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+
+class Price(Struct, frozen=True):
+    """USD for a million tokens."""
+
+    input: float
+    output: float
+
+
+class Connector(Struct, frozen=True, kw_only=True):
+    """A provider, a model, an address and a key. `api_key` is already looked up: nothing below the config reads the environment."""
+
+    name: str
+    provider: str = "openai"
+    model: str = ""
+    base_url: str = ""
+    api_key: Secret | None = None
+    key_from: str = ""
+    headers: Mapping[str, str] = {}
+    temperature: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    timeout_s: float = 120.0
+    retries: int = 4
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    price: Price | None = None
+    models: tuple[str, ...] = ()
+    extra: Mapping[str, object] = {}

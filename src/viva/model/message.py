@@ -1,0 +1,124 @@
+"""What passes between a user and an agent: messages, tool calls, replies, and what each model call cost."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+Speaker = Literal["system", "user", "assistant", "tool"]
+Declared = Literal["awaiting", "done"]
+
+
+class Text(Struct, frozen=True, tag_field="type", tag="text"):
+    """A piece of text among other parts."""
+
+    text: str
+
+
+class Attachment(Struct, frozen=True, tag_field="type", omit_defaults=True):
+    """Something that is not text. `source` is what the author wrote; `url` is what is sent: a data: or http(s) address."""
+
+    source: str
+    name: str | None = None
+    media_type: str | None = None
+    url: str = ""
+
+
+class Image(Attachment, frozen=True, tag="image"):
+    """A picture."""
+
+
+class Audio(Attachment, frozen=True, tag="audio"):
+    """A recording."""
+
+
+class File(Attachment, frozen=True, tag="file"):
+    """Any other document."""
+
+
+Part = Text | Image | Audio | File
+Content = str | tuple[Part, ...]
+
+
+class ToolCall(Struct, frozen=True, omit_defaults=True):
+    """A tool that the agent used. `error` is set when the call was refused or failed; `result` is unset until it ends."""
+
+    name: str
+    arguments: Any = None
+    id: str = ""
+    result: Any | UnsetType = UNSET
+    error: str | None = None
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One message. `data` is a structured value that came with (or instead of) the text."""
+
+    role: Speaker
+    content: Content = ""
+    data: Any = None
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message, without attachments."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        return [] if isinstance(self.content, str) else [part for part in self.content if isinstance(part, Attachment)]
+
+
+class ModelCall(Struct, frozen=True, omit_defaults=True):
+    """What one call of a model used. A price that is not known is None, never 0."""
+
+    model: str = ""
+    provider: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    """Model calls added up. The cost is None as soon as one price is unknown."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @classmethod
+    def of(cls, calls: Sequence[ModelCall]) -> "Usage":
+        costs = [call.cost_usd for call in calls]
+        known = [cost for cost in costs if cost is not None]
+        return cls(
+            calls=len(calls),
+            input_tokens=sum(call.input_tokens for call in calls),
+            output_tokens=sum(call.output_tokens for call in calls),
+            cost_usd=sum(known) if len(known) == len(costs) else None,
+        )
+
+
+class Reply(Struct, frozen=True, omit_defaults=True):
+    """What an agent answered and did in one turn.
+
+    `declared` is the agent's own word on whether it waits for input; `protocol_state` is its protocol's word for
+    the same (A2A `input-required`, an ACP permission request). `calls` has one entry for each model call behind it.
+    """
+
+    content: str = ""
+    data: Any = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    declared: Declared | None = None
+    input_hint: str | None = None
+    finish_reason: str | None = None
+    protocol_state: str | None = None
+    calls: tuple[ModelCall, ...] = ()

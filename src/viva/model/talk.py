@@ -1,0 +1,177 @@
+"""A conversation while it happens: turns, what is known so far, and what a check gets to see of it."""
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, Struct, field
+
+from viva.errors import Role
+from viva.model import codec
+from viva.model.case import Case, Claim, Key, On, Over, Utterance
+from viva.model.message import Message, ModelCall, Reply, ToolCall
+
+if TYPE_CHECKING:
+    from viva.protocols import Clock, Helpers
+
+VerdictStatus = Literal["passed", "failed", "error"]
+AwaitingReason = Literal[
+    "agent_declared",
+    "protocol_state",
+    "tool_requires_confirmation",
+    "finish_reason",
+    "content_is_question",
+    "content_is_request",
+    "closing_offer",
+    "completed",
+]
+
+
+class Quote(Struct, frozen=True):
+    """What a judge points at."""
+
+    turn: int
+    quote: str
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure."""
+
+    status: VerdictStatus
+    reason: str = ""
+    score: float | None = None
+    expected: Any = UNSET
+    actual: Any = UNSET
+    evidence: tuple[Quote, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    calls: tuple[ModelCall, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.status == "passed"
+
+
+PASSED = Verdict("passed")
+
+
+class Judged(Struct, frozen=True):
+    """A claim and what came of it."""
+
+    claim: Claim
+    verdict: Verdict
+
+
+class Awaiting(Struct, frozen=True):
+    """Does the agent wait for the user? Said by whom, and how surely."""
+
+    awaiting: bool
+    reason: AwaitingReason
+    confidence: float = 1.0
+
+
+class FileChange(Struct, frozen=True, omit_defaults=True):
+    """A file of the workspace that a turn added, changed or removed."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+    diff: str | None = None
+
+
+class Turn(Struct):
+    """One user input and the agent's reply to it, with its verdicts. `error` is set when no usable reply came."""
+
+    number: int
+    utterance: Utterance
+    reply: Reply | None = None
+    awaiting: Awaiting | None = None
+    judged: list[Judged] = field(default_factory=list[Judged])
+    files: tuple[FileChange, ...] = ()
+    latency_ms: float = 0.0
+    error: str | None = None
+
+
+class Sighting(Struct):
+    """What is known of a checkpoint: reached at which turn, or how close it came."""
+
+    turn: int | None = None
+    verdict: Verdict | None = None
+    unmet: tuple[str, ...] = ()
+
+
+class Talk(Struct, dict=True):
+    """All that a user, a check or a reporter may know of a running conversation. The trial owns it: a cut-off keeps its turns.
+
+    `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung.
+    `calls` counts every model call of the trial, those of replies that were cut off too.
+    """
+
+    case: Case
+    key: Key
+    helpers: "Helpers"
+    clock: "Clock"
+    turns: list[Turn] = field(default_factory=list[Turn])
+    finals: list[Judged] = field(default_factory=list[Judged])
+    sightings: dict[str, Sighting] = field(default_factory=dict[str, Sighting])
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    calls: list[ModelCall] = field(default_factory=list[ModelCall])
+    warnings: list[str] = field(default_factory=list[str])
+    goal_achieved: str | None = None
+    waiting_for: Role | Literal["person"] = "agent"
+    workspace: str | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def last(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    def messages(self) -> list[Message]:
+        """The conversation so far, prior history included, as messages."""
+        said = list(self.case.history)
+        for turn in self.turns:
+            said.append(turn.utterance.message)
+            if (reply := turn.reply) is not None:
+                said.append(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+        return said
+
+
+def shown(value: Any) -> str:
+    """A value as text: a string as it is, anything else as compact JSON."""
+    return value if isinstance(value, str) else codec.compact(value)
+
+
+def text_of(reply: Reply) -> str:
+    """What text is asserted on: the content or, where it is empty, the data as compact JSON."""
+    if reply.content or reply.data is None:
+        return reply.content
+    return shown(reply.data)
+
+
+class Evidence(Struct, dict=True):
+    """What a check sees. `text` and `tool_calls` follow the claim's `on` and `over`."""
+
+    talk: Talk
+    turn: Turn
+    on: On = "reply"
+    over: Over = "turn"
+
+    @property
+    def reply(self) -> Reply:
+        return self.turn.reply or Reply()
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        return self.talk.turns if self.over == "case" else (self.turn,)
+
+    @cached_property
+    def text(self) -> str:
+        if self.on == "reply":
+            return text_of(self.reply)
+        if self.on == "reply_and_tools":
+            results = (shown(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
+            return "\n".join((text_of(self.reply), *results))
+        return "\n".join(text_of(turn.reply) for turn in self.talk.turns if turn.reply)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]

@@ -1,0 +1,169 @@
+"""Every seam of Viva, each with one sentence. Read this first.
+
+The engine knows these and nothing else: no format, no provider, no file. A component is a frozen struct whose fields
+are what the user writes; `catalog` finds it by its name.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from viva.errors import Role
+from viva.model.case import Case, Feature, Fixtures, Key, Suite, Utterance
+from viva.model.connector import Connector
+from viva.model.event import Event
+from viva.model.message import Message, ModelCall, Reply
+from viva.model.talk import Evidence, Talk, Verdict
+
+T = TypeVar("T")
+Meter = Callable[[ModelCall], None]
+Emit = Callable[[Event], None]
+
+
+class Request(Struct, frozen=True):
+    """An HTTP request that is ready to go."""
+
+    url: str
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    method: str = "POST"
+    timeout_s: float | None = None
+    max_bytes: int = 64 * 1024 * 1024
+
+
+class Response(Struct, frozen=True):
+    """An HTTP answer, whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    """Sends one HTTP request: answers, or raises Unreachable; a cancelled call closes its connection."""
+
+    async def request(self, request: Request) -> Response: ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager["Streaming"]:
+        """The same, with the body as it comes."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Streaming(Protocol):
+    """An HTTP answer whose body is still coming."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+
+class SessionContext(Struct, kw_only=True):
+    """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later."""
+
+    key: Key
+    role: Role = "agent"
+    history: tuple[Message, ...] = ()
+    fixtures: Fixtures | None = None
+    workspace: str | None = None
+    options: Mapping[str, Any] = {}
+    meter: Meter
+    http: Transport
+    connectors: Mapping[str, Connector] = {}
+
+
+class AgentSession(Protocol):
+    """One conversation with an agent: it keeps the history, so each call sends only what is new."""
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply: ...
+
+
+class Agent(Protocol):
+    """Anything that answers: opens a session for each conversation, and says which fixtures it takes."""
+
+    @property
+    def provides(self) -> frozenset[Feature]: ...
+
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]: ...
+
+
+class User(Protocol):
+    """Who speaks: a generator of utterances, which sees the talk grow; `planned` lines will surely be said."""
+
+    @property
+    def planned(self) -> int: ...
+
+    def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]: ...
+
+
+class Check(Protocol):
+    """What can be asked of a turn or a transcript; `costly` ones call a model. Raises CheckBroken when it cannot be evaluated."""
+
+    @property
+    def costly(self) -> bool: ...
+
+    @property
+    def label(self) -> str:
+        """How a report names this check: `contains "submitted"`."""
+        ...
+
+    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]: ...
+
+
+class HelperSession(Protocol):
+    """A simulator or judge that is being asked: `parse` turns its reply into what we need or says what is wrong with it."""
+
+    async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
+
+
+class Helpers(Protocol):
+    """The only way to a simulator, judge, generator or reporter, so that a time-out is charged to the one who hung."""
+
+    def open(
+        self,
+        role: Role,
+        agent: str,
+        talk: Talk | None = None,
+        *,
+        history: Sequence[Message] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[HelperSession]: ...
+
+
+class Clock(Protocol):
+    """The case's time limit; it can stand still while a person thinks."""
+
+    def pause(self) -> AbstractAsyncContextManager[None]: ...
+
+
+class Source(Protocol):
+    """What `-i` names: suites, from files, from generators or from standard input."""
+
+    def suites(self) -> AsyncIterator[Suite]: ...
+
+
+class Sink(Protocol):
+    """Listens to a run. `live` ones also want each turn as it happens."""
+
+    @property
+    def live(self) -> bool: ...
+
+    def receive(self, events: Sequence[Event]) -> None: ...
+
+
+class Planned(Struct, frozen=True):
+    """A trial that is due: which case, which repeat, and its place in the input."""
+
+    case: Case
+    trial: int
+    index: int
+
+
+class Executor(Protocol):
+    """Runs many trials somewhere and emits what happens."""
+
+    async def run(self, trials: AsyncIterator[Planned], emit: Emit) -> None: ...

@@ -1,0 +1,75 @@
+"""The append-only log of a run: the truth that reports, history and a resumed run are made from.
+
+One JSON object a line, written with a single append as a trial ends, so `kill -9` loses at most the trials in flight.
+A torn last line is cut off before anything is appended. A trial's line holds its record byte for byte as the JSONL
+report shows it.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from viva.errors import RunStopped
+from viva.model import codec
+from viva.model.event import Event, TrialEnded
+from viva.model.record import TrialRecord
+
+_RECORD = b'"record":'
+
+
+class Journal:
+    """Appends events to a file and finds the records of ended trials again, in input order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._places: dict[int, tuple[int, int]] = {}  # index in the input -> where its record stands
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._end = self._cut_torn_tail()
+        except OSError as broken:
+            raise RunStopped(f"journal {path}: {broken.strerror or broken}") from broken
+
+    def append(self, event: Event) -> None:
+        """Writes one event. What has been appended is on its way to the disk when this returns."""
+        line = codec.encode(event) + b"\n"
+        try:
+            written = os.write(self._file, line)
+        except OSError as broken:
+            raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
+        if written != len(line):
+            raise RunStopped(f"journal {self.path}: no space left on device")
+        if isinstance(event, TrialEnded):
+            start = line.index(_RECORD) + len(_RECORD)
+            self._places[event.index] = (self._end + start, len(line) - start - 2)
+        self._end += written
+
+    def raw_records(self) -> Iterator[bytes]:
+        """Each ended trial's record as JSON, in input order; a trial run again shows its last attempt."""
+        for index in sorted(self._places):
+            at, length = self._places[index]
+            yield os.pread(self._file, length, at)
+
+    def records(self) -> Iterator[TrialRecord]:
+        for raw in self.raw_records():
+            yield codec.decode(raw, type=TrialRecord)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _cut_torn_tail(self) -> int:
+        size = os.fstat(self._file).st_size
+        end = size
+        while end:
+            block = os.pread(self._file, min(end, 65536), max(0, end - 65536))
+            newline = block.rfind(b"\n")
+            if newline >= 0:
+                end = end - len(block) + newline + 1
+                break
+            end -= len(block)
+        if end != size:
+            os.ftruncate(self._file, end)
+        return end
