@@ -5,6 +5,7 @@
     ├── TrialFault        ends one trial; `fault` says whose it is
     │   ├── AgentFailed       the agent under test raised, returned rubbish, timed out      failed, agent
     │   ├── Unreachable       it could not be reached, or its provider failed after retries  error, infra
+    │   │   └── NotSent           and no byte of the request had left: it can be sent again without harm
     │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
     │   └── Undecidable       the evidence fits two                                          error, undetermined
     ├── CheckBroken       a check that cannot be evaluated: the verdict is an error, never a pass or a failure
@@ -73,6 +74,10 @@ class Unreachable(TrialFault):
     """Nobody answered, or the provider behind the agent failed: not the agent's failure."""
 
     fault: Fault = "infra"
+
+
+class NotSent(Unreachable):
+    """No connection came about, so the other side cannot have acted on anything."""
 
 
 class HelperFailed(TrialFault):

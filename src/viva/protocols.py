@@ -19,11 +19,10 @@ from viva.model.talk import Evidence, Talk, Verdict
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
-Emit = Callable[[Event], None]
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request that is ready to go."""
+    """An HTTP request that is ready to go. With `once`, who gets it may act on it: it is never sent again after it may have arrived."""
 
     url: str
     body: bytes = b""
@@ -31,10 +30,11 @@ class Request(Struct, frozen=True):
     method: str = "POST"
     timeout_s: float | None = None
     max_bytes: int = 64 * 1024 * 1024
+    once: bool = False
 
 
 class Response(Struct, frozen=True):
-    """An HTTP answer, whole."""
+    """An HTTP answer, whole. Headers are looked up by their names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,7 +63,10 @@ class Streaming(Protocol):
 
 
 class SessionContext(Struct, kw_only=True):
-    """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later."""
+    """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later.
+
+    `conversation` is there for helpers: all that was said so far in the talk that they help with.
+    """
 
     key: Key
     role: Role = "agent"
@@ -74,6 +77,7 @@ class SessionContext(Struct, kw_only=True):
     meter: Meter
     http: Transport
     connectors: Mapping[str, Connector] = {}
+    conversation: Callable[[], list[Message]] | None = None
 
 
 class AgentSession(Protocol):
@@ -92,10 +96,15 @@ class Agent(Protocol):
 
 
 class User(Protocol):
-    """Who speaks: a generator of utterances, which sees the talk grow; `planned` lines will surely be said."""
+    """Who speaks: a generator of utterances, which sees the talk grow; the `lines` that it surely says are known before."""
 
     @property
-    def planned(self) -> int: ...
+    def lines(self) -> Sequence[Utterance]: ...
+
+    @property
+    def simulator(self) -> str | None:
+        """Which agent speaks for the user, if one does."""
+        ...
 
     def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]: ...
 
@@ -115,7 +124,7 @@ class Check(Protocol):
 
 
 class HelperSession(Protocol):
-    """A simulator or judge that is being asked: `parse` turns its reply into what we need or says what is wrong with it."""
+    """A simulator or judge that is being asked: `parse` makes what we need of its reply, or raises ValueError with what is wrong."""
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
 
@@ -128,8 +137,6 @@ class Helpers(Protocol):
         role: Role,
         agent: str,
         talk: Talk | None = None,
-        *,
-        history: Sequence[Message] = (),
         options: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[HelperSession]: ...
 
@@ -156,14 +163,17 @@ class Sink(Protocol):
 
 
 class Planned(Struct, frozen=True):
-    """A trial that is due: which case, which repeat, and its place in the input."""
+    """A trial that is due: which case, which repeat of how many, and its place in the input."""
 
     case: Case
-    trial: int
     index: int
+    trial: int = 1
+    of: int = 1
 
 
 class Executor(Protocol):
-    """Runs many trials somewhere and emits what happens."""
+    """Does the work of many trials somewhere, some at once; `stop` cancels those that are running."""
 
-    async def run(self, trials: AsyncIterator[Planned], emit: Emit) -> None: ...
+    async def run(self, trials: AsyncIterator[Planned], work: Callable[[Planned], Awaitable[None]]) -> None: ...
+
+    def stop(self) -> None: ...

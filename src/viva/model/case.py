@@ -136,7 +136,9 @@ class Interactive(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One test. `digest` names its definition: two runs compare a case only where it is the same."""
+    """One test. `written` is its definition as its author wrote it, and `digest` names that definition:
+    two runs compare a case only where it is the same.
+    """
 
     id: str
     user: "User"
@@ -160,6 +162,7 @@ class Case(Struct, frozen=True, kw_only=True):
     after: str | None = None
     skip: str | None = None
     runs: int | None = None
+    written: Mapping[str, Any] = {}
     digest: str = ""
 
 
@@ -174,12 +177,14 @@ class Bar(Struct, frozen=True):
 class Suite(Struct, frozen=True, kw_only=True):
     """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
 
-    `references` are the agents that its cases name (helpers), and where the first to do so stands.
+    `own_runs` are the `runs` of cases that set their own; `references` are the agents that its cases name (helpers),
+    and where the first to do so stands.
     """
 
     id: str
     cases: Callable[[], AsyncIterator[Case]]
     count: int
+    own_runs: tuple[int, ...] = ()
     version: str = ""
     origin: Origin | None = None
     bar: Bar | None = None

@@ -31,6 +31,11 @@ def builtins(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
 
 
+def plain(value: Any) -> Any:
+    """A value of any kind as it comes back from JSON: dicts with text keys, lists, numbers, texts."""
+    return decode(_encoder.encode(value))
+
+
 def convert(value: Any, to: type[T]) -> T:
     """Plain dicts and lists as a struct; raises ValidationError with the place of the first misfit."""
     return msgspec.convert(value, to)

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, field
 from viva.errors import Role
 from viva.model import codec
 from viva.model.case import Case, Claim, Key, On, Over, Utterance
+from viva.model.embedded import json_in
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 
 if TYPE_CHECKING:
@@ -171,6 +172,12 @@ class Evidence(Struct, dict=True):
             results = (shown(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
             return "\n".join((text_of(self.reply), *results))
         return "\n".join(text_of(turn.reply) for turn in self.talk.turns if turn.reply)
+
+    @cached_property
+    def json(self) -> Any:
+        """The reply's data or, without any, JSON found in its text; else UNSET."""
+        reply = self.reply
+        return json_in(reply.content) if reply.data is None else codec.plain(reply.data)
 
     @property
     def tool_calls(self) -> list[ToolCall]:

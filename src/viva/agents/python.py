@@ -1,0 +1,238 @@
+"""An agent that is Python code: `python:pkg.module:attr` or `python:./agent.py:attr`.
+
+    def agent(messages, options): ...       a function; sync ones run in a thread
+    class Agent: def reply(self, ...)       an object with `reply`; a class gives one object a case
+    def make_agent(): return Agent()        a factory (no parameters) gives one object a case
+
+Parameters are given by name where they have one of ours (`messages`, `options`, `tools`, `memory`, `workspace`,
+`session_id`, `metadata`), and otherwise in the order messages, options.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any, cast
+
+from msgspec import Struct
+
+from viva.agents.replies import reply_from
+from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.model import codec
+from viva.model.case import Feature
+from viva.model.message import Message, Reply
+from viva.protocols import SessionContext
+from viva.threads import in_thread
+
+_BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
+
+
+class PythonAgent(Struct, frozen=True):
+    """What `python:` names. `target` is the imported object; `takes_fixtures` says that it looks at stubs by itself."""
+
+    target: Any
+    reference: str = ""
+    takes_fixtures: bool = False
+
+    @classmethod
+    def named(cls, reference: str, folder: str, *, takes_fixtures: bool = False) -> "PythonAgent":
+        """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`."""
+        return cls(_imported(reference, folder), reference, takes_fixtures)
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        names = _parameters(_speaker(self.target))
+        taken: set[Feature] = {"workspace"}
+        if self.takes_fixtures or "tools" in names:
+            taken.add("tool_stubs")
+        if self.takes_fixtures or "memory" in names:
+            taken.add("memory")
+        return frozenset(taken)
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["PythonSession"]:
+        speaker = self.target
+        try:
+            if inspect.isclass(speaker) or _is_factory(speaker):
+                speaker = speaker()
+                if inspect.isawaitable(speaker):
+                    speaker = await speaker
+        except Exception as raised:  # the agent's own code
+            raise AgentFailed(f"{type(raised).__name__}: {raised}") from raised
+        yield PythonSession(_call_of(speaker), context)
+
+
+class PythonSession:
+    """One conversation: the history as plain dicts, and the agent's function called with all of it each turn."""
+
+    def __init__(self, call: Callable[..., Any], context: SessionContext) -> None:
+        self._call = call
+        self._context = context
+        self._messages: list[dict[str, Any]] = [codec.builtins(message) for message in context.history]
+        self._names = _parameters(call)
+        self._is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
+            getattr(call, "__call__", None)
+        )  # noqa: B004 -- an object whose __call__ is async
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self._messages.append(codec.builtins(message))
+        ordered, named = self._arguments(dict(options))
+        try:
+            if self._is_async:
+                returned = await self._call(*ordered, **named)
+            else:
+                returned = await in_thread(lambda: self._call(*ordered, **named))
+                if inspect.isawaitable(returned):
+                    returned = await returned
+        except TrialFault:
+            raise
+        except Exception as raised:  # the agent's own code: whatever it raises is its failure
+            raise AgentFailed(f"{type(raised).__name__}: {raised}") from raised
+        reply = self._reply(returned)
+        for call in reply.calls:
+            self._context.meter(call)
+        said = {
+            "role": "assistant",
+            "content": reply.content,
+            "data": reply.data,
+            "tool_calls": codec.builtins(reply.tool_calls),
+        }
+        self._messages.append({key: value for key, value in said.items() if key in ("role", "content") or value})
+        return reply
+
+    def _heard(self) -> list[dict[str, Any]]:
+        """The history; for a helper, the conversation that it helps with."""
+        said = self._context.conversation() if self._context.conversation else ()
+        return [codec.builtins(message) for message in said] or list(self._messages)
+
+    def _reply(self, returned: Any) -> Reply:
+        """A helper's dict is its answer; the agent under test has to keep to the shape of a reply."""
+        if self._context.role != "agent" and isinstance(returned, Mapping | list):
+            answer = cast("Any", returned)
+            if isinstance(answer, list) or "content" not in answer:
+                return Reply(data=answer)
+        return reply_from(returned)
+
+    def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        context, fixtures = self._context, self._context.fixtures
+        offered: dict[str, Any] = {
+            "messages": self._heard(),
+            "options": options,
+            "tools": codec.builtins(fixtures.tools) if fixtures else None,
+            "memory": list(fixtures.memory) if fixtures else None,
+            "workspace": context.workspace,
+            "session_id": options.get("session_id"),
+            "metadata": options.get("metadata"),
+        }
+        ordered: list[Any] = []
+        queue = ["messages", "options"]
+        for name, kind in self._names.items():
+            if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+                continue
+            known = name if name in _BY_NAME else queue[0] if queue else None
+            if known is None:
+                break
+            if known in queue:
+                queue.remove(known)
+            ordered.append(offered[known])
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                break
+        named = {
+            n: offered[n] for n, kind in self._names.items() if kind is inspect.Parameter.KEYWORD_ONLY and n in _BY_NAME
+        }
+        return ordered, named
+
+
+def _parameters(call: Any) -> dict[str, Any]:
+    """Names of the parameters that we may fill, with their kinds; those with a default of their own only if we know them."""
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):  # built-ins have no signature
+        return {"messages": inspect.Parameter.POSITIONAL_ONLY}
+    return {p.name: p.kind for p in parameters if p.default is inspect.Parameter.empty or p.name in _BY_NAME}
+
+
+def _is_factory(value: Any) -> bool:
+    return inspect.isroutine(value) and not inspect.signature(value).parameters
+
+
+def _speaker(target: Any) -> Any:
+    """The function that will be called, as far as it can be known before a factory has run."""
+    if inspect.isclass(target):
+        return getattr(target, "reply", None) or target.__call__
+    return target if inspect.isroutine(target) else getattr(target, "reply", target)
+
+
+def _call_of(speaker: Any) -> Callable[..., Any]:
+    reply = getattr(speaker, "reply", None)
+    if callable(reply):
+        return reply
+    if callable(speaker):
+        return speaker
+    raise AgentFailed(f"a {type(speaker).__name__} cannot be talked to: it is not callable and has no `reply`")
+
+
+def _imported(reference: str, folder: str) -> Any:
+    place, _, attribute = reference.rpartition(":")
+    if not place or not attribute:
+        raise BadInput.saying(
+            f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
+        )
+    module = _from_file(place, folder) if place.endswith(".py") or "/" in place else _from_name(place, folder)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, dir(found), 3)
+            raise BadInput.saying(
+                f"python:{reference}: {place} has no {part!r}"
+                + (f"; did you mean {' or '.join(near)}?" if near else "")
+            )
+        found = getattr(found, part)
+    if not callable(found) and not callable(getattr(found, "reply", None)):
+        raise BadInput.saying(
+            f"python:{reference} is a {type(found).__name__}: neither callable nor an object with `reply`"
+        )
+    return found
+
+
+def _from_file(place: str, folder: str) -> ModuleType:
+    path = os.path.normpath(os.path.join(folder, place))  # noqa: PTH118 -- a reference is text, `..` in it is the user's own
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise BadInput.saying(f"python:{place}: there is no file {path}")
+    name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader = spec.loader
+    try:
+        # Its neighbours import as they do when the file is run by itself.
+        _with_path(os.path.dirname(path), lambda: loader.exec_module(module))  # noqa: PTH120
+    except Exception as raised:  # the agent's module is other people's code: name it, whatever it raised
+        sys.modules.pop(name, None)
+        raise BadInput.saying(f"python:{place} does not import: {type(raised).__name__}: {raised}") from raised
+    return module
+
+
+def _from_name(place: str, folder: str) -> ModuleType:
+    try:
+        return _with_path(folder, lambda: importlib.import_module(place))
+    except Exception as raised:  # the agent's module is other people's code: name it, whatever it raised
+        raise BadInput.saying(f"python:{place} does not import: {type(raised).__name__}: {raised}") from raised
+
+
+def _with_path(folder: str, load: Callable[[], Any]) -> Any:
+    folder = folder or os.getcwd()  # noqa: PTH109
+    if folder in sys.path:
+        return load()
+    # The folder stays on the path: an agent may import its neighbours late, on its first call.
+    sys.path.insert(0, folder)
+    return load()

@@ -1,0 +1,121 @@
+"""What an agent may return, as a Reply: a string, a Reply, or a dict. Anything else is rubbish, and the agent's failure."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from msgspec import UNSET
+
+from viva.errors import AgentFailed
+from viva.model.message import Declared, ModelCall, Reply, ToolCall
+
+_SPEAKING = ("content", "data", "tool_calls")
+SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
+
+
+def reply_from(value: Any) -> Reply:
+    """The reply behind a returned value."""
+    match value:
+        case str():
+            return Reply(value)
+        case Reply():
+            return value
+        case Mapping():
+            return _from_mapping(cast("Mapping[str, Any]", value))
+        case _:
+            raise AgentFailed(f"returned {_named(value)} instead of {SHAPE}")
+
+
+def _from_mapping(value: Mapping[str, Any]) -> Reply:
+    if not any(key in value for key in _SPEAKING):
+        keys = ", ".join(map(repr, list(value)[:6])) or "no keys"
+        raise AgentFailed(f"returned a dict with {keys} instead of {SHAPE}")
+    content = value.get("content")
+    if content is not None and not isinstance(content, str):
+        raise AgentFailed(f"returned content of type {_named(content)} instead of a string")
+    return Reply(
+        content=content or "",
+        data=value.get("data"),
+        tool_calls=tool_calls_from(value.get("tool_calls")),
+        declared=declared_by(value.get("awaiting_input"), value.get("done")),
+        input_hint=_text(value, "input_hint"),
+        finish_reason=_text(value, "finish_reason"),
+        calls=calls_from(value.get("usage")),
+    )
+
+
+def declared_by(awaiting: Any, done: Any = None) -> Declared | None:
+    """The agent's own word: `awaiting_input: true|false`, or an explicit done flag."""
+    if awaiting is True:
+        return "awaiting"
+    return "done" if awaiting is False or done is True else None
+
+
+def tool_calls_from(value: Any) -> tuple[ToolCall, ...]:
+    """Tool calls in our own shape or in that of chat completions (`function: {name, arguments}`)."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise AgentFailed(f"returned tool_calls of type {_named(value)} instead of a list")
+    return tuple(_tool_call(item) for item in cast("list[Any]", value))
+
+
+def _tool_call(item: Any) -> ToolCall:
+    if isinstance(item, ToolCall):
+        return item
+    if not isinstance(item, Mapping):
+        raise AgentFailed(f"returned a tool call of type {_named(item)} instead of a dict with name and arguments")
+    call = cast("Mapping[str, Any]", item)
+    function: Mapping[str, Any] = call["function"] if isinstance(call.get("function"), Mapping) else call
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise AgentFailed("returned a tool call without a name")
+    error = call.get("error")
+    return ToolCall(
+        name=name,
+        arguments=function.get("arguments", function.get("args")),
+        id=str(call.get("id") or ""),
+        result=call.get("result", UNSET),
+        error=None if error is None or error is False else str(error),
+    )
+
+
+def calls_from(usage: Any) -> tuple[ModelCall, ...]:
+    """Model calls from a usage dict, or from a list of them, in the names of the common providers."""
+    if usage is None:
+        return ()
+    if isinstance(usage, list | tuple):
+        return tuple(call for each in cast("list[Any]", usage) for call in calls_from(each))
+    if isinstance(usage, ModelCall):
+        return (usage,)
+    if not isinstance(usage, Mapping):
+        raise AgentFailed(
+            f"returned usage of type {_named(usage)} instead of a dict with input_tokens and output_tokens"
+        )
+    used = cast("Mapping[str, Any]", usage)
+    cost = used.get("cost_usd")
+    return (
+        ModelCall(
+            model=str(used.get("model") or ""),
+            provider=str(used.get("provider") or ""),
+            input_tokens=_count(used, "input_tokens", "prompt_tokens"),
+            output_tokens=_count(used, "output_tokens", "completion_tokens"),
+            cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        ),
+    )
+
+
+def _count(used: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        value = used.get(name)
+        if isinstance(value, int | float):
+            return int(value)
+    return 0
+
+
+def _text(value: Mapping[str, Any], key: str) -> str | None:
+    found = value.get(key)
+    return None if found is None else str(found)
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

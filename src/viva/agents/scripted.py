@@ -1,0 +1,75 @@
+"""An agent whose replies are written down: for docs, demos and tests. No model, no surprise.
+
+A reply is a text or a dict: `content`, `data`, `tool_calls`, `awaiting_input`, `input_hint`, `finish_reason`, `usage`,
+and `error` (it breaks), `delay` (it takes its time), `when` (a pattern: said whenever the user's text matches it).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import regex
+from msgspec import Struct
+
+from viva.agents.replies import reply_from
+from viva.errors import AgentFailed
+from viva.model.case import Feature
+from viva.model.duration import parse_duration
+from viva.model.message import Message, Reply
+from viva.protocols import SessionContext
+
+_OURS = frozenset({"error", "delay", "when"})
+
+
+class ScriptedAgent(Struct, frozen=True):
+    """Replies in order, from the first in each session; with `repeat` the last one is said for ever."""
+
+    replies: tuple[str | Mapping[str, Any], ...] = ()
+    repeat: bool = False
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return frozenset()
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["ScriptedSession"]:
+        yield ScriptedSession(self, context)
+
+
+class ScriptedSession:
+    """One run through the script."""
+
+    def __init__(self, agent: ScriptedAgent, context: SessionContext) -> None:
+        self._context = context
+        self._repeat = agent.repeat
+        self._always = [reply for reply in agent.replies if isinstance(reply, Mapping) and "when" in reply]
+        self._due = [reply for reply in agent.replies if not (isinstance(reply, Mapping) and "when" in reply)]
+        self._said = 0
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        line = self._line_for(message.text)
+        if isinstance(line, str):
+            return Reply(line)
+        if "delay" in line:
+            await asyncio.sleep(parse_duration(line["delay"]))
+        if line.get("error"):
+            raise AgentFailed(str(line["error"]))
+        plain = {key: value for key, value in line.items() if key not in _OURS}
+        if self._context.role != "agent" and "content" not in plain:
+            return Reply(data=plain)
+        reply = reply_from(plain or {"content": ""})
+        for call in reply.calls:
+            self._context.meter(call)
+        return reply
+
+    def _line_for(self, text: str) -> str | Mapping[str, Any]:
+        for line in self._always:
+            if regex.search(str(line["when"]), text, timeout=1.0):
+                return line
+        if self._said < len(self._due):
+            self._said += 1
+            return self._due[self._said - 1]
+        if self._repeat and self._due:
+            return self._due[-1]
+        raise AgentFailed(f"the script has {len(self._due)} replies and none is left for {text[:60]!r}")

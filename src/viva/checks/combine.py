@@ -1,0 +1,163 @@
+"""Checks made of claims: all of them, any of them, not this one. Every claim is judged, never only the first.
+
+An error is neither a pass nor a failure: it decides only where no other claim does.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self, cast
+
+from msgspec import UNSET
+
+from viva.checks.wording import labelled
+from viva.model.case import Claim
+from viva.model.component import Building, Written
+from viva.model.judging import judge, label_of, negated
+from viva.model.talk import Evidence, Judged, Verdict, VerdictStatus
+
+
+class All(Written, frozen=True, kw_only=True):
+    """Every claim holds. One that fails decides; else one in error does. The score is the share that holds, by weight."""
+
+    claims: tuple[Claim, ...]
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+        return cls(claims=_claims(fields, building))
+
+    @property
+    def costly(self) -> bool:
+        return any(claim.check.costly for claim in self.claims)
+
+    @property
+    def label(self) -> str:
+        return labelled("all of:", "; ".join(map(label_of, self.claims)))
+
+    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+        return _judge_each(self.claims, evidence, _all_hold)
+
+
+class AnyOf(Written, frozen=True, kw_only=True):
+    """At least one claim holds. If none does, one in error decides before those that fail."""
+
+    claims: tuple[Claim, ...]
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+        return cls(claims=_claims(fields, building))
+
+    @property
+    def costly(self) -> bool:
+        return any(claim.check.costly for claim in self.claims)
+
+    @property
+    def label(self) -> str:
+        return labelled("any of:", "; ".join(map(label_of, self.claims)))
+
+    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+        return _judge_each(self.claims, evidence, _any_holds)
+
+
+class Not(Written, frozen=True, kw_only=True):
+    """The claim does not hold. An error stays an error."""
+
+    claim: Claim
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+        _refuse_other_fields(fields, "assertion")
+        return cls(claim=_claim(fields["assertion"], "assertion", building))
+
+    @property
+    def costly(self) -> bool:
+        return self.claim.check.costly
+
+    @property
+    def label(self) -> str:
+        return labelled("not", label_of(self.claim))
+
+    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+        label = label_of(self.claim)
+        return _judge_each((self.claim,), evidence, lambda judged: negated(judged[0].verdict, label))
+
+
+def _judge_each(
+    claims: tuple[Claim, ...], evidence: Evidence, conclude: Callable[[list[Judged]], Verdict]
+) -> Verdict | Awaitable[Verdict]:
+    """Judges the claims in order; from the first that has to wait on, the rest is awaited too."""
+    judged: list[Judged] = []
+    for place, claim in enumerate(claims, 1):
+        found = judge(claim, evidence)
+        if not isinstance(found, Judged):
+            return _judge_rest(judged, found, claims[place:], evidence, conclude)
+        judged.append(found)
+    return conclude(judged)
+
+
+async def _judge_rest(
+    judged: list[Judged],
+    waiting: Awaitable[Judged],
+    rest: tuple[Claim, ...],
+    evidence: Evidence,
+    conclude: Callable[[list[Judged]], Verdict],
+) -> Verdict:
+    judged.append(await waiting)
+    for claim in rest:
+        found = judge(claim, evidence)
+        judged.append(found if isinstance(found, Judged) else await found)
+    return conclude(judged)
+
+
+def _all_hold(judged: list[Judged]) -> Verdict:
+    statuses = {each.verdict.status for each in judged}
+    status = "failed" if "failed" in statuses else "error" if "error" in statuses else "passed"
+    total = sum(each.claim.weight for each in judged)
+    held = sum(each.claim.weight for each in judged if each.verdict.passed)
+    return _combined(status, judged, held / total if total > 0 and "error" not in statuses else None)
+
+
+def _any_holds(judged: list[Judged]) -> Verdict:
+    statuses = {each.verdict.status for each in judged}
+    status = "passed" if "passed" in statuses else "error" if "error" in statuses else "failed"
+    return _combined(status, judged, None)
+
+
+def _combined(status: VerdictStatus, judged: list[Judged], score: float | None) -> Verdict:
+    """One verdict of many: the reasons of those that did not hold, and all that the judges among them said and used."""
+    unmet = [each for each in judged if not each.verdict.passed] if status != "passed" else []
+    only = unmet[0].verdict if len(unmet) == 1 else None
+    return Verdict(
+        status,
+        reason="; ".join(f"{label_of(each.claim)}: {each.verdict.reason}" for each in unmet),
+        score=score,
+        expected=only.expected if only else UNSET,
+        actual=only.actual if only else UNSET,
+        evidence=tuple(quote for each in judged for quote in each.verdict.evidence),
+        suggestions=tuple(text for each in judged for text in each.verdict.suggestions),
+        calls=tuple(call for each in judged for call in each.verdict.calls),
+    )
+
+
+def _claims(fields: Mapping[str, Any], building: Building) -> tuple[Claim, ...]:
+    _refuse_other_fields(fields, "assertions")
+    written = fields["assertions"]
+    if not isinstance(written, list) or not written:
+        raise ValueError("assertions is a list of at least one assertion")
+    return tuple(
+        _claim(each, f"assertions[{place}]", building) for place, each in enumerate(cast("list[Any]", written))
+    )
+
+
+def _claim(written: Any, place: str, building: Building) -> Claim:
+    if not isinstance(written, Mapping):
+        raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")  # noqa: TRY004 -- a problem of the file
+    try:
+        return building.claim(cast("Mapping[str, Any]", written))
+    except ValueError as wrong:
+        raise ValueError(f"{place}: {wrong}") from wrong
+
+
+def _refuse_other_fields(fields: Mapping[str, Any], wanted: str) -> None:
+    if other := [name for name in fields if name != wanted]:
+        raise ValueError(f"unknown field {other[0]!r}; the only one here is {wanted!r}")
+    if wanted not in fields:
+        raise ValueError(f"{wanted} is missing")

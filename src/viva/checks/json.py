@@ -1,0 +1,234 @@
+"""Checks of structured answers: the reply's data, or JSON found in its text, or (for a whole case) what tools returned."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+from msgspec import UNSET, UnsetType
+
+from viva.checks.compare import JsonType, equal, json_type
+from viva.checks.wording import kept, labelled, quoted
+from viva.model.component import Written
+from viva.model.embedded import json_of
+from viva.model.lookup import compile_path, documents, full_path, look_up
+from viva.model.pattern import compile_pattern, search
+from viva.model.talk import PASSED, Evidence, Verdict, shown
+
+Number = int | float
+_SHOWN_ERRORS = 3
+
+
+class Equals(Written, frozen=True, kw_only=True):
+    """A text is the whole text of the reply; any other value is its data, or a text that is a JSON object or array."""
+
+    costly: ClassVar[bool] = False
+
+    value: Any
+
+    @property
+    def label(self) -> str:
+        return labelled("equals", quoted(self.value))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        actual = evidence.text if isinstance(self.value, str) else _structured(evidence)
+        if actual is not UNSET and equal(self.value, actual):
+            return PASSED
+        seen = evidence.text if actual is UNSET else actual
+        reason = f"expected {quoted(self.value)}, was {quoted(seen)}"
+        if actual is UNSET:
+            reason += " (a text, not data)"
+        return Verdict("failed", reason, expected=self.value, actual=kept(seen) if isinstance(seen, str) else seen)
+
+
+def _structured(evidence: Evidence) -> Any:
+    """The data or, without any, a text that is JSON as a whole: other words around it make it another answer."""
+    return json_of(evidence.reply.content) if evidence.reply.data is None else evidence.json
+
+
+class JsonPath(Written, frozen=True, kw_only=True):
+    """What `path` finds fulfils every operator that is given; without one, it finds something."""
+
+    costly: ClassVar[bool] = False
+
+    path: str
+    value: Any | UnsetType = UNSET
+    exists: bool | None = None
+    gt: Number | None = None
+    gte: Number | None = None
+    lt: Number | None = None
+    lte: Number | None = None
+    matches: str | None = None
+
+    def __post_init__(self) -> None:
+        compile_path(self.path)
+        if self.matches is not None:
+            compile_pattern(self.matches)
+        if self.exists is False and any(True for _ in self._operators()):
+            raise ValueError("`exists: false` together with another operator can never hold: leave one of them out")
+
+    @property
+    def label(self) -> str:
+        claims = [f"{sign} {quoted(wanted)}" for sign, wanted in self._operators()]
+        if not claims:
+            claims = ["does not exist" if self.exists is False else "exists"]
+        return labelled(full_path(self.path), " and ".join(claims))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        found = look_up(self.path, evidence)
+        if found is None:
+            return _no_json(evidence)
+        path = full_path(self.path)
+        if self.exists is False:
+            if not found:
+                return PASSED
+            return Verdict("failed", f"{path} must not exist, but is {quoted(_single(found))}", actual=_single(found))
+        if not found:
+            return Verdict(
+                "failed", f"{path} finds nothing in {quoted(next(documents(evidence)))}", expected=self._wanted
+            )
+        value = _single(found)
+        for sign, wanted in self._operators():
+            if (why := _unmet(sign, wanted, value)) is not None:
+                return Verdict("failed", f"{path}: {why}", expected=wanted, actual=value)
+        return PASSED
+
+    @property
+    def _wanted(self) -> Any:
+        return next((wanted for _, wanted in self._operators()), UNSET)
+
+    def _operators(self) -> Iterator[tuple[str, Any]]:
+        """The operators that are given, each by its sign."""
+        if self.value is not UNSET:
+            yield "=", self.value
+        for sign, wanted in (
+            ("matches", self.matches),
+            (">", self.gt),
+            (">=", self.gte),
+            ("<", self.lt),
+            ("<=", self.lte),
+        ):
+            if wanted is not None:
+                yield sign, wanted
+
+
+def _single(values: list[Any]) -> Any:
+    """Several nodes are the list of their values."""
+    return values[0] if len(values) == 1 else values
+
+
+def _unmet(sign: str, wanted: Any, value: Any) -> str | None:
+    """Why an operator does not hold of a value; None if it does."""
+    if sign == "=":
+        return _other_value(wanted, value)
+    if sign == "matches":
+        fits = value is not None and search(wanted, shown(value))
+        return None if fits else f"{quoted(value)} does not match {quoted(wanted)}"
+    if json_type(value) not in ("number", "integer"):
+        return f"expected a number {sign} {wanted}, was {quoted(value)}"
+    holds = (
+        value > wanted
+        if sign == ">"
+        else value >= wanted
+        if sign == ">="
+        else value < wanted
+        if sign == "<"
+        else value <= wanted
+    )
+    return None if holds else f"expected {sign} {wanted}, was {quoted(value)}"
+
+
+def _other_value(wanted: Any, value: Any) -> str | None:
+    if isinstance(wanted, list) and not isinstance(value, list):
+        fits = any(equal(choice, value) for choice in cast("list[Any]", wanted))
+        return None if fits else f"expected one of {quoted(wanted)}, was {quoted(value)}"
+    return None if equal(wanted, value) else f"expected {quoted(wanted)}, was {quoted(value)}"
+
+
+class TypeIs(Written, frozen=True, kw_only=True):
+    """What `path` finds is of that type; without a path, the reply is: data by its type, else a string."""
+
+    costly: ClassVar[bool] = False
+
+    value: JsonType
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            compile_path(self.path)
+
+    @property
+    def label(self) -> str:
+        return labelled("type", "" if self.path is None else full_path(self.path), "is", self.value)
+
+    def check(self, evidence: Evidence) -> Verdict:
+        if self.path is None:
+            reply = evidence.reply
+            value, place = (reply.content, "the reply") if reply.data is None else (evidence.json, "the data")
+        else:
+            found, place = look_up(self.path, evidence), full_path(self.path)
+            if found is None:
+                return _no_json(evidence)
+            if not found:
+                return Verdict(
+                    "failed", f"{place} finds nothing in {quoted(next(documents(evidence)))}", expected=self.value
+                )
+            value = _single(found)
+        actual = json_type(value)
+        if actual == self.value or (self.value == "number" and actual == "integer"):
+            return PASSED
+        reason = f"{place} is of type {actual}, not {self.value}: {quoted(value)}"
+        return Verdict("failed", reason, expected=self.value, actual=actual)
+
+
+class JsonSchema(Written, frozen=True, kw_only=True, dict=True):
+    """The answer is valid by a JSON Schema (draft 2020-12); for a whole case without JSON in the reply, some tool's result is."""
+
+    costly: ClassVar[bool] = False
+
+    schema: dict[str, Any] | bool
+
+    def __post_init__(self) -> None:
+        _ = self._validator
+
+    @cached_property
+    def _validator(self) -> Any:
+        import jsonschema_rs  # loaded with the first schema, not with every run
+
+        try:
+            return jsonschema_rs.Draft202012Validator(self.schema, mask="it", retriever=_stay_offline)
+        except ValueError as wrong:
+            what = getattr(wrong, "message", None) or str(wrong)
+            place = _pointer(getattr(wrong, "instance_path", ()))
+            raise ValueError(f"not a JSON Schema (draft 2020-12): {place}: {what}") from wrong
+
+    @property
+    def label(self) -> str:
+        title = self.schema.get("title") if isinstance(self.schema, dict) else None
+        return labelled("json_schema", quoted(title) if isinstance(title, str) else quoted(self.schema))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        reason, seen = "", None
+        for document in documents(evidence):
+            errors = [
+                f"{_pointer(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
+            ]
+            if not errors:
+                return PASSED
+            if not reason:
+                more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
+                reason, seen = "; ".join(errors[:_SHOWN_ERRORS]) + more, document
+            if evidence.json is not UNSET:
+                break
+        return Verdict("failed", reason, expected=self.schema, actual=seen) if reason else _no_json(evidence)
+
+
+def _no_json(evidence: Evidence) -> Verdict:
+    return Verdict("failed", f"the reply holds no JSON: {quoted(evidence.text)}", actual=kept(evidence.text))
+
+
+def _pointer(parts: Any) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
+def _stay_offline(address: str) -> Any:
+    raise ValueError(f"{address} is outside the schema; put it under $defs")

@@ -1,0 +1,35 @@
+"""A check that holds `{{variables}}`: it is built anew when it is asked, with what is known by then."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from viva.errors import CheckBroken, Undecidable
+from viva.model import codec
+from viva.model.case import Claim
+from viva.model.judging import judge
+from viva.model.talk import Evidence, Judged, Verdict
+from viva.model.template import fill
+
+
+class Late(Struct, frozen=True):
+    """What was written, and how to build a claim of it."""
+
+    written: Mapping[str, Any]
+    build: Callable[[Mapping[str, Any]], Claim]
+    costly: bool
+    label: str
+
+    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+        try:
+            claim = self.build(fill(self.written, evidence.talk.variables))
+        except (Undecidable, ValueError, codec.ValidationError) as wrong:
+            raise CheckBroken(str(wrong)) from wrong
+        found = judge(claim, evidence)
+        return _verdict(found) if inspect.isawaitable(found) else found.verdict
+
+
+async def _verdict(found: Awaitable[Judged]) -> Verdict:
+    return (await found).verdict

@@ -1,0 +1,119 @@
+"""Checks of what an answer cost: time, money, tokens, turns. Over a turn or, as a final claim, over the whole case."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from viva.checks.wording import labelled
+from viva.errors import CheckBroken
+from viva.model.component import Written
+from viva.model.duration import parse_duration, show_duration
+from viva.model.message import ModelCall
+from viva.model.talk import PASSED, Evidence, Verdict
+
+
+class MaxLatency(Written, frozen=True, kw_only=True):
+    """The agent took no longer than `value`: a duration like `2m30s`, or a number of seconds."""
+
+    costly: ClassVar[bool] = False
+
+    value: str | int | float
+
+    def __post_init__(self) -> None:
+        _refuse_negative(parse_duration(self.value))
+
+    @property
+    def label(self) -> str:
+        return labelled("max_latency", show_duration(parse_duration(self.value)))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        limit_s = parse_duration(self.value)
+        took_s = sum(turn.latency_ms for turn in evidence.turns) / 1e3
+        if took_s <= limit_s:
+            return PASSED
+        return Verdict(
+            "failed", f"took {show_duration(took_s)}, allowed {show_duration(limit_s)}", expected=limit_s, actual=took_s
+        )
+
+
+class MaxCost(Written, frozen=True, kw_only=True):
+    """The agent's model calls cost no more than `value` USD. A price that is not known is an error, never 0."""
+
+    costly: ClassVar[bool] = False
+
+    value: int | float
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self.value)
+
+    @property
+    def label(self) -> str:
+        return labelled("max_cost", f"${self.value:g}")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        spent_usd = 0.0
+        for call in _model_calls(evidence):
+            if call.cost_usd is None:
+                raise CheckBroken(
+                    f"the price of {call.model or 'a model call'} is not known: give its connector a price"
+                )
+            spent_usd += call.cost_usd
+        if spent_usd <= self.value:
+            return PASSED
+        return Verdict(
+            "failed", f"cost ${spent_usd:.6g}, allowed ${self.value:g}", expected=self.value, actual=spent_usd
+        )
+
+
+class MaxTokens(Written, frozen=True, kw_only=True):
+    """The agent's model calls used no more than `value` tokens, input and output together."""
+
+    costly: ClassVar[bool] = False
+
+    value: int
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self.value)
+
+    @property
+    def label(self) -> str:
+        return labelled("max_tokens", str(self.value))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        used = sum(call.input_tokens + call.output_tokens for call in _model_calls(evidence))
+        if not used:
+            raise CheckBroken("the agent reported no usage, so its tokens cannot be counted")
+        if used <= self.value:
+            return PASSED
+        return Verdict("failed", f"used {used} tokens, allowed {self.value}", expected=self.value, actual=used)
+
+
+class MaxTurns(Written, frozen=True, kw_only=True):
+    """No more than `value` turns: as a claim of a turn, up to this one; as a final claim, in all."""
+
+    costly: ClassVar[bool] = False
+
+    value: int
+
+    def __post_init__(self) -> None:
+        _refuse_negative(self.value)
+
+    @property
+    def label(self) -> str:
+        return labelled("max_turns", str(self.value))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        turns = len(evidence.talk.turns) if evidence.over == "case" else evidence.turn.number
+        if turns <= self.value:
+            return PASSED
+        return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)
+
+
+def _model_calls(evidence: Evidence) -> Iterator[ModelCall]:
+    for turn in evidence.turns:
+        if turn.reply is not None:
+            yield from turn.reply.calls
+
+
+def _refuse_negative(value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"value is {value}: a limit is 0 or more")

@@ -1,0 +1,148 @@
+"""A check that the user wrote in Python: it says yes or no, and when it breaks that is no verdict on the agent."""
+
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from msgspec import UNSET
+
+from viva.catalog import find_script, near_functions
+from viva.checks.wording import kept, labelled, quoted
+from viva.errors import CheckBroken
+from viva.model import codec
+from viva.model.component import Building, Written
+from viva.model.message import ToolCall
+from viva.model.talk import Evidence, Turn, Verdict, text_of
+from viva.threads import in_thread
+
+_OFFERED = ("output", "input", "metadata", "transcript")
+_ENTRIES = ("validate", "check")
+_SHAPE = "True or False, {passed, reason, score}, or an AssertionError"
+
+
+class Function:
+    """A function of the user's, called with those of our four values that it has parameters for."""
+
+    def __init__(self, function: Callable[..., Any], reference: str) -> None:
+        self.name = getattr(function, "__name__", reference)
+        self._function = function
+        self._wanted = _parameters(function, reference)
+        self._is_async = inspect.iscoroutinefunction(function)
+
+    @classmethod
+    def find(cls, reference: str, roots: tuple[str, ...]) -> Self:
+        module, function = find_script(reference, roots)
+        if function is None:
+            function = next((found for name in _ENTRIES if callable(found := getattr(module, name, None))), None)
+        if function is None:
+            near = near_functions(module, _ENTRIES[0])
+            raise ValueError(f"{reference!r}: the module has neither `validate` nor `check`{near}")
+        return cls(function, reference)
+
+    async def call(self, offered: Mapping[str, Any]) -> Any:
+        arguments = {name: offered[name] for name in self._wanted}
+        if self._is_async:
+            return await self._function(**arguments)
+        returned = await in_thread(lambda: self._function(**arguments))
+        return await returned if inspect.isawaitable(returned) else returned
+
+
+class Script(Written, frozen=True, kw_only=True):
+    """The function at `use` agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name."""
+
+    costly: ClassVar[bool] = False
+
+    use: str
+    metadata: Mapping[str, Any] = {}
+    function: Function  # no value in a file can be one, so it cannot be written there
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+        written = dict(fields)
+        if isinstance(use := written.get("use"), str):
+            written.setdefault("function", Function.find(use, building.roots))
+        return super().build(written, building)
+
+    @property
+    def label(self) -> str:
+        return labelled("script", quoted(self.use))
+
+    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+        return self._ask(evidence)
+
+    async def _ask(self, evidence: Evidence) -> Verdict:
+        try:
+            returned = await self.function.call(self._offered(evidence))
+        except AssertionError as denied:
+            return Verdict("failed", str(denied) or _failed_line(denied), actual=kept(evidence.text))
+        except CheckBroken:
+            raise
+        except Exception as broken:  # the user's own code: whatever it raises is no verdict on the agent
+            raise CheckBroken(f"{self.use} raised {type(broken).__name__}: {broken}") from broken
+        return self._verdict(returned, evidence)
+
+    def _offered(self, evidence: Evidence) -> dict[str, Any]:
+        """Copies: what a script does to them must not reach the record."""
+        return {
+            "output": evidence.text,
+            "input": evidence.turn.utterance.message.text,
+            "metadata": codec.plain({**evidence.talk.case.metadata, **self.metadata}),
+            "transcript": codec.plain([_shown_turn(turn) for turn in evidence.talk.turns]),
+        }
+
+    def _verdict(self, returned: Any, evidence: Evidence) -> Verdict:
+        answer: Mapping[str, Any] = returned if isinstance(returned, Mapping) else {"passed": returned}
+        passed = answer.get("passed", answer.get("pass"))
+        reason = answer.get("reason", answer.get("message")) or ""
+        score = answer.get("score")
+        numeric = score is None or (isinstance(score, int | float) and not isinstance(score, bool))
+        if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
+            raise CheckBroken(f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}")
+        if passed:
+            return Verdict("passed", str(reason), score=cast("float | None", score))
+        said = str(reason) or f"{self.function.name} returned {quoted(returned)}"
+        return Verdict("failed", said, score=cast("float | None", score), actual=kept(evidence.text))
+
+
+def _parameters(function: Callable[..., Any], reference: str) -> tuple[str, ...]:
+    """Which of the offered values a function takes. ValueError if it needs one that is not offered."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as hidden:
+        raise ValueError(f"{reference!r}: its parameters cannot be read: {hidden}") from hidden
+    wanted: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return _OFFERED
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.name in _OFFERED and parameter.kind is not parameter.POSITIONAL_ONLY:
+            wanted.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise ValueError(
+                f"{reference!r}: parameter {parameter.name!r} cannot be filled by name; there are {', '.join(_OFFERED)}"
+            )
+    return tuple(wanted)
+
+
+def _failed_line(denied: AssertionError) -> str:
+    """For an `assert` without a message: the line itself."""
+    line = traceback.extract_tb(denied.__traceback__)[-1]
+    return f"{line.line} ({Path(line.filename).name}:{line.lineno})"
+
+
+def _shown_turn(turn: Turn) -> dict[str, Any]:
+    reply = turn.reply
+    return {
+        "turn": turn.number,
+        "input": turn.utterance.message.text,
+        "output": "" if reply is None else text_of(reply),
+        "tool_calls": [] if reply is None else [_shown_call(call) for call in reply.tool_calls],
+    }
+
+
+def _shown_call(call: ToolCall) -> dict[str, Any]:
+    result = None if call.result is UNSET else call.result
+    return {"name": call.name, "arguments": call.arguments, "result": result, "error": call.error}

@@ -1,0 +1,145 @@
+"""The answer against a file that was approved before. The file stands beside the suite and never leaves its folder."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from msgspec import UNSET
+
+from viva.checks.compare import equal
+from viva.checks.wording import kept, labelled, quoted
+from viva.errors import CheckBroken
+from viva.model import codec
+from viva.model.component import Building, Written
+from viva.model.message import ToolCall
+from viva.model.talk import PASSED, Evidence, Verdict
+
+
+class Shelf:
+    """The folder where a suite's snapshots are kept, and whether they are to be written anew."""
+
+    def __init__(self, folder: str, *, update: bool) -> None:
+        self.folder = Path(folder)
+        self.update = update
+
+    def place(self, path: str) -> Path:
+        """Where a snapshot stands. Raises ValueError for a path that leaves the folder, also by a link."""
+        if not path or Path(path).is_absolute() or ".." in Path(path).parts:
+            raise ValueError(f"path {path!r} must be a file in the suite's folder, without `..`")
+        home = self.folder.resolve()
+        place = (home / path).resolve()
+        if not place.is_relative_to(home) or place == home or place.is_dir():
+            raise ValueError(f"path {path!r} must be a file in the suite's folder; it is {place}")
+        return place
+
+
+class Snapshot(Written, frozen=True, kw_only=True):
+    """The reply (its text, or its data), or the tool calls (names and arguments), are those in the file at `path`."""
+
+    costly: ClassVar[bool] = False
+
+    path: str
+    of: Literal["reply", "tool_calls"] = "reply"
+    shelf: Shelf  # no value in a file can be one, so it cannot be written there
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+        shelf = Shelf(building.folder, update=building.update_snapshots)
+        return super().build({"shelf": shelf, **fields}, building)
+
+    def __post_init__(self) -> None:
+        self.shelf.place(self.path)
+
+    @property
+    def label(self) -> str:
+        return labelled("snapshot", "of tool calls" if self.of == "tool_calls" else "", quoted(self.path))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        try:
+            place = self.shelf.place(self.path)
+            actual = self._actual(evidence)
+            expected = self._approved(place, actual)
+            if expected is not UNSET and equal(expected, actual):
+                return PASSED
+            if self.shelf.update:
+                _write(place, actual)
+                return Verdict("passed", f"snapshot {self.path} was written")
+        except (OSError, ValueError) as broken:
+            raise CheckBroken(f"snapshot {self.path}: {broken}") from broken
+        if expected is UNSET:
+            raise CheckBroken(
+                f"snapshot {self.path} is not there yet: run once with --update-snapshots, and read what it wrote"
+            )
+        reason = f"differs from {self.path}: {_first_difference(expected, actual)}"
+        return Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
+
+    def _actual(self, evidence: Evidence) -> Any:
+        if self.of == "tool_calls":
+            return codec.plain([_shown(call) for call in evidence.tool_calls])
+        reply = evidence.reply
+        if evidence.on == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
+            return evidence.json
+        return _without_last_break(evidence.text)
+
+    def _approved(self, place: Path, actual: Any) -> Any:
+        """What the file holds: JSON where JSON is expected, so that its layout does not matter."""
+        try:
+            content = place.read_bytes()
+        except FileNotFoundError:
+            return UNSET
+        if isinstance(actual, str):
+            return _without_last_break(content.decode())
+        try:
+            return codec.decode(content)
+        except codec.DecodeError:
+            if self.shelf.update:
+                return UNSET
+            raise
+
+
+def _shown(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = codec.decode(arguments)
+        except (codec.DecodeError, UnicodeEncodeError):
+            pass  # no JSON: shown as the text that it is
+    return {"name": call.name, "arguments": arguments}
+
+
+def _write(place: Path, value: Any) -> None:
+    """Whole or not at all: another process may be reading the same file."""
+    content = value.encode() if isinstance(value, str) else codec.pretty(codec.canonical(value))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content + b"\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(place)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _without_last_break(text: str) -> str:
+    """Editors end files with a line break; agents do so or not."""
+    return text.replace("\r\n", "\n").removesuffix("\n")
+
+
+def _first_difference(expected: Any, actual: Any) -> str:
+    was, now = _lines(expected), _lines(actual)
+    for number, (old, new) in enumerate(zip(was, now, strict=False), 1):
+        if old != new:
+            return f"line {number} was {quoted(old)}, is {quoted(new)}"
+    return f"it had {len(was)} lines, there are {len(now)}"
+
+
+def _lines(value: Any) -> list[str]:
+    return (value if isinstance(value, str) else codec.pretty(codec.canonical(value)).decode()).split("\n")
+
+
+def _kept(value: Any) -> Any:
+    return kept(value) if isinstance(value, str) else value

@@ -1,0 +1,88 @@
+"""Checks of the text that the agent wrote. What text that is, the evidence knows."""
+
+from typing import ClassVar
+
+from viva.checks.wording import around, kept, labelled, quoted
+from viva.model.component import Written
+from viva.model.pattern import compile_pattern, search
+from viva.model.talk import PASSED, Evidence, Verdict
+
+
+class Contains(Written, frozen=True, kw_only=True):
+    """The text holds `value`."""
+
+    costly: ClassVar[bool] = False
+
+    value: str
+    ignore_case: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_empty(self.value)
+
+    @property
+    def label(self) -> str:
+        return labelled("contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        text = evidence.text
+        if self.value in text or (self.ignore_case and self.value.casefold() in text.casefold()):
+            return PASSED
+        return Verdict("failed", self._why_not(text), expected=self.value, actual=kept(text))
+
+    def _why_not(self, text: str) -> str:
+        if not text:
+            return f"{quoted(self.value)} is not there: the text is empty"
+        if not self.ignore_case and self.value.casefold() in text.casefold():
+            return f"{quoted(self.value)} is there only in another case (see ignore_case): {quoted(text)}"
+        return f"{quoted(self.value)} is not in {quoted(text)}"
+
+
+class NotContains(Written, frozen=True, kw_only=True):
+    """The text does not hold `value`."""
+
+    costly: ClassVar[bool] = False
+
+    value: str
+    ignore_case: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_empty(self.value)
+
+    @property
+    def label(self) -> str:
+        return labelled("not_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        text = evidence.text
+        at = text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
+        if at < 0:
+            return PASSED
+        reason = f"{quoted(self.value)} must not be there, but is: {around(text, at, len(self.value))}"
+        return Verdict("failed", reason, expected=self.value, actual=kept(text))
+
+
+class Regex(Written, frozen=True, kw_only=True):
+    """`pattern` matches somewhere in the text; flags are written into it, as in `(?i)yes`."""
+
+    costly: ClassVar[bool] = False
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        compile_pattern(self.pattern)
+
+    @property
+    def label(self) -> str:
+        return labelled("regex", quoted(self.pattern))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        text = evidence.text
+        if search(self.pattern, text):
+            return PASSED
+        reason = f"{quoted(self.pattern)} matches nothing in {quoted(text)}"
+        return Verdict("failed", reason, expected=self.pattern, actual=kept(text))
+
+
+def _refuse_empty(value: str) -> None:
+    if not value:
+        raise ValueError("value is empty: every text contains it; write the text to look for")

@@ -1,0 +1,276 @@
+"""Checks of what the agent did: which tools it called, how often, in what order, with what, and what came back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+from msgspec import UNSET, Struct, UnsetType
+
+from viva.checks.compare import misfit, patterns_in
+from viva.checks.wording import labelled, quoted
+from viva.model import codec
+from viva.model.component import Written
+from viva.model.message import ToolCall
+from viva.model.pattern import compile_pattern
+from viva.model.talk import PASSED, Evidence, Verdict
+
+Status = Literal["ok", "error", "any"]
+_SEPARATORS = ("__", ".", ":", "/")
+_REGEX = "regex:"
+
+
+def is_named(called: str, name: str) -> bool:
+    """Is a tool that was called meant by this name? It may stand after a namespace: `files` + `__`, `.`, `:` or `/`."""
+    if called == name:
+        return True
+    space = called.removesuffix(name)
+    return space != called and any(space.endswith(sign) and len(space) > len(sign) for sign in _SEPARATORS)
+
+
+class Times(Struct, frozen=True, forbid_unknown_fields=True):
+    """How often, at least and at most."""
+
+    min: int = 0
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min < 0 or (self.max is not None and self.max < self.min):
+            raise ValueError(f"no number is {self}: write for example {{min: 1, max: 3}}")
+
+    def __str__(self) -> str:
+        if self.max is None:
+            return f"at least {self.min} times"
+        return f"{self.min} times" if self.min == self.max else f"{self.min} to {self.max} times"
+
+
+class ToolCalled(Written, frozen=True, kw_only=True):
+    """A tool of that name (or one of those names) was called: so often, with these arguments among others, with that status."""
+
+    costly: ClassVar[bool] = False
+
+    name: str | tuple[str, ...]
+    arguments: dict[str, Any] | None = None
+    times: int | Times | None = None
+    status: Status = "any"
+
+    def __post_init__(self) -> None:
+        _refuse_empty_names("name", _names(self.name))
+        _compile_patterns(self.arguments, _matches)
+        if isinstance(self.times, int) and self.times < 0:
+            raise ValueError(f"times is {self.times}: a tool cannot be called less than 0 times")
+
+    @property
+    def label(self) -> str:
+        return _label(
+            "tool_called", self.name, self.arguments, self.status, None if self.times is None else self._times
+        )
+
+    @property
+    def _times(self) -> Times:
+        if isinstance(self.times, int):
+            return Times(self.times, self.times)
+        return self.times or Times(1)
+
+    def check(self, evidence: Evidence) -> Verdict:
+        calls = evidence.tool_calls
+        count, near = _count(calls, _names(self.name), self.arguments, self.status)
+        times = self._times
+        if times.min <= count and (times.max is None or count <= times.max):
+            return PASSED
+        wanted = _either(_names(self.name))
+        if self.times is None:
+            reason = (
+                f"{wanted} was not called; {_called(calls)}" if near is None else f"{wanted} was called, but {near}"
+            )
+        else:
+            reason = f"{wanted} was called {count} times, not {times}" + (
+                f" ({near})" if near else f"; {_called(calls)}"
+            )
+        return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])
+
+
+class ToolNotCalled(Written, frozen=True, kw_only=True):
+    """No tool of that name (or of those names) was called, with these arguments if some are given."""
+
+    costly: ClassVar[bool] = False
+
+    name: str | tuple[str, ...]
+    arguments: dict[str, Any] | None = None
+    status: Status = "any"
+
+    def __post_init__(self) -> None:
+        _refuse_empty_names("name", _names(self.name))
+        _compile_patterns(self.arguments, _matches)
+
+    @property
+    def label(self) -> str:
+        return _label("tool_not_called", self.name, self.arguments, self.status, None)
+
+    def check(self, evidence: Evidence) -> Verdict:
+        names = _names(self.name)
+        for call in evidence.tool_calls:
+            if _is_any(call, names) and _unlike(call, self.arguments, self.status) is None:
+                reason = f"{quoted(call.name)} must not be called, but was, with {quoted(_arguments(call))}"
+                return Verdict("failed", reason, expected=self.name, actual=call.name)
+        return PASSED
+
+
+class ToolSequence(Written, frozen=True, kw_only=True):
+    """Tools of these names were called in this order; with `exact`, and no others."""
+
+    costly: ClassVar[bool] = False
+
+    names: tuple[str, ...]
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        _refuse_empty_names("names", self.names)
+
+    @property
+    def label(self) -> str:
+        return labelled("tool_sequence", " → ".join(self.names), "(exact)" if self.exact else "")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        called = [call.name for call in evidence.tool_calls]
+        reason = self._not_exactly(called) if self.exact else self._out_of_order(called)
+        return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=called)
+
+    def _not_exactly(self, called: list[str]) -> str | None:
+        if len(called) == len(self.names) and all(map(is_named, called, self.names)):
+            return None
+        return f"expected exactly {' → '.join(self.names)}, was {' → '.join(called) or 'no call'}"
+
+    def _out_of_order(self, called: list[str]) -> str | None:
+        rest = iter(called)
+        for place, name in enumerate(self.names):
+            if not any(is_named(tool, name) for tool in rest):
+                after = f" after {quoted(self.names[place - 1])}" if place else ""
+                return f"{quoted(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
+        return None
+
+
+class ToolResult(Written, frozen=True, kw_only=True):
+    """Some call of that tool did not fail, and returned `result`, or something that holds it."""
+
+    costly: ClassVar[bool] = False
+
+    name: str
+    result: Any | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        _refuse_empty_names("name", (self.name,))
+        _compile_patterns(self.result, _after_regex)
+
+    @property
+    def label(self) -> str:
+        return labelled("tool_result", quoted(self.name), "" if self.result is UNSET else f"= {quoted(self.result)}")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        near, seen = "", UNSET
+        for call in evidence.tool_calls:
+            if not is_named(call.name, self.name):
+                continue
+            if call.error is not None:
+                near = near or f"it failed: {quoted(call.error)}"
+            elif call.result is UNSET:
+                near = near or "no result of it is known"
+            else:
+                result = _decoded(call.result) if isinstance(self.result, Mapping | list) else call.result
+                why = None if self.result is UNSET else misfit(self.result, result, _after_regex)
+                if why is None:
+                    return PASSED
+                near, seen = why, result
+        if not near:
+            near = _called(evidence.tool_calls)
+            return Verdict("failed", f"{quoted(self.name)} was not called; {near}", expected=self.result)
+        return Verdict("failed", f"{quoted(self.name)} was called, but {near}", expected=self.result, actual=seen)
+
+
+def _names(name: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (name,) if isinstance(name, str) else name
+
+
+def _refuse_empty_names(field: str, names: Sequence[str]) -> None:
+    if not names or not all(names):
+        raise ValueError(f"{field} is empty: write the name of a tool")
+
+
+def _compile_patterns(value: Any, pattern_of: Any) -> None:
+    for pattern in patterns_in(value, pattern_of):
+        compile_pattern(pattern)
+
+
+def _matches(value: Any) -> str | None:
+    """`{"matches": re}` stands for any value that the pattern matches."""
+    if isinstance(value, Mapping) and len(cast("Mapping[str, Any]", value)) == 1:
+        pattern = cast("Mapping[str, Any]", value).get("matches")
+        return pattern if isinstance(pattern, str) else None
+    return None
+
+
+def _after_regex(value: Any) -> str | None:
+    """`"regex:re"` stands for any value that the pattern matches."""
+    return value.removeprefix(_REGEX).lstrip() if isinstance(value, str) and value.startswith(_REGEX) else None
+
+
+def _decoded(value: Any) -> Any:
+    """A JSON text as its value; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return codec.decode(value)
+    except (codec.DecodeError, UnicodeEncodeError):
+        return value
+
+
+def _arguments(call: ToolCall) -> Any:
+    return {} if call.arguments in (None, "") else _decoded(call.arguments)
+
+
+def _is_any(call: ToolCall, names: Sequence[str]) -> bool:
+    return any(is_named(call.name, name) for name in names)
+
+
+def _unlike(call: ToolCall, arguments: dict[str, Any] | None, status: Status) -> str | None:
+    """In what a call differs from the one that is looked for; None if it is such a call."""
+    if status == "ok" and call.error is not None:
+        return f"it failed: {quoted(call.error)}"
+    if status == "error" and call.error is None:
+        return "it did not fail"
+    if arguments and (why := misfit(arguments, _arguments(call), _matches)) is not None:
+        return f"its arguments differ: {why}"
+    return None
+
+
+def _count(
+    calls: Sequence[ToolCall], names: Sequence[str], arguments: dict[str, Any] | None, status: Status
+) -> tuple[int, str | None]:
+    """How many calls are meant, and what is wrong with the last one that is nearly meant."""
+    count, near = 0, None
+    for call in calls:
+        if _is_any(call, names):
+            unlike = _unlike(call, arguments, status)
+            if unlike is None:
+                count += 1
+            else:
+                near = unlike
+    return count, near
+
+
+def _label(
+    kind: str, name: str | tuple[str, ...], arguments: dict[str, Any] | None, status: Status, times: Times | None
+) -> str:
+    return labelled(
+        kind,
+        _either(_names(name)),
+        f"with {quoted(arguments)}" if arguments else "",
+        "" if status == "any" else f"({status})",
+        "" if times is None else str(times),
+    )
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(quoted, names))
+
+
+def _called(calls: Sequence[ToolCall]) -> str:
+    return "called: " + ", ".join(call.name for call in calls) if calls else "no tool was called"

@@ -1,0 +1,67 @@
+"""`viva check`: everything that is wrong with suite files, and nothing is run."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from viva import catalog, config
+from viva.errors import BadInput, Problem
+from viva.formats.native import Reading
+from viva.formats.sources import Files, Format, load_files, understood
+from viva.model.case import Suite
+from viva.session.agents import Agents
+
+EPILOG = """\b
+Examples:
+  viva check tests/expense.jsonl
+  viva check tests/ more/*.yaml
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("files", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["native", "playbook", "openwop"]),
+    help="The format, if the keys do not tell.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another config than the nearest viva.toml.",
+)
+def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None) -> int:
+    """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
+    settings = config.load(config_file, Path.cwd())
+    catalog.load_plugins(settings.plugins)
+    agents = Agents(settings)
+    reading = Reading(
+        roots=(str(settings.folder),), attachment_roots=settings.attachment_roots, simulator=settings.defaults.simulator
+    )
+    problems: list[Problem] = []
+    suites: list[Suite] = []
+    for text in files:
+        try:
+            named = understood(text, Path())
+            if not isinstance(named, Files):
+                raise BadInput.saying(f"there is no file {text!r}")
+            loaded = load_files(named.paths, reading, Path(), format_)
+            suites += loaded
+            for suite in loaded:
+                agents.check_references(suite.references)
+        except BadInput as wrong:
+            problems += wrong.problems
+    for problem in problems:
+        print(problem)
+    if problems:
+        count = len(problems)
+        print(f"{count} problem{'s' if count > 1 else ''}", file=sys.stderr)
+        return 4
+    cases = sum(suite.count for suite in suites)
+    print(
+        f"{cases} case{'s' if cases != 1 else ''} in {len(suites)} file{'s' if len(suites) != 1 else ''}: nothing is wrong"
+    )
+    return 0

@@ -1,0 +1,36 @@
+"""`--dry-run`: the cases that would run, and nothing is run. With `-o`, they are written as native JSONL that loads again."""
+
+from pathlib import Path
+
+from viva.model import codec
+from viva.model.case import Case
+from viva.session.run import Prepared
+
+
+async def list_cases(prepared: Prepared) -> int:
+    """One line a case; exit code 5 if there is none."""
+    lines: list[bytes] = []
+    async for planned in prepared.plan():
+        if planned.trial != 1:
+            continue
+        print(_line(planned.case, planned.of))
+        lines.append(codec.encode(planned.case.written) + b"\n")
+    print(f"{prepared.cases} cases, {prepared.trials} trials, agent {prepared.agent.name}; nothing was run")
+    for path in prepared.options.outputs:
+        _write(path, lines)
+        print(f"wrote {path}")
+    return 0 if lines else 5
+
+
+def _line(case: Case, runs: int) -> str:
+    turns = len(case.user.lines)
+    shape = (
+        f"up to {case.limits.max_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
+    )
+    again = f" x {runs}" if runs > 1 else ""
+    skipped = f"  (skipped: {case.skip})" if case.skip else ""
+    return f"{case.id}  {case.name}  {shape}{again}  {case.origin}{skipped}"
+
+
+def _write(path: Path, lines: list[bytes]) -> None:
+    path.write_bytes(b"".join(lines))

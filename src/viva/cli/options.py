@@ -1,0 +1,25 @@
+"""Kinds of flags that several commands share."""
+
+from typing import Any
+
+import click
+
+from viva.model.duration import parse_duration
+
+
+class Duration(click.ParamType[float]):
+    """`30s`, `2m30s`, or a number of seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = parse_duration(value)
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+        if seconds <= 0:
+            self.fail("must be more than nothing", param, ctx)
+        return seconds
+
+
+DURATION = Duration()

@@ -1,0 +1,21 @@
+"""`viva schema`: the JSON Schema of a format, for editors and other tools."""
+
+import sys
+
+import click
+
+from viva.schemas.words import SCHEMAS, SchemaName, schema_text
+
+EPILOG = """\b
+Examples:
+  viva schema native > viva.schema.json
+  # yaml-language-server: $schema=./viva.schema.json      first line of a .yaml suite
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", type=click.Choice(SCHEMAS))
+def command(name: SchemaName) -> int:
+    """Print the JSON Schema that the loader itself uses."""
+    sys.stdout.write(schema_text(name).decode().rstrip() + "\n")
+    return 0

@@ -1,0 +1,204 @@
+"""`viva.toml`, the environment and flags become Settings. The only place that reads the environment."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct, field
+
+from viva.errors import BadInput, Problem
+from viva.model.connector import Connector, Price, Secret
+from viva.model.duration import parse_duration
+from viva.schemas.positions import Place, toml_line
+from viva.schemas.words import complaints
+
+FILE = "viva.toml"
+_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+class Defaults(Struct, frozen=True):
+    """`[defaults]`: what a flag or a case may say otherwise."""
+
+    agent: str | None = None
+    timeout_s: float | None = None
+    turn_timeout_s: float | None = None
+    parallel: int | None = None
+    simulator: str | None = None
+    evaluator: str | None = None
+    judge: str | None = None
+
+
+class Settings(Struct, kw_only=True):
+    """What a run knows of its surroundings. `folder` is where paths of the config start; `secrets` never leave."""
+
+    folder: Path
+    file: Path | None = None
+    defaults: Defaults = Defaults()
+    agents: Mapping[str, Mapping[str, Any]] = {}
+    connectors: Mapping[str, Connector] = {}
+    plugins: tuple[str, ...] = ()
+    attachment_roots: tuple[str, ...] = ()
+    confirmation_tools: tuple[str, ...] = ()
+    environ: Mapping[str, str] = {}
+    secrets: list[str] = field(default_factory=list[str])
+    text: str = ""
+
+    def where(self, *place: str) -> str:
+        """Where a value of the config was written: `viva.toml:12`."""
+        return f"{self.file.name}:{toml_line(self.text, place)}" if self.file else "the defaults"
+
+    def problem(self, what: str, *place: str) -> BadInput:
+        file = str(self.file) if self.file else ""
+        return BadInput.saying(what, file, toml_line(self.text, place) if file else 0)
+
+    def expand(self, text: str, *place: str) -> str:
+        """`$NAME` and `${NAME}` from the environment; what is found is kept secret, what is missing is a problem."""
+
+        def value_of(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            if name not in self.environ:
+                raise self.problem(f"the environment variable {name} is not set", *place)
+            self.secrets.append(self.environ[name])
+            return self.environ[name]
+
+        return _VARIABLE.sub(value_of, text)
+
+    def unknown_agent(self, name: str) -> BadInput:
+        """Nobody has that name: the near ones, or all."""
+        known = list(self.agents)
+        near = get_close_matches(name, known, 3, 0.5)
+        if near:
+            return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
+        where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {FILE} here"
+        return BadInput.saying(
+            f"there is no agent {name!r}: {where}; or give a reference such as python:./agent.py:agent or http://..."
+        )
+
+
+def find_config(start: Path) -> Path | None:
+    """The nearest viva.toml upward from a folder."""
+    for folder in (start, *start.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    return None
+
+
+def load(file: Path | None, start: Path, env_file: Path | None = None) -> Settings:
+    """The settings of a project; those of an empty config where there is none."""
+    environ = {**os.environ, **(_env_file(env_file) if env_file else {})}
+    if file is None and (file := find_config(start)) is None:
+        settings = Settings(folder=start, environ=environ)
+        settings.secrets += _key_values(environ)
+        return settings
+    text, value = _read(file)
+    found = complaints("config", value)
+    if found:
+        raise BadInput(*sorted({_problem(file, text, c.path, c.what, c.key) for c in found}))
+    settings = Settings(folder=file.resolve().parent, file=file, environ=environ, text=text)
+    settings.defaults = _defaults(value.get("defaults", {}), settings)
+    settings.agents = value.get("agents", {})
+    settings.plugins = tuple(value.get("plugins", ()))
+    settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
+    settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
+    settings.connectors = {
+        name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
+    }
+    settings.secrets += _key_values(environ)
+    return settings
+
+
+def _read(file: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        return text, tomllib.loads(text)
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(file)) from wrong
+    except UnicodeDecodeError as wrong:
+        raise BadInput.saying("is not UTF-8", str(file)) from wrong
+    except tomllib.TOMLDecodeError as wrong:
+        line = re.search(r"line (\d+)", str(wrong))
+        raise BadInput.saying(f"is not TOML: {wrong}", str(file), int(line[1]) if line else 1) from wrong
+
+
+def _problem(file: Path, text: str, path: Place, what: str, key: str | None) -> Problem:
+    place = (*path, key) if key is not None else path
+    shown = ".".join(str(step) for step in path)
+    return Problem(str(file), toml_line(text, place), shown, what)
+
+
+def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
+    return Defaults(
+        agent=written.get("agent"),
+        timeout_s=_duration(written, "timeout", settings, "defaults"),
+        turn_timeout_s=_duration(written, "turn_timeout", settings, "defaults"),
+        parallel=written.get("parallel"),
+        simulator=written.get("simulator"),
+        evaluator=written.get("evaluator"),
+        judge=written.get("judge"),
+    )
+
+
+def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: str) -> float | None:
+    if key not in written:
+        return None
+    try:
+        return parse_duration(written[key])
+    except ValueError as wrong:
+        raise settings.problem(str(wrong), *place, key) from wrong
+
+
+def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
+    provider = str(written.get("provider", "openai"))
+    key_from = str(written.get("api_key_env", _KEYS[provider]))
+    key = settings.environ.get(key_from)
+    if key:
+        settings.secrets.append(key)
+    price = written.get("price")
+    return Connector(
+        name=name,
+        provider=provider,
+        model=written.get("model", ""),
+        base_url=settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url").rstrip("/"),
+        api_key=Secret(key) if key else None,
+        key_from=key_from,
+        headers={k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()},
+        temperature=written.get("temperature"),
+        seed=written.get("seed"),
+        max_tokens=written.get("max_tokens"),
+        timeout_s=_duration(written, "timeout", settings, "connectors", name) or 120.0,
+        retries=written.get("retries", 4),
+        requests_per_minute=written.get("requests_per_minute"),
+        tokens_per_minute=written.get("tokens_per_minute"),
+        price=Price(price["input"], price["output"]) if price else None,
+        models=tuple(written.get("models", ())),
+        extra=cast("Mapping[str, object]", written.get("body", {})),
+    )
+
+
+def _key_values(environ: Mapping[str, str]) -> list[str]:
+    return [environ[name] for name in _KEYS.values() if environ.get(name)]
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    """`NAME=value` lines; quotes around a value and `export` before a name are allowed."""
+    found: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong}", str(path)) from wrong
+    for number, line in enumerate(lines, 1):
+        bare = line.strip().removeprefix("export ").strip()
+        if not bare or bare.startswith("#"):
+            continue
+        name, equals, value = bare.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise BadInput.saying("is not NAME=value", str(path), number)  # the line itself may be a secret
+        value = value.strip()
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        found[name.strip()] = value[1:-1] if quoted else value
+    return found

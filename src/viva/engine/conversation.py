@@ -1,0 +1,113 @@
+"""The turn loop: five ways of talking are five fillings of it. No I/O of its own.
+
+for each line that the user says:
+the agent answers; the line's claims are judged; checkpoints are looked for
+a failed claim ends it                                    -> failed
+(the goal cannot end it while lines that are planned are still to come)
+the goal is met                                           -> the checks decide
+the agent declares itself done with checkpoints missing   -> failed
+`max_turns` is used up, before the user is asked again    -> failed
+the user has nothing more to say                              -> the checks decide, or checkpoints are missing
+"""
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from viva.engine.awaiting import detect
+from viva.engine.goal import Progress
+from viva.engine.outcome import Ending, missing_checkpoints
+from viva.errors import TrialFault
+from viva.model.case import Claim, Utterance
+from viva.model.judging import judge
+from viva.model.lookup import look_up
+from viva.model.message import Reply
+from viva.model.talk import Evidence, Judged, Talk, Turn
+from viva.protocols import User
+
+Send = Callable[[Utterance], Awaitable[Reply]]
+Watch = Callable[[Turn], None]
+"""Hears of a turn twice: when the user has spoken (no reply yet) and when it has ended."""
+
+
+async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending | None:
+    """Holds the conversation. None: nothing went wrong on the way, so the checks decide."""
+    progress = Progress(talk, talk.case.goal)
+    planned = len(user.lines)
+    async with aclosing(user.speak(talk)) as lines:
+        async for line in lines:
+            turn = Turn(len(talk.turns) + 1, line)
+            talk.turns.append(turn)
+            watch(turn)
+            try:
+                await _take(talk, turn, send)
+            finally:
+                watch(turn)
+            if ending := _ended_by_claims(turn):
+                return ending
+            if turn.number < planned:
+                continue
+            await progress.look(turn)
+            if ending := await _ended_by_goal(talk, progress, turn):
+                return None if ending.status == "passed" else ending
+    return await _ended_by_user(talk, progress)
+
+
+async def _take(talk: Talk, turn: Turn, send: Send) -> None:
+    """One turn: the agent's answer, what is remembered of it, and what is claimed of it."""
+    talk.waiting_for = "agent"
+    began = time.perf_counter()
+    try:
+        turn.reply = reply = await send(turn.utterance)
+    except TrialFault as fault:
+        turn.error = fault.said
+        raise
+    finally:
+        turn.latency_ms = (time.perf_counter() - began) * 1e3
+    turn.awaiting = detect(reply)
+    for name, path in turn.utterance.set.items():
+        if found := look_up(path, Evidence(talk, turn, over="case")):
+            talk.variables[name] = found[0] if len(found) == 1 else found
+    evidence = Evidence(talk, turn)
+    for claim in turn.utterance.claims:
+        turn.judged.append(await judged(claim, evidence))
+
+
+async def judged(claim: Claim, evidence: Evidence) -> Judged:
+    """A claim's verdict, whether or not its check has to wait for someone."""
+    found = judge(claim, evidence)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _ended_by_claims(turn: Turn) -> Ending | None:
+    broken = None
+    for each in turn.judged:
+        if each.verdict.status == "failed":
+            return Ending.failed(None)
+        if each.verdict.status == "error":
+            broken = broken or each
+    return Ending.error("judge", broken.verdict.reason) if broken else None
+
+
+async def _ended_by_goal(talk: Talk, progress: Progress, turn: Turn) -> Ending | None:
+    if not talk.case.goal.checkpoints:
+        return None
+    if progress.met:
+        return Ending("passed")
+    declared_done = turn.reply is not None and turn.reply.declared == "done"
+    used_up = talk.case.limits.max_turns is not None and turn.number >= talk.case.limits.max_turns
+    if not (declared_done or used_up):
+        return None
+    await progress.look(turn, over=True)
+    if progress.met:
+        return Ending("passed")
+    said = None if declared_done else f"max turns ({talk.case.limits.max_turns}) exceeded"
+    return missing_checkpoints(talk, progress.missing, said)
+
+
+async def _ended_by_user(talk: Talk, progress: Progress) -> Ending | None:
+    if not talk.case.goal.checkpoints or progress.met or not talk.turns:
+        return None
+    await progress.look(talk.turns[-1], over=True)
+    return None if progress.met else missing_checkpoints(talk, progress.missing)

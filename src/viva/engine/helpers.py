@@ -1,0 +1,115 @@
+"""The only way to a simulator, judge, generator or reporter.
+
+A helper is an ordinary agent. Here it gets its metadata, whom we wait for is noted (a time-out is charged to the one
+who hung), a reply that cannot be used is asked for once more with the reason, and after that it is the helper's fault.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeVar
+
+from viva.errors import HelperFailed, Role, TrialFault
+from viva.model.case import Key
+from viva.model.connector import Connector
+from viva.model.message import Message, ModelCall, Reply
+from viva.model.talk import Talk
+from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport
+
+T = TypeVar("T")
+_MODES: dict[Role, str] = {"judge": "validator"}
+
+
+class Crew:
+    """Opens helpers by name. `find` knows every agent of the config and the built-in ones."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Agent],
+        http: Transport,
+        connectors: Mapping[str, Connector],
+        meter: Meter | None = None,
+    ) -> None:
+        self._find = find
+        self._http = http
+        self._connectors = connectors
+        self._meter = meter
+
+    @asynccontextmanager
+    async def open(
+        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator["_Asked"]:
+        def meter(call: ModelCall) -> None:
+            if talk is not None:
+                talk.calls.append(call)
+            if self._meter is not None:
+                self._meter(call)
+
+        given = dict(options or {})
+        metadata = {"test_mode": _MODES.get(role, role), **given.pop("metadata", {})}
+        if talk is not None:
+            metadata = {**talk.case.metadata, "test_id": talk.case.id, **metadata}
+        context = SessionContext(
+            key=talk.key if talk else Key("", ""),
+            role=role,
+            options={"skip": {"history": True}, "referer": "agent-test", **given},
+            meter=meter,
+            http=self._http,
+            connectors=self._connectors,
+            conversation=talk.messages if talk else None,
+        )
+        opened = False
+        try:
+            async with self._find(agent).open(context) as session:
+                opened = True
+                yield _Asked(role, session, talk, context.options, metadata)
+        except TrialFault as fault:
+            if opened or isinstance(fault, HelperFailed):
+                raise
+            raise HelperFailed(role, fault.said) from fault
+
+
+class _Asked:
+    """One helper in one session."""
+
+    def __init__(
+        self,
+        role: Role,
+        session: AgentSession,
+        talk: Talk | None,
+        options: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self._role: Role = role
+        self._session = session
+        self._talk = talk
+        self._options = options
+        self._metadata = metadata
+
+    async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
+        options = {**self._options, "metadata": {**self._metadata, **(metadata or {})}}
+        try:
+            return parse(await self._send(text, options))
+        except ValueError as unusable:
+            again = (
+                f"{text}\n\nYour last answer cannot be used: {unusable}. Answer again, in the form that was asked for."
+            )
+            options["metadata"] = {**options["metadata"], "problem": str(unusable)}
+            try:
+                return parse(await self._send(again, options))
+            except ValueError as still:
+                raise HelperFailed(self._role, str(still)) from still
+
+    async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
+        before: Role | Literal["person"] | None = self._talk.waiting_for if self._talk else None
+        if self._talk is not None:
+            self._talk.waiting_for = self._role
+        try:
+            reply = await self._session.send(Message("user", text), options)
+        except HelperFailed:
+            raise
+        except TrialFault as fault:
+            raise HelperFailed(self._role, fault.said) from fault
+        else:
+            if self._talk is not None and before is not None:
+                self._talk.waiting_for = before
+            return reply

@@ -1,0 +1,92 @@
+"""How a trial ends: whose fault, in whose words. `failed` beats `error` beats `passed`; nothing passes on zero checks."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from viva.errors import AgentFailed, Fault, HelperFailed, TrialFault
+from viva.model.case import Checkpoint
+from viva.model.record import Status
+from viva.model.talk import Talk
+
+AWAITING = "Agent awaiting input, no next turn defined"
+AWAITING_HINT = "Add more turns, use --interactive, or configure simulator"
+UNCHECKED = "nothing was checked"
+UNCHECKED_HINT = 'Add assertions to the case, or send a message by hand with -i "..."'
+
+
+class Ending(Struct, frozen=True):
+    """A status, and for a non-pass whose fault it is and what the report says."""
+
+    status: Status
+    fault: Fault | None = None
+    said: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def failed(cls, said: str | None) -> "Ending":
+        return cls("failed", "agent", said)
+
+    @classmethod
+    def error(cls, fault: Fault, said: str) -> "Ending":
+        return cls("error", fault, said)
+
+
+def blamed(fault: TrialFault) -> Ending:
+    """The ending behind a raised fault, in the report's words."""
+    said = fault.said
+    if isinstance(fault, AgentFailed):
+        return Ending.failed(said if said.startswith("timeout after") else f"agent error: {said}")
+    if isinstance(fault, HelperFailed):
+        return Ending.error(fault.fault, f"{fault.role} error: {said}")
+    return Ending.error(fault.fault, f"agent error: {said}" if fault.fault == "infra" else said)
+
+
+def missing_checkpoints(talk: Talk, missing: Sequence[Checkpoint], said: str | None = None) -> Ending:
+    """Not all that had to happen did. If a judge broke on one of them, nobody can say that the agent failed."""
+    for checkpoint in missing:
+        verdict = talk.sightings[checkpoint.id].verdict
+        if verdict is not None and verdict.status == "error":
+            return Ending.error("judge", f"judge error: checkpoint {checkpoint.id}: {verdict.reason}")
+    return Ending.failed(said or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
+
+
+def out_of_input(talk: Talk) -> Ending | None:
+    """The user has nothing more to say, but the agent waits: what `on_missing_input` makes of it."""
+    last = talk.last
+    waits = last is not None and last.awaiting is not None and last.awaiting.awaiting
+    if (
+        not waits
+        or last is None
+        or last.awaiting is None
+        or last.awaiting.reason == "closing_offer"
+        or talk.case.goal.checkpoints
+    ):
+        return None
+    match talk.case.on_missing_input:
+        case "skip":
+            return Ending("skipped", None, AWAITING, AWAITING_HINT)
+        case "fail":
+            return Ending("failed", "agent", AWAITING, AWAITING_HINT)
+        case "end":
+            return None
+        case None:
+            return None if checks_done(talk) or talk.case.finals else Ending("skipped", None, AWAITING, AWAITING_HINT)
+
+
+def by_checks(talk: Talk) -> Ending:
+    """The outcome of a conversation in which nothing went wrong on the way."""
+    verdicts = [each.verdict for turn in talk.turns for each in turn.judged] + [each.verdict for each in talk.finals]
+    if any(verdict.status == "failed" for verdict in verdicts):
+        return Ending.failed(None)
+    if broken := next((verdict for verdict in verdicts if verdict.status == "error"), None):
+        return Ending.error("judge", broken.reason)
+    if not checks_done(talk):
+        return Ending("skipped", None, UNCHECKED, UNCHECKED_HINT)
+    return Ending("passed")
+
+
+def checks_done(talk: Talk) -> int:
+    """How many verdicts there are: the denominator of everything that is said of this trial."""
+    looked_for = len(talk.sightings) if talk.turns else 0
+    return sum(len(turn.judged) for turn in talk.turns) + len(talk.finals) + looked_for

@@ -1,0 +1,55 @@
+"""Many trials: repeats, retries of what was not the agent's fault, fail-fast, and the tally of how they ended."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from viva.engine.summary import Tally
+from viva.engine.trial import Stage, run_trial
+from viva.model.case import Case, Suite
+from viva.model.event import Stopped, TrialEnded
+from viva.protocols import Executor, Planned
+
+
+@dataclass
+class Scheduler:
+    """Runs what is planned. `stop` ends it early: running trials are cancelled and count as not run."""
+
+    stage: Stage
+    executor: Executor
+    tally: Tally
+    fail_fast: bool = False
+    retry_faults: int = 0
+    stopped: Stopped | None = None
+
+    async def run(self, trials: AsyncIterator[Planned]) -> None:
+        await self.executor.run(trials, self._work)
+
+    def stop(self, why: Stopped) -> None:
+        self.stopped = self.stopped or why
+        self.executor.stop()
+
+    async def _work(self, planned: Planned) -> None:
+        record = await run_trial(self.stage, planned)
+        for attempt in range(2, 2 + self.retry_faults):
+            if record.status != "error":
+                break
+            record = await run_trial(self.stage, planned, attempt)
+        # Journaled before it is counted or shown: what anybody has seen is never lost.
+        self.stage.bus.emit(TrialEnded(record.key, planned.index, record))
+        self.tally.add(record, of=planned.of)
+        if self.fail_fast and record.status in ("failed", "error"):
+            self.stop("fail_fast")
+
+
+async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], runs: int) -> AsyncIterator[Planned]:
+    """Every trial that is due, in input order, one case decoded at a time; `wanted` leaves cases out or adapts them."""
+    index = 0
+    for suite in suites:
+        async for found in suite.cases():
+            case = wanted(found)
+            if case is None:
+                continue
+            of = case.runs or runs
+            for trial in range(1, of + 1):
+                yield Planned(case, index, trial, of)
+                index += 1

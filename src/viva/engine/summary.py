@@ -1,0 +1,93 @@
+"""A pure fold over ended trials: counts with their denominators, and the exit code that follows."""
+
+import time
+from collections import Counter
+
+from viva.engine.outcome import AWAITING, UNCHECKED
+from viva.model.event import RunSummary, Stopped
+from viva.model.record import Status, TrialRecord
+from viva.model.verdicts import case_status
+
+
+class Tally:
+    """Counts trials as they end, and cases as their last trial ends."""
+
+    def __init__(self, cases: int, min_pass: float | None = None) -> None:
+        self._cases = cases
+        self._min_pass = min_pass
+        self._began = time.perf_counter()
+        self._statuses: Counter[Status] = Counter()
+        self._trials: Counter[Status] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._unfinished: dict[tuple[str, str], list[Status]] = {}
+        self._turns = self._checks = self._failed_checks = self._unchecked = 0
+        self._input_tokens = self._output_tokens = self._unpriced = 0
+        self._cost: float | None = None
+
+    def add(self, record: TrialRecord, *, of: int = 1) -> None:
+        self._trials[record.status] += 1
+        self._turns += record.total_turns
+        self._checks += record.checks
+        self._failed_checks += _not_passed(record)
+        if record.fault is not None:
+            self._faults[record.fault] += 1
+        if record.status == "skipped" and record.error in (UNCHECKED, AWAITING) and not record.checks:
+            self._unchecked += 1
+        if (usage := record.usage) is not None:
+            self._input_tokens += usage.input_tokens
+            self._output_tokens += usage.output_tokens
+            if usage.cost_usd is None:
+                self._unpriced += usage.calls
+            else:
+                self._cost = (self._cost or 0.0) + usage.cost_usd
+        if of == 1:
+            self._statuses[record.status] += 1
+            return
+        name = (record.suite, record.id)
+        trials = self._unfinished.setdefault(name, [])
+        trials.append(record.status)
+        if len(trials) == of:
+            self._statuses[case_status(self._unfinished.pop(name), self._min_pass)] += 1
+
+    def summary(self) -> RunSummary:
+        """What is known now. A case of which some trials never ran is counted by those that did."""
+        statuses = self._statuses.copy()
+        for trials in self._unfinished.values():
+            statuses[case_status(trials, self._min_pass)] += 1
+        trials_run = sum(self._trials.values())
+        return RunSummary(
+            total=self._cases,
+            passed=statuses["passed"],
+            failed=statuses["failed"],
+            errors=statuses["error"],
+            skipped=statuses["skipped"],
+            not_run=self._cases - sum(statuses.values()),
+            unchecked=self._unchecked,
+            total_turns=self._turns,
+            avg_turns=round(self._turns / trials_run, 2) if trials_run else 0.0,
+            duration_ms=round((time.perf_counter() - self._began) * 1e3, 1),
+            checks=self._checks,
+            checks_passed=self._checks - self._failed_checks,
+            trials=dict(self._trials),
+            faults=dict(self._faults),
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            cost_usd=self._cost,
+            unpriced_calls=self._unpriced,
+        )
+
+
+def _not_passed(record: TrialRecord) -> int:
+    failed = sum(each["passed"] is not True for turn in record.turns for each in turn.assertions)
+    failed += sum(each["passed"] is not True for each in record.final_assertions)
+    return failed + (sum(not each.reached for each in record.checkpoints or ()) if record.turns else 0)
+
+
+def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
+    """Pytest's codes: 0 passed, 1 failed, error or stopped, 2 interrupted, 5 nothing ran or nothing was checked."""
+    if stopped == "interrupted":
+        return 2
+    if summary.failed or summary.errors or stopped is not None:
+        return 1
+    ran = summary.passed + summary.skipped
+    return 5 if not ran or (not summary.passed and summary.unchecked == summary.skipped) else 0

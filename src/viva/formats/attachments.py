@@ -1,0 +1,65 @@
+"""Content parts and attached files: found and confined when a suite is checked, read before anything is sent."""
+
+import base64
+import mimetypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from viva.formats.claims import Complain
+from viva.model.message import Audio, Content, File, Image, Part, Text
+from viva.schemas.positions import Place
+
+MAX_BYTES = 32 * 1024 * 1024
+_KINDS: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
+
+
+class Attachments(Struct, frozen=True):
+    """Reads `file://` sources beside the suite, or in a root that the user allows."""
+
+    folder: str
+    roots: tuple[str, ...] = ()
+
+    def parts(
+        self, written: Sequence[dict[str, Any]], at: Place, complain: Complain, *, read: bool
+    ) -> tuple[Part, ...]:
+        """The parts of a message. With `read`, files become data: addresses; without, they are only looked for."""
+        return tuple(self._part(item, (*at, i), complain, read) for i, item in enumerate(written))
+
+    def as_parts(self, content: Content) -> tuple[Part, ...]:
+        return (Text(content),) if isinstance(content, str) else content
+
+    def _part(self, written: dict[str, Any], at: Place, complain: Complain, read: bool) -> Part:
+        if written["type"] == "text":
+            return Text(written["text"])
+        source = str(written["source"])
+        kind = _KINDS[written["type"]]
+        name, media_type = written.get("name"), written.get("media_type")
+        if not source.startswith("file://"):
+            return kind(source, name, media_type, source)
+        path = self._found(source, at, complain)
+        if path is None or not read:
+            return kind(source, name, media_type)
+        media_type = media_type or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        encoded = base64.b64encode(path.read_bytes()).decode("ascii")
+        return kind(source, name or path.name, media_type, f"data:{media_type};base64,{encoded}")
+
+    def _found(self, source: str, at: Place, complain: Complain) -> Path | None:
+        path = (Path(self.folder) / unquote(source.removeprefix("file://"))).resolve()
+        allowed = [Path(root).resolve() for root in (self.folder, *self.roots)]
+        if not any(path.is_relative_to(root) for root in allowed):
+            complain(
+                at,
+                f"{source} leaves the suite's folder; move the file there, or allow its folder with `attachment_roots` in viva.toml",
+                "source",
+            )
+        elif not path.is_file():
+            complain(at, f"{source}: there is no file {path}", "source")
+        elif path.stat().st_size > MAX_BYTES:
+            complain(at, f"{source} is {path.stat().st_size // 2**20} MB; at most {MAX_BYTES // 2**20} MB", "source")
+        else:
+            return path
+        return None

@@ -1,0 +1,137 @@
+"""From an assertion as it was written to a Claim: both spellings of the wild, and what each looks at."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from msgspec import Struct, structs
+
+from viva import catalog
+from viva.checks.late import Late
+from viva.errors import BadInput
+from viva.model import codec
+from viva.model.case import Claim, On, Over
+from viva.model.component import Building
+from viva.model.template import has_variables
+from viva.schemas.positions import Place
+from viva.schemas.words import unknown_name
+
+_OURS = frozenset({"type", "message", "negate", "weight"})
+_REQUIRED_SOMEHOW = {
+    "regex": "pattern",
+    "tool_called": "name",
+    "tool_not_called": "name",
+    "tool_result": "name",
+    "script": "use",
+}
+Complain = Callable[[Place, str, str | None], None]
+
+
+class ClaimBuilder(Struct):
+    """Builds the claims of one file and complains about those that cannot be built."""
+
+    folder: str
+    roots: tuple[str, ...]
+    update_snapshots: bool = False
+    references: dict[str, Place] = {}
+
+    def claims(
+        self, written: Any, at: Place, complain: Complain, *, on: On = "reply", over: Over = "turn"
+    ) -> tuple[Claim, ...]:
+        """`assertions`: one object or a list of them."""
+        if written is None:
+            return ()
+        if isinstance(written, Mapping):
+            built = [self.claim(cast("Mapping[str, Any]", written), at, complain)]
+        else:
+            items = cast("list[Mapping[str, Any]]", written)
+            built = [self.claim(item, (*at, i), complain) for i, item in enumerate(items)]
+        return tuple(
+            structs.replace(claim, on=on, over=over) if (on, over) != ("reply", "turn") else claim
+            for claim in built
+            if claim
+        )
+
+    def claim(self, written: Mapping[str, Any], at: Place, complain: Complain) -> Claim | None:
+        """One assertion, or None after a complaint."""
+        try:
+            if has_variables(written):
+                return self._late(written)
+            return self._built(written)
+        except NestedComplaint as nested:
+            complain((*at, *nested.at), nested.what, nested.key)
+        except BadInput as wrong:
+            complain(at, wrong.problems[0].what, None)
+        except (ValueError, codec.ValidationError) as wrong:
+            complain(at, str(wrong), None)
+        return None
+
+    def _built(self, written: Mapping[str, Any]) -> Claim:
+        kind = str(written["type"])
+        found = catalog.find("check", kind)
+        if found is None:
+            raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
+        fields = canonical(written)
+        building = Building(self.folder, self.roots, self._nested, self.update_snapshots)
+        return Claim(
+            check=found.build(fields, building),
+            written=written,
+            message=str(written.get("message", "")),
+            negate=bool(written.get("negate", False)),
+            weight=float(written.get("weight", 1.0)),
+        )
+
+    def _nested(self, written: Mapping[str, Any]) -> Claim:
+        return self._late(written) if has_variables(written) else self._built(written)
+
+    def _late(self, written: Mapping[str, Any]) -> Claim:
+        kind = str(written["type"])
+        late = Late(dict(written), self._built, costly=kind in ("agent", "rubric"), label=f"{kind} (with variables)")
+        return Claim(
+            check=late,
+            written=written,
+            message=str(written.get("message", "")),
+            weight=float(written.get("weight", 1.0)),
+        )
+
+
+class NestedComplaint(ValueError):  # noqa: N818 -- it never leaves this room
+    """A complaint about a member of an assertion."""
+
+    def __init__(self, at: Place, what: str, key: str | None = None) -> None:
+        super().__init__(what)
+        self.at, self.what, self.key = at, what, key
+
+
+def canonical(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a check in one spelling. Giving both spellings of one thing is refused."""
+    kind = str(written["type"])
+    fields = {key: value for key, value in written.items() if key not in _OURS}
+    for key, value in _respelled(kind, fields):
+        if key in fields:
+            raise NestedComplaint((), f"gives both spellings of {key!r}; keep one of them")
+        fields[key] = value
+    needed = _REQUIRED_SOMEHOW.get(kind)
+    if needed and needed not in fields:
+        raise NestedComplaint((), f"misses {needed!r}")
+    return fields
+
+
+def _respelled(kind: str, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    if kind == "regex" and "value" in fields:
+        yield "pattern", fields.pop("value")
+    elif kind in ("tool_called", "tool_not_called") and "value" in fields:
+        value = fields.pop("value")
+        yield from value.items() if isinstance(value, Mapping) else [("name", value)]
+    elif kind == "tool_result" and "value" in fields:
+        value = fields.pop("value")
+        yield "name", value["tool"]
+        if "result" in value:
+            yield "result", value["result"]
+    elif kind == "script" and "script" in fields:
+        yield "use", fields.pop("script")
+    if kind in ("script", "agent", "rubric") and isinstance(fields.get("options"), Mapping):
+        options = dict(fields.pop("options"))
+        if "metadata" in options:
+            yield "metadata", options.pop("metadata")
+        if options and kind != "script":
+            fields["options"] = options

@@ -1,0 +1,207 @@
+"""Reads files as documents: one case, playbook or suite each, with the line it starts on. Says what cannot be read, all of it.
+
+A `.jsonl` file is read twice as a stream: once to check it, once as its cases are pulled, so that neither text nor
+objects of a large suite are held. Pretty-printed objects one after another, with `//` lines between them, load as well.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import UNSET, Struct
+
+from viva.errors import BadInput, Problem
+from viva.model import codec
+from viva.schemas.positions import Place, error_place, json_line, yaml_lines
+
+MAX_BYTES = 64 * 1024 * 1024
+"""A single document larger than this is a mistake."""
+
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+
+
+class Document(Struct, frozen=True):
+    """One value of a file. `prefix` is its path inside the file, `raw` its text where it is JSON."""
+
+    file: str
+    line: int
+    value: Any
+    prefix: Place = ()
+    raw: bytes = b""
+    lines: Any = None
+
+    def problem(self, path: Place, what: str, *, key: str | None = None) -> Problem:
+        """A problem at a place in this document; `key` is the member of that object that is meant."""
+        at = (*path, key) if key is not None else path
+        line = self.lines(*self.prefix, *at) if self.lines else self.line - 1 + json_line(self.raw, at)
+        return Problem(self.file, line, shown_path((*self.prefix, *path)), what)
+
+
+def shown_path(path: Place) -> str:
+    """`$.turns[0].input`, as error messages show it."""
+    return "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" if p.isidentifier() else f"[{p!r}]" for p in path)
+
+
+class Chunk(Struct, frozen=True):
+    """A document of a stream. `value` is there already where the text is a line that decodes by itself."""
+
+    line: int
+    offset: int
+    raw: bytes
+    value: Any = UNSET
+
+
+def chunks(path: Path) -> Iterator[Chunk]:
+    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need."""
+    offset = line = depth = 0
+    held: list[bytes] = []
+    start = (0, 0)
+    with path.open("rb") as file:
+        for text in file:
+            line += 1
+            at, offset = offset, offset + len(text)
+            if line == 1:
+                text = text.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 -- a byte-order mark is not content
+            bare = text.strip()
+            if not bare or bare.startswith(b"//"):
+                if held:
+                    held.append(b"\n")
+                continue
+            # A line that opens an object at its very start begins anew: what was open before is broken.
+            if held and text.startswith(b"{"):
+                yield Chunk(*start, b"".join(held))
+                held, depth = [], 0
+            if not held:
+                if (value := _whole(bare)) is not UNSET:
+                    yield Chunk(line, at, text, value)
+                    continue
+                start = (line, at)
+            held.append(text if text.endswith(b"\n") else text + b"\n")
+            depth += sum(_DEPTH.get(token, 0) for token in _TOKENS.findall(bare))
+            if depth <= 0:
+                yield Chunk(*start, b"".join(held))
+                held, depth = [], 0
+    if held:
+        yield Chunk(*start, b"".join(held))
+
+
+def _whole(text: bytes) -> Any:
+    """The value of a line that is one whole object."""
+    if not text.endswith(b"}") or len(text) > MAX_BYTES:
+        return UNSET
+    try:
+        return codec.decode(text)
+    except (codec.DecodeError, UnicodeDecodeError, RecursionError):
+        return UNSET
+
+
+def decode_chunk(file: str, chunk: Chunk) -> Document:
+    """A document of a stream; raises BadInput with the very line that cannot be read."""
+    value = _decoded(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
+    return Document(file, chunk.line, value, raw=chunk.raw)
+
+
+def _decoded(file: str, line: int, raw: bytes) -> Any:
+    if len(raw) > MAX_BYTES:
+        raise BadInput.saying(f"is {len(raw) // 2**20} MB long; at most {MAX_BYTES // 2**20} MB", file, line)
+    try:
+        return codec.decode(raw)
+    except (codec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        inside, what = error_place(raw, wrong)
+        raise BadInput.saying(what, file, line - 1 + inside) from wrong
+
+
+class Index:
+    """Where the documents of a stream stand, and what they were when they were checked."""
+
+    def __init__(self, path: Path, file: str) -> None:
+        self._path = path
+        self._file = file
+        self._offsets = array("Q")
+        self._digests = array("Q")
+
+    def add(self, chunk: Chunk) -> None:
+        self._offsets.append(chunk.offset)
+        self._digests.append(_digest(chunk.raw))
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def documents(self) -> Iterator[Document]:
+        """The same documents again. A file that changed in between is refused."""
+        known = iter(zip(self._offsets, self._digests, strict=True))
+        for chunk in chunks(self._path):
+            if next(known, None) != (chunk.offset, _digest(chunk.raw)):
+                raise BadInput.saying("changed while it was being run; start again", self._file, chunk.line)
+            yield decode_chunk(self._file, chunk)
+        if next(known, None) is not None:
+            raise BadInput.saying("became shorter while it was being run; start again", self._file)
+
+
+def _digest(raw: bytes) -> int:
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
+
+
+def json_documents(path: Path, file: str) -> list[Document]:
+    """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
+    raw = _bytes_of(path, file)
+    stripped = _without_comments(raw)
+    whole = _decoded(file, 1, stripped)
+    lines = _json_lines(stripped)
+    return [Document(file, lines(*prefix), value, prefix, stripped, lines) for prefix, value in _members(whole)]
+
+
+def _json_lines(raw: bytes) -> Any:
+    return lambda *place: json_line(raw, place)
+
+
+def _without_comments(raw: bytes) -> bytes:
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    if b"//" not in raw:
+        return raw
+    return b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in raw.split(b"\n"))
+
+
+def _members(whole: Any) -> list[tuple[Place, Any]]:
+    if isinstance(whole, list):
+        return [((i,), value) for i, value in enumerate(cast("list[Any]", whole))]
+    if isinstance(whole, dict) and set(cast("dict[str, Any]", whole)) == {"cases"} and isinstance(whole["cases"], list):
+        return [(("cases", i), value) for i, value in enumerate(whole["cases"])]
+    return [((), whole)]
+
+
+def yaml_documents(path: Path, file: str) -> list[Document]:
+    """A `.yaml` file: a list of documents, one, or several with `---` between them."""
+    import yaml
+
+    raw = _bytes_of(path, file)
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        text = raw.decode("utf-8-sig")
+        values = [value for value in yaml.load_all(text, Loader=loader) if value is not None]
+    except UnicodeDecodeError as wrong:
+        raise BadInput.saying(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
+    except yaml.MarkedYAMLError as wrong:
+        mark = wrong.problem_mark or wrong.context_mark
+        raise BadInput.saying(f"is not YAML: {wrong.problem or wrong}", file, mark.line + 1 if mark else 0) from wrong
+    except (yaml.YAMLError, ValueError, RecursionError) as wrong:
+        raise BadInput.saying(f"is not YAML: {wrong}", file) from wrong
+    documents: list[Document] = []
+    for position, whole in enumerate(values):
+        lines = yaml_lines(text, position)
+        documents += [Document(file, lines(*prefix), value, prefix, lines=lines) for prefix, value in _members(whole)]
+    return documents
+
+
+def _bytes_of(path: Path, file: str) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > 16 * MAX_BYTES:
+            raise BadInput.saying(f"is {size // 2**20} MB; write it as .jsonl, which streams", file)
+        return path.read_bytes()
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong

@@ -1,0 +1,400 @@
+"""Native cases: from a document to a Case, with every complaint that its schema cannot make."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from viva.errors import BadInput, Problem
+from viva.formats.attachments import Attachments
+from viva.formats.claims import ClaimBuilder
+from viva.formats.documents import Document, Index, chunks, decode_chunk, json_documents, yaml_documents
+from viva.model import codec
+from viva.model.case import (
+    Case,
+    Checkpoint,
+    Goal,
+    Interactive,
+    Limits,
+    Origin,
+    Suite,
+    Utterance,
+)
+from viva.model.duration import parse_duration
+from viva.model.lookup import compile_path
+from viva.model.message import Message
+from viva.model.template import fill, has_variables
+from viva.schemas.positions import Place
+from viva.schemas.words import complaints
+from viva.users.script import Script
+
+MAX_TURNS = 20
+TIMEOUT_S = 300.0
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How files are read in this run."""
+
+    roots: tuple[str, ...] = ()
+    attachment_roots: tuple[str, ...] = ()
+    update_snapshots: bool = False
+    simulator: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+
+def load(path: Path, reading: Reading, *, shown: str | None = None) -> Suite:
+    """A suite of the cases in one file. Raises BadInput with every problem of the file at once."""
+    file = shown or str(path)
+    reader = _Reader(path, file, reading)
+    reader.check()
+    if reader.problems:
+        raise BadInput(*sorted(reader.problems))
+    return Suite(
+        id=file,
+        cases=reader.cases,
+        count=reader.count,
+        own_runs=tuple(reader.own_runs),
+        origin=Origin(file),
+        references=reader.references,
+    )
+
+
+class _Reader:
+    """Reads one file twice: to check it, and to pull its cases."""
+
+    def __init__(self, path: Path, file: str, reading: Reading) -> None:
+        self._file = file
+        self._path = path
+        self._reading = reading
+        self._documents: Callable[[], Iterable[Document]] | None = None
+        folder = str(path.parent.resolve())
+        self._claims = ClaimBuilder(folder, (*reading.roots, folder), reading.update_snapshots)
+        self._attachments = Attachments(folder, reading.attachment_roots)
+        self.problems: list[Problem] = []
+        self.references: dict[str, Origin] = {}
+        self.own_runs: list[int] = []
+        self.count = 0
+
+    def check(self) -> None:
+        seen: dict[str, int] = {}
+        for document in self._first_reading():
+            for value in self._checked(document):
+                self.count += 1
+                case = _CaseBuilder(self, document, value).build()
+                if case.runs is not None:
+                    self.own_runs.append(case.runs)
+                if case.id in seen:
+                    what = f"id {case.id!r} is taken; line {seen[case.id]} has it too"
+                    self.problems.append(document.problem(("id",), what))
+                seen[case.id] = document.line
+        if not self.count and not self.problems:
+            self.problems.append(
+                Problem(self._file, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
+            )
+
+    async def cases(self) -> AsyncIterator[Case]:
+        """The cases once more, one at a time, with their attachments read."""
+        assert self._documents is not None
+        for document in self._documents():
+            for value in _expanded(document.value):
+                yield _CaseBuilder(self, document, value).build(read=True)
+
+    def _first_reading(self) -> Iterator[Document]:
+        try:
+            if self._path.suffix == ".jsonl":
+                index = Index(self._path, self._file)
+                self._documents = index.documents
+                yield from self._stream(index)
+                return
+            held = (
+                yaml_documents(self._path, self._file)
+                if self._path.suffix in (".yaml", ".yml")
+                else json_documents(self._path, self._file)
+            )
+            self._documents = lambda: held
+            yield from held
+        except BadInput as wrong:
+            self.problems += wrong.problems
+
+    def _stream(self, index: Index) -> Iterator[Document]:
+        try:
+            for chunk in chunks(self._path):
+                index.add(chunk)
+                try:
+                    document = decode_chunk(self._file, chunk)
+                except BadInput as wrong:
+                    self.problems += wrong.problems
+                else:
+                    yield document
+        except OSError as wrong:
+            self.problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
+
+    def _checked(self, document: Document) -> list[Any]:
+        """The document's cases, if it fits the schema."""
+        found = complaints("native", document.value)
+        self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
+        return [] if found else _expanded(document.value)
+
+    def complain_about(self, document: Document) -> Callable[[Place, str, str | None], None]:
+        def complain(path: Place, what: str, key: str | None = None) -> None:
+            self.problems.append(document.problem(path, what, key=key))
+
+        return complain
+
+    @property
+    def claims(self) -> ClaimBuilder:
+        return self._claims
+
+    @property
+    def attachments(self) -> Attachments:
+        return self._attachments
+
+    @property
+    def reading(self) -> Reading:
+        return self._reading
+
+
+def _expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """`for`: the case once for each object, `{{key}}` filled in, its id with a suffix."""
+    if "for" not in value:
+        return [value]
+    rest = {key: item for key, item in value.items() if key != "for"}
+    rows = cast("list[Mapping[str, Any]]", value["for"])
+    filled = [fill(rest, row, keep_unset=True) for row in rows]
+    # An id that names a variable tells its rows apart by itself.
+    return [
+        case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
+    ]
+
+
+class _CaseBuilder:
+    """One case from one checked document."""
+
+    def __init__(self, reader: _Reader, document: Document, value: Mapping[str, Any]) -> None:
+        self._reader = reader
+        self._document = document
+        self._value = value
+        self._complain = reader.complain_about(document)
+        self._read = False
+
+    def build(self, *, read: bool = False) -> Case:
+        """`read` also reads attached files; without it they are only looked for."""
+        value = self._value
+        self._read = read
+        self._check_mode()
+        history, lines = self._lines()
+        claims = self._reader.claims
+        skip = value.get("skip", False)
+        max_turns = value.get("max_turns", MAX_TURNS)
+        if "turns" in value and "max_turns" in value and max_turns < len(lines):
+            self._complain(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
+        return Case(
+            id=value["id"],
+            user=self._user(lines),
+            name=value.get("name", ""),
+            description=value.get("description", ""),
+            tags=tuple(value.get("tags", ())),
+            suite=self._document.file,
+            origin=Origin(self._document.file, self._document.line),
+            goal=self._goal(),
+            finals=claims.claims(value.get("final_assertions"), ("final_assertions",), self._complain, over="case"),
+            history=history,
+            limits=Limits(
+                timeout_s=self._duration(value, "timeout", ()) or self._reader.reading.timeout_s,
+                turn_timeout_s=self._duration(value, "turn_timeout", ()),
+                max_turns=max(max_turns, len(lines)),
+            ),
+            on_missing_input=value.get("on_missing_input"),
+            interactive=self._interactive(),
+            options=value.get("options", {}),
+            metadata=value.get("metadata", {}),
+            before=value.get("before"),
+            after=value.get("after"),
+            skip=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
+            runs=value.get("runs"),
+            written=value,
+            digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
+        )
+
+    def _check_mode(self) -> None:
+        value, complain = self._value, self._complain
+        static, dynamic = "turns" in value, "checkpoints" in value or "simulator" in value
+        if static and dynamic:
+            complain(
+                (),
+                "has turns and simulator/checkpoints; choose one: turns for a script, the others for a simulated user",
+                None,
+            )
+        elif "simulator" in value and "checkpoints" not in value:
+            complain((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
+        elif "checkpoints" in value and "simulator" not in value and self._reader.reading.simulator is None:
+            complain((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
+        elif not static and not dynamic and "input" not in value:
+            complain((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
+        if static and "input" in value:
+            complain((), "has input and turns; put the input into the first turn", "input")
+        for key in ("assertions", "assert"):
+            if key in value and (static or dynamic):
+                where = "a turn or 'final_assertions'" if static else "'checkpoints' or 'final_assertions'"
+                complain((), f"{key!r} has no turn to look at here; move it to {where}", key)
+        expected = {"dynamic"} if dynamic else {"static"} if static else {"static", "single"}
+        mode = value.get("mode")
+        if mode is not None and mode not in expected:
+            complain((), f"mode is {mode!r}, but its keys make it {max(expected)!r}", "mode")
+
+    def _user(self, lines: tuple[Utterance, ...]) -> Any:
+        return Script(lines, filled=any(has_variables(line.message.content) for line in lines))
+
+    def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:
+        """What came before, and what the user will surely say."""
+        value = self._value
+        if "turns" not in value:
+            if "input" not in value:
+                return (), ()
+            history, line = self._line(value, (), "initial" if "checkpoints" in value else "static")
+            return history, (line,)
+        histories, lines = zip(
+            *(self._line(turn, ("turns", i), "static") for i, turn in enumerate(value["turns"])), strict=True
+        )
+        for i, history in enumerate(histories):
+            if i and history:
+                self._complain(
+                    ("turns", i, "input"),
+                    "is a list of several messages; only the first turn may bring a history",
+                    None,
+                )
+        return histories[0], lines
+
+    def _line(self, turn: Mapping[str, Any], at: Place, by: Any) -> tuple[tuple[Message, ...], Utterance]:
+        messages = self._messages(turn["input"], (*at, "input"))
+        attached = self._reader.attachments.parts(
+            turn.get("attachments", ()), (*at, "attachments"), self._complain, read=self._read
+        )
+        line = messages[-1]
+        if line.role != "user":
+            self._complain(
+                (*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None
+            )
+        if attached:
+            line = Message("user", (*self._reader.attachments.as_parts(line.content), *attached))
+        key = self._one_spelling(turn, at, "assertions", "assert")
+        claims = (
+            self._reader.claims.claims(turn.get(key), (*at, key), self._complain)
+            if self._value is not turn or not self._is_dynamic
+            else ()
+        )
+        return messages[:-1], Utterance(
+            message=line,
+            by=by,
+            claims=claims,
+            options=turn.get("options", {}) if self._value is not turn else {},
+            set=self._set(turn.get("set", {}), (*at, "set")),
+            timeout_s=self._duration(turn, "turn_timeout", at) if self._value is not turn else None,
+        )
+
+    @property
+    def _is_dynamic(self) -> bool:
+        return "checkpoints" in self._value
+
+    def _messages(self, written: Any, at: Place) -> tuple[Message, ...]:
+        if isinstance(written, str):
+            return (Message("user", written),)
+        items = cast("list[Mapping[str, Any]]", written if isinstance(written, list) else [written])
+        return tuple(self._message(item, (*at, i) if isinstance(written, list) else at) for i, item in enumerate(items))
+
+    def _message(self, written: Mapping[str, Any], at: Place) -> Message:
+        content = written["content"]
+        if not isinstance(content, str):
+            content = self._reader.attachments.parts(content, (*at, "content"), self._complain, read=self._read)
+        return Message(
+            role=written.get("role", "user"),
+            content=content,
+            name=written.get("name"),
+            tool_call_id=written.get("tool_call_id"),
+        )
+
+    def _set(self, written: Mapping[str, str], at: Place) -> Mapping[str, str]:
+        for name, path in written.items():
+            try:
+                compile_path(path)
+            except ValueError as wrong:
+                self._complain(at, str(wrong), name)
+        return written
+
+    def _goal(self) -> Goal:
+        written = cast("list[Mapping[str, Any]]", self._value.get("checkpoints", ()))
+        if not written:
+            return Goal()
+        built = [self._checkpoint(item, ("checkpoints", i)) for i, item in enumerate(written)]
+        checkpoints = tuple(c for c in built if c is not None)
+        self._check_order(written)
+        if not any(item.get("required", True) for item in written):
+            self._complain(
+                ("checkpoints",),
+                "none of them is required, so the case could only pass; leave `required` out of one",
+                None,
+            )
+        return Goal(checkpoints)
+
+    def _checkpoint(self, written: Mapping[str, Any], at: Place) -> Checkpoint | None:
+        key = self._one_spelling(written, at, "assertion", "assert")
+        if key not in written:
+            self._complain(at, "misses 'assertion'", None)
+            return None
+        found = self._reader.claims.claims(written[key], (*at, key), self._complain, on="reply_and_tools")
+        if not found:
+            return None
+        return Checkpoint(
+            id=written["id"],
+            claim=found[0],
+            description=written.get("description", ""),
+            after=tuple(written.get("after", ())),
+            required=written.get("required", True),
+        )
+
+    def _check_order(self, written: list[Mapping[str, Any]]) -> None:
+        """Ids are unique, `after` names checkpoints of this case, and no checkpoint waits for itself."""
+        after: dict[str, list[str]] = {}
+        for i, item in enumerate(written):
+            if item["id"] in after:
+                self._complain(("checkpoints", i), f"id {item['id']!r} is taken by another checkpoint", "id")
+            after[item["id"]] = list(item.get("after", ()))
+        for i, item in enumerate(written):
+            for name in item.get("after", ()):
+                if name not in after:
+                    known = ", ".join(after)
+                    self._complain(
+                        ("checkpoints", i), f"after names no checkpoint {name!r}; there are {known}", "after"
+                    )
+        free: set[str] = set()
+        waiting = set(after)
+        while ready := {name for name in waiting if all(d in free or d not in after for d in after[name])}:
+            free |= ready
+            waiting -= ready
+        if waiting:
+            names = ", ".join(name for name in after if name in waiting)
+            self._complain(("checkpoints",), f"wait for each other in a circle: {names}", None)
+
+    def _interactive(self) -> Interactive:
+        written = self._value.get("interactive", {})
+        timeout_s = self._duration(written, "timeout", ("interactive",))
+        return Interactive(bool(written.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
+
+    def _duration(self, written: Mapping[str, Any], key: str, at: Place) -> float | None:
+        if key not in written:
+            return None
+        try:
+            seconds = parse_duration(written[key])
+        except ValueError as wrong:
+            self._complain(at, str(wrong), key)
+            return None
+        if seconds <= 0:
+            self._complain(at, f"{key} must be more than nothing", key)
+        return seconds
+
+    def _one_spelling(self, written: Mapping[str, Any], at: Place, first: str, second: str) -> str:
+        if first in written and second in written:
+            self._complain(at, f"gives both {first!r} and {second!r}; keep one of them", second)
+        return first if first in written else second

@@ -1,0 +1,159 @@
+"""What `-i` names: files, folders, globs, standard input, generators, or a message to send as it is."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+from viva.errors import BadInput, Problem
+from viva.formats import native
+from viva.formats.documents import chunks, decode_chunk, json_documents, yaml_documents
+from viva.formats.native import Reading
+from viva.model.case import Suite
+
+Format = Literal["native", "playbook", "openwop"]
+SUFFIXES = (".jsonl", ".json", ".yaml", ".yml")
+_KNOWN = (*SUFFIXES, ".toml", ".md", ".py", ".txt", ".tgz")
+_OPENWOP, _PLAYBOOK = frozenset({"suiteId", "tasks"}), frozenset({"steps", "persona", "tmpdir"})
+
+
+class Files(Struct, frozen=True):
+    """Suite files that exist."""
+
+    paths: tuple[Path, ...]
+
+
+class Words(Struct, frozen=True):
+    """A message to send as it is: no case, no verdict."""
+
+    text: str
+
+
+class Made(Struct, frozen=True):
+    """Cases that somebody makes: an agent or a script, with the values behind `?`."""
+
+    by: Literal["agents", "scripts"]
+    reference: str
+    query: dict[str, Any]
+
+
+Input = Files | Words | Made
+
+
+def understood(text: str, folder: Path) -> Input:
+    """What one `-i` means. A mistyped path is never taken for a message."""
+    for prefix in ("agents", "scripts"):
+        if text.startswith(f"{prefix}:"):
+            reference, _, query = text.removeprefix(f"{prefix}:").partition("?")
+            return Made(
+                prefix, reference, {key: _typed(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+            )
+    path = folder / text
+    if _exists(path):
+        return Files(tuple(_files_in(path)) if path.is_dir() else (path,))
+    if glob.has_magic(text) and (found := _globbed(text, folder)):
+        return Files(tuple(found))
+    looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
+    if looks_like_a_path:
+        raise BadInput.saying(_not_there(text, folder))
+    return Words(text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a long message is no path
+        return False
+
+
+def _globbed(text: str, folder: Path) -> list[Path]:
+    matches = sorted(Path(match) for match in glob.glob(str(folder / text), recursive=True))  # noqa: PTH207 -- patterns may be absolute
+    return [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """The suite files below a folder, in order; hidden folders and schemas are left out."""
+    found = sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json"))
+    kept = [
+        p
+        for p in found
+        if not any(part.startswith((".", "__")) or part == "node_modules" for part in p.relative_to(folder).parts)
+    ]
+    if not kept:
+        raise BadInput.saying(f"holds no suite files ({', '.join(SUFFIXES)})", str(folder))
+    yield from kept
+
+
+def _not_there(text: str, folder: Path) -> str:
+    wanted = folder / text
+    near: list[str] = []
+    if wanted.parent.is_dir():
+        names = [p.name for p in wanted.parent.iterdir()]
+        near = [str(Path(text).parent / name) for name in get_close_matches(wanted.name, names, 3, 0.5)]
+    return f"there is no file {text!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def _typed(value: str) -> Any:
+    """A query value as int, float, bool or string."""
+    if value in ("true", "false"):
+        return value == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def load_files(paths: Sequence[Path], reading: Reading, folder: Path, format_: Format | None = None) -> list[Suite]:
+    """A suite for each file. All problems of all files are reported in one go."""
+    suites: list[Suite] = []
+    problems: list[Problem] = []
+    for path in paths:
+        shown = _shown(path, folder)
+        try:
+            _refuse_others(path, shown, format_)
+            suites.append(native.load(path, reading, shown=shown))
+        except BadInput as wrong:
+            problems += wrong.problems
+    if problems:
+        raise BadInput(*problems)
+    return suites
+
+
+def _shown(path: Path, folder: Path) -> str:
+    """As short as it can be said: relative to the working folder where it lies in it."""
+    resolved = path.resolve()
+    return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
+
+
+def _refuse_others(path: Path, shown: str, format_: Format | None) -> None:
+    kind = format_ or sniffed(path, shown)
+    if kind != "native":
+        raise BadInput.saying(
+            f"looks like a file of the {kind} format, which this version cannot run; --format native overrides",
+            shown,
+            1,
+        )
+
+
+def sniffed(path: Path, shown: str) -> Format:
+    """The format by the keys of the first document. A file that cannot be read is left to the native loader's complaints."""
+    try:
+        if path.suffix == ".jsonl":
+            first = next((decode_chunk(shown, chunk) for chunk in chunks(path)), None)
+        else:
+            first = next(
+                iter((yaml_documents if path.suffix in (".yaml", ".yml") else json_documents)(path, shown)), None
+            )
+    except (BadInput, OSError):
+        return "native"
+    value = first.value if first else None
+    keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
+    if keys & _OPENWOP:
+        return "openwop"
+    return "playbook" if keys & _PLAYBOOK and "id" not in keys else "native"

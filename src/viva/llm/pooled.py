@@ -1,0 +1,171 @@
+"""The same seam on aiohttp: for proxies, and for bodies that are read as they come."""
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
+
+import aiohttp
+
+from viva.errors import NotSent, Unreachable
+from viva.llm.http1 import too_long
+from viva.llm.target import CONNECT_S, Target, words
+from viva.model.duration import show_duration
+from viva.protocols import Request, Response
+
+_AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_BIG = 1024 * 1024  # aiohttp sends more than that piece by piece
+_reused: ContextVar[bool] = ContextVar("reused", default=False)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Knows whether the connection of the running call has carried another call before."""
+
+    def __init__(self, tls: ssl.SSLContext, *, fresh: bool) -> None:
+        super().__init__(limit=0, ssl=tls, force_close=fresh)
+        self._used: WeakSet[Any] = WeakSet()
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 -- aiohttp's signature
+        connection = await super().connect(req, traces, timeout)
+        _reused.set(connection.protocol in self._used)
+        self._used.add(connection.protocol)
+        return connection
+
+
+class PooledClient:
+    """One aiohttp session with no limit of its own, and one whose connections are always new, for a second try."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._sessions = [
+            aiohttp.ClientSession(
+                connector=_Connector(tls, fresh=fresh),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_AUTO_HEADERS,
+            )
+            for fresh in (False, True)
+        ]
+        self._timeouts: dict[tuple[float | None, bool], aiohttp.ClientTimeout] = {}
+
+    async def request(self, request: Request, target: Target) -> Response:
+        response = await self._begin(request, target, whole=True)
+        answer = _Answer(response, request, target)
+        try:
+            pieces = [piece async for piece in answer.chunks()]
+            return Response(answer.status, answer.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        finally:
+            response.close()
+
+    @asynccontextmanager
+    async def stream(self, request: Request, target: Target) -> AsyncGenerator["_Answer", None]:
+        response = await self._begin(request, target, whole=False)
+        try:
+            yield _Answer(response, request, target)
+        finally:
+            # An answer that was read to its end has given its connection back; any other takes it down.
+            response.close()
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+    async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
+        regular, fresh = self._sessions
+        try:
+            return await self._send(regular, request, target, whole)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
+            if not _is_stale(lost) or request.once:
+                raise _fault(lost, request, target) from lost
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
+            raise _fault(failed, request, target) from failed
+        try:
+            return await self._send(fresh, request, target, whole)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
+            raise _fault(failed, request, target) from failed
+
+    async def _send(
+        self, session: aiohttp.ClientSession, request: Request, target: Target, whole: bool
+    ) -> aiohttp.ClientResponse:
+        proxy = target.proxy
+        return await session.request(
+            request.method,
+            target.parsed,
+            data=request.body if len(request.body) < _BIG else io.BytesIO(request.body),
+            headers=target.headers,
+            allow_redirects=False,
+            timeout=self._timeout(request.timeout_s, whole),
+            proxy=proxy.url if proxy else None,
+            proxy_headers=proxy.headers if proxy else None,
+        )
+
+    def _timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
+        """For a whole answer the time counts to its end; for a stream, from one piece to the next."""
+        known = self._timeouts.get((timeout_s, whole))
+        if known is None:
+            total, between = (timeout_s, None) if whole else (None, timeout_s)
+            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_S, sock_read=between)
+            self._timeouts[timeout_s, whole] = known
+        return known
+
+
+class _Answer:
+    """An answer whose body is still coming."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: Request, target: Target) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._request = request
+        self._target = target
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        size, max_bytes = 0, self._request.max_bytes
+        try:
+            while piece := await self._response.content.readany():
+                size += len(piece)
+                if size > max_bytes:
+                    raise Unreachable(f"{self._target.place}: {too_long(max_bytes)}")
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            raise _fault(failed, self._request, self._target) from failed
+
+
+def _is_stale(lost: Exception) -> bool:
+    never_connected = isinstance(lost, aiohttp.ClientConnectorError)
+    answered_in_part = isinstance(lost, aiohttp.ServerDisconnectedError) and isinstance(
+        lost.message, aiohttp.http.RawResponseMessage
+    )
+    return _reused.get() and not never_connected and not answered_in_part
+
+
+def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
+    """In words, with host and port only: aiohttp's own texts may hold the whole address."""
+    place = target.place
+    match failed:
+        case aiohttp.ClientProxyConnectionError():
+            return NotSent(f"{place}: the proxy {target.proxy.place if target.proxy else ''}: {words(failed.os_error)}")
+        case aiohttp.ClientHttpProxyError():
+            return NotSent(
+                f"{place}: the proxy {target.proxy.place if target.proxy else ''} refused: {failed.status} {failed.message}"
+            )
+        case aiohttp.ClientConnectorCertificateError():
+            return NotSent(f"{place}: {words(failed.certificate_error)}")
+        case aiohttp.ClientConnectorError():
+            return NotSent(f"{place}: {words(failed.os_error)}")
+        case aiohttp.ConnectionTimeoutError():
+            return NotSent(
+                f"{place}: no connection within {show_duration(min(CONNECT_S, request.timeout_s or CONNECT_S))}"
+            )
+        case asyncio.TimeoutError():
+            return Unreachable(f"{place}: no answer within {show_duration(request.timeout_s or 0)}")
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            return Unreachable(f"{place}: closed the connection without an answer")
+        case aiohttp.ClientPayloadError():
+            return Unreachable(f"{place}: its answer was cut off")
+        case aiohttp.ClientResponseError():
+            return Unreachable(f"{place}: it does not speak HTTP/1.1")
+        case _:
+            return Unreachable(f"{place}: {words(failed)}")

@@ -1,0 +1,64 @@
+"""What a model call costs: the connector's own price, else the table of genai-prices, else nobody knows."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from viva.model.connector import Connector
+
+_PER = 1_000_000
+_Cost = Callable[[int, int, int], float]
+
+
+def cost_usd(connector: Connector, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float | None:
+    """USD, or None for a model whose price is not known. Cached tokens are among the input tokens."""
+    if (own := connector.price) is not None:
+        return (input_tokens * own.input + output_tokens * own.output) / _PER
+    cost = _known(connector.provider, connector.base_url, connector.model or model)
+    return None if cost is None else cost(input_tokens, output_tokens, cached_tokens)
+
+
+@lru_cache(maxsize=512)
+def _known(provider: str, base_url: str, model: str) -> _Cost | None:
+    """How to count for a model. The table is loaded for the first one that asks, and needs no network."""
+    from genai_prices import Usage, calc_price
+
+    def exact(input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
+        usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cache_read_tokens=cached_tokens or None)
+        return float(calc_price(usage, model, **where).total_price)
+
+    for where in ({"provider_api_url": base_url}, {"provider_id": provider}):
+        try:
+            price = calc_price(Usage(input_tokens=1), model, **where).model_price if any(where.values()) else None
+        except LookupError:
+            continue
+        if price is not None:
+            return _quick(price, exact) or exact
+    return None
+
+
+def _quick(price: Any, exact: _Cost) -> _Cost | None:
+    """The same as `exact` in a microsecond instead of a hundred, for prices of the usual shape; None for any other.
+
+    A price is so much a token, perhaps more for all of them past some length of the input, perhaps with a fee a call.
+    """
+    rates = (price.input_mtok, price.output_mtok, price.cache_read_mtok or price.input_mtok)
+    starts = sorted({tier.start for rate in rates for tier in getattr(rate, "tiers", ())}, reverse=True)
+    levels = [(start, *(_rate_over(rate, start) for rate in rates)) for start in (*starts, -1)]
+    fee = 0.0
+
+    def quick(input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
+        for start, fresh, out, cached in levels:
+            if input_tokens > start:
+                return (input_tokens - cached_tokens) * fresh + cached_tokens * cached + output_tokens * out + fee
+        return fee
+
+    probes = [(start + more, 900 + more, more // 2) for start, *_ in levels for more in (1, 700)]
+    fee = round(exact(*probes[0]) - quick(*probes[0]), 9)
+    return quick if all(abs(quick(*probe) - exact(*probe)) < 1e-9 for probe in probes) else None
+
+
+def _rate_over(rate: Any, start: int) -> float:
+    """USD for a token when the input is longer than `start`."""
+    passed = [tier.price for tier in getattr(rate, "tiers", ()) if tier.start <= start]
+    return float(passed[-1] if passed else getattr(rate, "base", rate) or 0) / _PER

@@ -1,0 +1,188 @@
+"""Where a request goes, worked out once for each address and set of headers: origin, proxy, and the bytes of its head.
+
+Texts made here name host and port, and never a header, a key, a password or a query.
+"""
+
+import base64
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+from msgspec import Struct
+
+from viva import __version__
+from viva.errors import NotSent
+from viva.model.duration import show_duration
+from viva.protocols import Request
+
+CONNECT_S = 30.0
+_PORTS = {"http": 80, "https": 443}
+_OURS = frozenset({"content-length", "transfer-encoding", "connection"})
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
+_BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_KEPT = "/%:=&?~#+!$,;'@()*[]"
+
+FindProxy = Callable[[str, str, int], str | None]
+
+
+class Proxy(Struct, frozen=True):
+    """An HTTP proxy; a password stands in `headers` only."""
+
+    url: str
+    place: str
+    headers: Mapping[str, str]
+
+
+class Target(Struct, frozen=True, dict=True):
+    """An address that is ready for requests. `head` lacks only the value of Content-Length, its last header."""
+
+    host: str
+    port: int
+    tls: bool
+    url: str
+    headers: Mapping[str, str]
+    head: bytes
+    proxy: Proxy | None
+
+    @cached_property
+    def origin(self) -> tuple[str, int, bool]:
+        return self.host, self.port, self.tls
+
+    @property
+    def place(self) -> str:
+        """What errors call it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @cached_property
+    def parsed(self) -> Any:
+        """The address as aiohttp wants it, with nothing quoted again."""
+        from yarl import URL
+
+        return URL(self.url, encoded=True)
+
+
+def target_of(request: Request, find_proxy: FindProxy) -> Target:
+    """Works out where a request goes; an address or a header that cannot be sent is said without its value."""
+    try:
+        parts = urlsplit(request.url)
+        host, port = parts.hostname, parts.port
+    except ValueError as wrong:
+        raise NotSent(f"the address is not valid: {wrong}") from wrong
+    if parts.scheme not in _PORTS or not host:
+        raise NotSent(
+            f"the address has to start with http:// or https:// and name a host, not {parts.scheme or 'nothing'}:"
+        )
+    if not _NAME.fullmatch(request.method):
+        raise NotSent(f"{request.method!r} is no HTTP method")
+    port = port or _PORTS[parts.scheme]
+    name = _ascii_host(host, port)
+    shown = f"[{name}]" if ":" in name else name
+    netloc = shown if port == _PORTS[parts.scheme] else f"{shown}:{port}"
+    path = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
+    headers = _headers(request.headers, parts.username, parts.password)
+    proxy = _proxy(parts.scheme, name, port, find_proxy)
+    if proxy is not None and parts.scheme == "http":  # with TLS the proxy sees only CONNECT
+        headers |= proxy.headers
+    return Target(
+        host=name,
+        port=port,
+        tls=parts.scheme == "https",
+        url=urlunsplit((parts.scheme, netloc, "", "", "")) + path,
+        headers=headers,
+        head=_head(request.method, path, {"Host": netloc} | headers),
+        proxy=proxy,
+    )
+
+
+def environment_proxy(scheme: str, host: str, port: int) -> str | None:
+    """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY ask for. Loopback never takes one."""
+    if _is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+        return None
+    known = getproxies()
+    return known.get(scheme) or known.get("all")
+
+
+def words(error: BaseException) -> str:
+    """What went wrong with a connection, in words."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted: {error.verify_message} (SSL_CERT_FILE can name a private CA)"
+        case ssl.SSLError():
+            return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        case socket.gaierror():
+            return f"the host name was not found ({error.strerror})"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case TimeoutError():
+            return f"no connection within {show_duration(CONNECT_S)}"
+        case ConnectionResetError() | BrokenPipeError():
+            return "connection reset"
+        case OSError():
+            return error.strerror or str(error) or type(error).__name__
+        case _:
+            return str(error) or type(error).__name__
+
+
+def _ascii_host(host: str, port: int) -> str:
+    try:
+        name = host if ":" in host else host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not _HOST.fullmatch(name):
+        raise NotSent(f"{host}:{port}: the host name is not valid")
+    return name
+
+
+def _headers(given: Mapping[str, str], user: str | None, password: str | None) -> dict[str, str]:
+    headers = {name: value.strip() for name, value in given.items() if name.lower() not in _OURS}
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+            raise NotSent(f"the header {name!r} holds a character that cannot be sent")
+    present = {name.lower() for name in headers}
+    if user is not None and "authorization" not in present:
+        headers["Authorization"] = _basic(user, password)
+    if "user-agent" not in present:
+        headers["User-Agent"] = f"viva/{__version__}"
+    if "accept-encoding" not in present:
+        headers["Accept-Encoding"] = "identity"
+    return headers
+
+
+def _head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    # A user's own Host comes later and wins.
+    chosen = {name.lower(): f"{name}: {value}" for name, value in headers.items()}
+    return "\r\n".join((f"{method.upper()} {path} HTTP/1.1", *chosen.values(), "Content-Length: ")).encode()
+
+
+def _proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | None:
+    found = find_proxy(scheme, host, port)
+    if not found:
+        return None
+    parts = urlsplit(found if "://" in found else f"http://{found}")
+    place = f"{parts.hostname}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
+    if parts.scheme not in _PORTS:
+        raise NotSent(
+            f"{host}:{port}: the proxy {place} is of the kind {parts.scheme}, and only HTTP proxies can be used"
+        )
+    headers = {"Proxy-Authorization": _basic(parts.username, parts.password)} if parts.username is not None else {}
+    return Proxy(f"{parts.scheme}://{place}", place, headers)
+
+
+def _basic(user: str, password: str | None) -> str:
+    return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,67 @@
+"""The Transport of a run: lean connections for plain calls, aiohttp for what goes through a proxy or comes as a stream."""
+
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from viva.llm.target import FindProxy, Target, environment_proxy, target_of
+from viva.protocols import Request, Response, Streaming
+
+if TYPE_CHECKING:
+    from viva.llm.lean import LeanClient
+    from viva.llm.pooled import PooledClient
+
+_MAX_TARGETS = 1024
+
+
+class HttpTransport:
+    """Makes its clients when they are first needed. One for a run; it belongs to the event loop that uses it first."""
+
+    def __init__(self, find_proxy: FindProxy = environment_proxy) -> None:
+        self._find_proxy = find_proxy
+        self._targets: dict[tuple[object, ...], Target] = {}
+
+    async def request(self, request: Request) -> Response:
+        target = self._target(request)
+        if target.proxy is None:
+            return await self._lean.request(request, target)
+        return await self._pooled.request(request, target)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[Streaming, None]:
+        async with self._pooled.stream(request, self._target(request)) as streaming:
+            yield streaming
+
+    async def close(self) -> None:
+        for name in ("_lean", "_pooled"):
+            client: LeanClient | PooledClient | None = self.__dict__.pop(name, None)
+            if client is not None:
+                await client.close()
+
+    def _target(self, request: Request) -> Target:
+        key = (request.method, request.url, *request.headers.items())
+        target = self._targets.get(key)
+        if target is None:
+            if len(self._targets) >= _MAX_TARGETS:  # addresses that differ from call to call
+                self._targets.clear()
+            target = self._targets[key] = target_of(request, self._find_proxy)
+        return target
+
+    @cached_property
+    def _lean(self) -> "LeanClient":
+        from viva.llm.lean import LeanClient
+
+        return LeanClient(lambda: self._tls)
+
+    @cached_property
+    def _pooled(self) -> "PooledClient":
+        from viva.llm.pooled import PooledClient
+
+        return PooledClient(self._tls)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Trusts what the system trusts; OpenSSL itself looks at SSL_CERT_FILE."""
+        return ssl.create_default_context()

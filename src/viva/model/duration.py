@@ -1,0 +1,54 @@
+"""Durations as people write them: `30s`, `2m30s`, `500ms`, `1h`; a bare number is seconds."""
+
+import math
+import re
+
+_S = 1_000_000_000
+_UNITS_NS = {"h": 3600 * _S, "m": 60 * _S, "s": _S, "ms": 1_000_000, "us": 1000, "µs": 1000, "μs": 1000, "ns": 1}
+_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
+_PART = re.compile(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
+_WHOLE = re.compile(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
+_BARE = re.compile(rf"\+?(?:{_NUMBER})", re.ASCII)
+_HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
+
+
+def parse_duration(value: str | float) -> float:
+    """Seconds. Raises ValueError, with what would be right, for anything that is no duration."""
+    try:
+        seconds = _seconds_in(value) if isinstance(value, str) else None if isinstance(value, bool) else float(value)
+    except (TypeError, OverflowError):
+        seconds = None
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{value!r} is no duration: {_HELP}")
+    return seconds
+
+
+def _seconds_in(text: str) -> float | None:
+    text = text.strip()
+    if _BARE.fullmatch(text):
+        return float(text)
+    if _WHOLE.fullmatch(text):
+        return math.fsum(float(number) * _UNITS_NS[unit] for number, unit in _PART.findall(text)) / _S
+    return None
+
+
+def show_duration(seconds: float) -> str:
+    """The shortest way to write it, to the microsecond: `5m`, `2m30s`, `1.5s`, `500ms`."""
+    if (micros := round(seconds * 1e6)) < 1_000_000:
+        whole, unit = (1, "us") if 0 < micros < 1000 else (1000, "ms")
+        return f"{_trimmed(micros, whole)}{unit}" if micros else "0s"
+    hours, micros = divmod(micros, 3_600_000_000)
+    minutes, micros = divmod(micros, 60_000_000)
+    return "".join(
+        (
+            f"{hours}h" if hours else "",
+            f"{minutes}m" if minutes else "",
+            f"{_trimmed(micros, 1_000_000)}s" if micros else "",
+        )
+    )
+
+
+def _trimmed(value: int, unit: int) -> str:
+    """`value / unit` as a decimal without needless zeros; exact, since both are whole."""
+    whole, rest = divmod(value, unit)
+    return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}" if rest else str(whole)

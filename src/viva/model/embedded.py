@@ -1,0 +1,68 @@
+"""JSON in what people and models write: a text that is JSON, fenced JSON, or JSON with words around it."""
+
+import json
+import re
+from typing import Any
+
+from msgspec import UNSET
+
+from viva.model import codec
+
+_FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_OPENING = re.compile(r"[{\[]")
+
+
+def json_of(text: str) -> Any:
+    """The value of a text that is, as a whole, a JSON object or array, fenced or not; else UNSET."""
+    text = text.strip()
+    if text.startswith("```") and (fenced := _FENCED.fullmatch(text)):
+        text = fenced[1].strip()
+    if not text.startswith(("{", "[")):
+        return UNSET
+    try:
+        return codec.decode(text)
+    except (codec.DecodeError, UnicodeEncodeError, RecursionError):
+        return UNSET
+
+
+def json_in(text: str) -> Any:
+    """The first JSON object or array to be found in a text: the whole, else a fenced block, else among the words; else UNSET."""
+    if _OPENING.search(text) is None:
+        return UNSET
+    if (whole := json_of(text)) is not UNSET:
+        return whole
+    for block in _FENCED.findall(text):
+        if (value := json_of(block)) is not UNSET:
+            return value
+    return _among_words(text)
+
+
+def _among_words(text: str) -> Any:
+    """The first balanced value. `[1]` and `[ ]` are most often a footnote or a check box: they give way to what follows.
+
+    A parser that tells where a value ends is needed here, which msgspec does not offer. The work is bounded: text
+    made of nothing but openings would otherwise be read over and over.
+    """
+    work_left = 10_000 + 8 * len(text)
+    at, spare = 0, UNSET
+    while work_left > 0 and (opening := _OPENING.search(text, at)) is not None:
+        start = opening.start()
+        try:
+            value, at = _decoder.raw_decode(text, start)
+        except RecursionError:
+            break
+        except ValueError as wrong:
+            work_left -= wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1
+            at = start + 1
+            continue
+        if isinstance(value, dict) or any(not isinstance(item, int) for item in value):
+            return value
+        spare = value if spare is UNSET else spare
+    return spare
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refused)

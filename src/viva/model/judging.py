@@ -1,0 +1,60 @@
+"""Judges one claim: runs its check, applies `negate`, and makes a verdict of whatever goes wrong on the way.
+
+An error stays an error: neither `negate` nor a combination turns a check that cannot be evaluated into a pass.
+"""
+
+from collections.abc import Awaitable
+
+from msgspec import UNSET, structs
+
+from viva.errors import CheckBroken, RunStopped, TrialFault
+from viva.model.case import Claim
+from viva.model.talk import Evidence, Judged, Verdict
+
+
+def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
+    """The claim and its verdict; something to await only where the check itself has to wait."""
+    try:
+        found = claim.check.check(evidence)
+    except RunStopped:
+        raise
+    except Exception as broken:  # a check may be anyone's code: it must not end the trial
+        return Judged(claim, broken_verdict(broken))
+    if isinstance(found, Verdict):
+        return Judged(claim, negated(found, claim.check.label) if claim.negate else found)
+    return _judge_later(claim, found)
+
+
+async def _judge_later(claim: Claim, waiting: Awaitable[Verdict]) -> Judged:
+    try:
+        verdict = await waiting
+    except RunStopped:
+        raise
+    except Exception as broken:  # as above
+        return Judged(claim, broken_verdict(broken))
+    return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict)
+
+
+def label_of(claim: Claim) -> str:
+    """How a report names a claim: its check, with `not` before a negated one."""
+    return f"not {claim.check.label}" if claim.negate else claim.check.label
+
+
+def negated(verdict: Verdict, label: str) -> Verdict:
+    """The opposite verdict; an error has none."""
+    if verdict.status == "error":
+        return verdict
+    if verdict.status == "failed":
+        return structs.replace(verdict, status="passed", expected=UNSET, actual=UNSET)
+    reason = f"must not hold, but does: {label}"
+    return structs.replace(
+        verdict, status="failed", reason=f"{reason} ({verdict.reason})" if verdict.reason else reason
+    )
+
+
+def broken_verdict(broken: Exception) -> Verdict:
+    """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
+    said = str(broken)
+    if isinstance(broken, CheckBroken | TrialFault) and said:
+        return Verdict("error", said)
+    return Verdict("error", f"{type(broken).__name__}: {said}" if said else type(broken).__name__)

@@ -1,0 +1,98 @@
+"""Values by JSONPath (RFC 9535) in what an agent answered and, for a whole case, in what its tools returned."""
+
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Any
+
+from msgspec import UNSET
+
+from viva.errors import CheckBroken
+from viva.model import codec
+from viva.model.embedded import json_in
+from viva.model.pattern import TIMEOUT_S
+from viva.model.talk import Evidence
+
+_DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+
+
+def full_path(path: str) -> str:
+    """The path from the root: `a.b` means `$.a.b`, `[0]` means `$[0]`."""
+    if path.startswith("$"):
+        return path
+    return f"${path}" if path.startswith(("[", ".")) else f"$.{path}"
+
+
+@lru_cache(maxsize=4096)
+def compile_path(path: str) -> Any:
+    """The compiled path, or ValueError with what is wrong with it."""
+    from jsonpath_rfc9535 import JSONPathError  # loaded with the first path, not with every run
+
+    if not path.strip():
+        raise ValueError("an empty path: write for example $.order.status")
+    try:
+        return _environment().compile(full_path(path))
+    except JSONPathError as wrong:
+        hint = "; a key like that is written $['some-key']" if "-" in path or " " in path else ""
+        raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
+
+
+def values_at(path: str, document: Any) -> list[Any]:
+    """The values of all nodes that the path finds in a document."""
+    from jsonpath_rfc9535 import JSONPathError
+
+    try:
+        return compile_path(path).find(document).values()
+    except JSONPathError as wrong:
+        raise CheckBroken(f"path {path}: {wrong}") from wrong
+    except TimeoutError:
+        raise CheckBroken(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
+
+
+def documents(evidence: Evidence) -> Iterator[Any]:
+    """Where values are looked for: the reply's data or JSON; over a whole case then the tools' results, newest first."""
+    if evidence.json is not UNSET:
+        yield evidence.json
+    if evidence.over != "case":
+        return
+    for call in reversed(evidence.tool_calls):
+        if call.error is not None or call.result is UNSET or call.result is None:
+            continue
+        result = json_in(call.result) if isinstance(call.result, str) else codec.plain(call.result)
+        if result is not UNSET:
+            yield result
+
+
+def look_up(path: str, evidence: Evidence) -> list[Any] | None:
+    """The values in the first document where the path finds any; None if there is no JSON to look in."""
+    looked = False
+    for document in documents(evidence):
+        looked = True
+        if values := values_at(path, document):
+            return values
+    return [] if looked else None
+
+
+@cache
+def _environment() -> Any:
+    """RFC 9535 with a time limit on `match()` and `search()`, whose patterns users write too."""
+    import regex
+    from iregexp_check import check
+    from jsonpath_rfc9535 import JSONPathEnvironment
+    from jsonpath_rfc9535.function_extensions import Match
+
+    class Limited(Match):
+        def __init__(self, *, whole: bool) -> None:
+            self.whole = whole
+
+        def __call__(self, string: object, pattern: object) -> bool:
+            if not isinstance(string, str) or not isinstance(pattern, str) or not check(pattern):
+                return False
+            compiled = regex.compile(_DOT.sub(lambda sign: r"[^\n\r]" if sign[0] == "." else sign[0], pattern))
+            test = compiled.fullmatch if self.whole else compiled.search
+            return test(string, timeout=TIMEOUT_S) is not None
+
+    environment = JSONPathEnvironment()
+    environment.function_extensions["match"] = Limited(whole=True)
+    environment.function_extensions["search"] = Limited(whole=False)
+    return environment

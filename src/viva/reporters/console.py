@@ -1,0 +1,239 @@
+"""What a person sees while a run goes on, and after it."""
+
+import codecs
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, TextIO
+
+from viva.model.event import (
+    Event,
+    Note,
+    RunEnded,
+    RunStarted,
+    TrialEnded,
+    TrialStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from viva.model.record import Status, TrialRecord
+from viva.model.verdicts import pass_rate, stability
+from viva.reporters.explain import why_lines
+from viva.reporters.figures import counted, seconds
+from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
+from viva.reporters.summary import quiet_line, summary_lines
+from viva.reporters.tree import Tree
+from viva.reporters.visible import columns, one_line, visible_lines
+from viva.reporters.why import why
+
+_RULE_WIDTH = 63
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Progress:
+    """The line at the bottom of a terminal: how far, how fast, how long still.
+
+    Drawn at most ten times in any second: five in a burst, and five more for each second that passes.
+    """
+
+    _BURST = 5
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = self._filled = clock()
+        self._left = float(self._BURST)
+        self.total = 0
+        self.done = 0
+        self.counts: dict[Status, int] = {}
+
+    def begin(self, total: int) -> None:
+        self.total = total
+        self._began = self._clock()
+
+    def add(self, status: Status) -> None:
+        self.done += 1
+        self.counts[status] = self.counts.get(status, 0) + 1
+
+    def due(self) -> bool:
+        now = self._clock()
+        self._left = min(self._BURST, self._left + (now - self._filled) * self._BURST)
+        self._filled = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def line(self, width: int) -> str:
+        marks = " ".join(f"{self.counts[status]} {mark}" for status, mark in MARKS.items() if self.counts.get(status))
+        parts = [f"{self.done}/{self.total}", marks]
+        elapsed_s = self._clock() - self._began
+        if self.done and elapsed_s > 0:
+            rate = self.done / elapsed_s
+            parts.append(f"{rate:.1f}/s")
+            parts.append(f"ETA {seconds(max(self.total - self.done, 0) / rate * 1000)}")
+        return one_line(" · ".join(part for part in parts if part), width - 1)
+
+
+class Console:
+    """Writes to a stream that a person reads: a line a case, or the tree of `-v`, and the summary."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        verbose: bool,
+        quiet: bool,
+        colour: bool,
+        terminal: bool,
+        width: int,
+        parallel: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._verbose = verbose and not quiet
+        self._quiet = quiet
+        self._ink = Ink(colour)
+        self._width = max(width, 40)
+        self.live = self._verbose and parallel == 1
+        self._progress = Progress(clock) if terminal and not quiet and not self.live else None
+        self._progress_shown = False
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding
+        self._started: RunStarted | None = None
+        self._tree: Tree | None = None
+        self._trials: dict[tuple[str, str], list[Status]] | None = None  # kept only where cases are repeated
+        self._pending: list[str] = []
+        self._spaced = True  # a blank line stands above
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case TrialEnded():
+                    self._trial_ended(event.record)
+                case TurnStarted() if self._tree is not None:
+                    self._pending.append(self._tree.begin_turn(event.turn, event.by, event.input))
+                case TurnEnded() if self._tree is not None:
+                    self._pending.append(self._tree.end_turn(event.turn))
+                case TrialStarted() if self.live:
+                    self._trial_started(event)
+                case Note():
+                    self._note(event)
+                case RunStarted():
+                    self._run_started(event)
+                case RunEnded():
+                    self._run_ended(event)
+                case _:
+                    pass
+        self._flush()
+
+    def _flush(self) -> None:
+        """One write for a batch. The progress line goes away before it and comes back below it."""
+        text = "".join(self._pending)
+        self._pending.clear()
+        if text and self._progress_shown:
+            text = _CLEAR_LINE + text
+            self._progress_shown = False
+        if self._progress is not None and self._progress.total and self._progress.due():
+            text += _CLEAR_LINE + self._progress.line(self._width)
+            self._progress_shown = True
+        if text:
+            self._stream.write(in_encoding(text, self._encoding) if self._encoding else text)
+            self._stream.flush()
+
+    def _run_started(self, event: RunStarted) -> None:
+        self._started = event
+        self._trials = {} if event.trials > event.cases else None
+        if self._progress is not None:
+            self._progress.begin(event.trials)
+        if self._quiet:
+            return
+        rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO)
+        count = counted(event.cases, "test case")
+        if event.trials > event.cases:
+            count += f", {counted(event.trials, 'trial')}"
+        named = ", ".join(event.inputs[:3])
+        if len(event.inputs) > 3:
+            named += f" and {len(event.inputs) - 3} more"
+        shown = one_line(named, max(self._width - len(count) - 12, 20))
+        self._pending.append(
+            f"{rule}\n  {self._ink('bold', 'Viva')}\n{rule}\n{info} Agent: {one_line(event.agent, self._width - 9)}\n"
+            f"{info} Input: {shown} ({count})\n\n{self._heading('Running Tests')}\n"
+        )
+
+    def _heading(self, title: str) -> str:
+        rule = "─" * min(self._width, _RULE_WIDTH)
+        return f"{rule}\n  {self._ink('bold', title)}\n{rule}\n"
+
+    def _trial_started(self, event: TrialStarted) -> None:
+        if self._tree is not None:
+            self._pending.append(self._tree.give_up(f"run again, attempt {event.key.attempt}") + "\n")
+        self._tree = Tree(self._ink, self._width)
+        trial = event.key.trial if self._trials is not None else None
+        self._pending.append(self._tree.open(event.key.case, event.name, event.turns, event.simulator, trial))
+
+    def _trial_ended(self, record: TrialRecord) -> None:
+        if self._progress is not None:
+            self._progress.add(record.status)
+        trial = None
+        if self._trials is not None:
+            trial = record.trial
+            self._trials.setdefault((record.suite, record.id), []).append(record.status)
+        if self._verbose:
+            tree, self._tree = self._tree, None
+            block = tree.close(record) if tree is not None else Tree(self._ink, self._width).whole(record, trial=trial)
+            self._pending.append(block + "\n")
+            self._spaced = True
+            return
+        self._spaced = False
+        if not self._quiet or record.status != "passed":
+            self._pending.append(self._case_line(record, trial))
+        if record.warnings:
+            self._pending += [self._said("warning", text, "    ") for text in record.warnings]
+        if record.status != "passed":
+            self._pending += [f"    {line}\n" for line in why_lines(why(record), self._ink, self._width - 4)]
+
+    def _case_line(self, record: TrialRecord, trial: int | None) -> str:
+        """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
+        turns = record.total_turns
+        tail = f"  {turns} turn{'' if turns == 1 else 's'}  {seconds(record.duration_ms)}"
+        case = one_line(record.id, self._width // 2)
+        if trial is not None:
+            case += f" (trial {trial})"
+        name = record.name
+        if name and name != record.id:
+            room = self._width - columns(case) - len(tail) - 3
+            return f"{self._ink.marks[record.status]} {case} {one_line(name, max(room, 10))}{tail}\n"
+        return f"{self._ink.marks[record.status]} {case}{tail}\n"
+
+    def _note(self, event: Note) -> None:
+        if self._tree is not None:
+            self._pending.append(self._tree.pause())
+        if event.level == "warning" or not self._quiet:
+            self._pending.append(self._said(event.level, event.text))
+            self._spaced = False
+
+    def _said(self, level: Literal["info", "warning"], text: str, indent: str = "") -> str:
+        mark = self._ink("yellow", WARNING) if level == "warning" else self._ink("cyan", INFO)
+        below = f"\n{indent}  "
+        return f"{indent}{mark} {visible_lines(text).replace(chr(10), below)}\n"
+
+    def _run_ended(self, event: RunEnded) -> None:
+        self._progress = None
+        if self._tree is not None:
+            self._pending.append(self._tree.give_up("not finished") + "\n")
+            self._tree = None
+        if self._quiet:
+            self._pending.append(f"{quiet_line(event)}\n")
+            return
+        lines = [*summary_lines(self._started, event), *self._unstable()]
+        self._pending.append("" if self._spaced else "\n")
+        self._pending.append(self._heading("Summary"))
+        self._pending += [f"  {line}\n" if line else "\n" for line in lines]
+
+    def _unstable(self) -> list[str]:
+        """Repeated cases that did not pass every time."""
+        lines: list[str] = []
+        for (_, case), statuses in (self._trials or {}).items():
+            rate = pass_rate(statuses)
+            if rate.rate is not None and rate.passed < rate.judged:
+                lines.append(f"{one_line(case, 40)}: {rate.passed}/{rate.judged} passed, {stability(statuses)}")
+        return ["", *lines] if lines else []

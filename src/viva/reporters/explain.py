@@ -1,0 +1,66 @@
+"""The answer to "why did it not pass?" as lines of a console: used below a case's line and inside the tree."""
+
+from viva.reporters.ink import Ink
+from viva.reporters.visible import one_line, wrapped
+from viva.reporters.why import Finding, Why
+
+TEXT_LINES = 3
+_MOST_FINDINGS = 8
+_UNCUT = 4096  # paths and commands are there to be copied
+
+
+def labelled(label: str, text: str | None, room: int) -> list[str]:
+    """`label: text`, wrapped below itself; nothing where there is no text."""
+    if not text:
+        return []
+    first, *more = wrapped(text, room - len(label) - 2, TEXT_LINES)
+    return [f"{label}: {first}", *(" " * (len(label) + 2) + line for line in more)]
+
+
+def copyable(text: str) -> str:
+    """A path or a command: safe, but not shortened."""
+    return one_line(text, _UNCUT)
+
+
+def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
+    """One check that did not hold: its mark and name, the reason, what was expected and what was there."""
+    mark = ink.marks["error" if found.broken else "failed"]
+    reason = wrapped(found.reason, room - 2, TEXT_LINES) if found.reason else []
+    if found.title:
+        lines = [f"{mark} {one_line(found.title, room - 2)}"]
+    else:
+        lines = [f"{mark} {reason.pop(0) if reason else 'did not hold'}"]
+    lines += [f"  {line}" for line in reason]
+    if found.expected is not None:
+        lines.append(f"  expected: {one_line(found.expected, room - 12)}")
+    if found.actual is not None:
+        lines.append(f"  actual:   {one_line(found.actual, room - 12)}")
+    return lines
+
+
+def why_lines(found: Why, ink: Ink, room: int) -> list[str]:
+    """The short answer, whole."""
+    verdict, *more = labelled(found.verdict, found.error, room) or [found.verdict]
+    lines = [ink.status(found.status, found.verdict) + verdict.removeprefix(found.verdict), *more]
+    turn = None
+    for each in found.findings[:_MOST_FINDINGS]:
+        if each.turn is None or each.turn is not turn:
+            lines += _heading(each, room)
+            turn = each.turn
+        lines += [f"  {line}" for line in finding_lines(each, ink, room - 2)]
+        if each.actual is None and turn is not None and turn.output:
+            lines.append(f'    agent:    "{one_line(turn.output, room - 16)}"')
+    if len(found.findings) > _MOST_FINDINGS:
+        lines.append(f"… and {len(found.findings) - _MOST_FINDINGS} more")
+    if found.asked is not None:
+        lines.append(f'agent asked: "{one_line(found.asked, room - 15)}"')
+    lines += labelled("hint", found.hint, room)
+    if found.command is not None:
+        lines += [f"at {copyable(found.source or '')}", ink("dim", copyable(found.command))]
+    return lines
+
+
+def _heading(found: Finding, room: int) -> list[str]:
+    if found.turn is not None:
+        return [f'{found.place}: "{one_line(found.turn.input, room - len(found.place) - 4)}"']
+    return [one_line(found.place, room)] if found.place else []

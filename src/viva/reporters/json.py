@@ -1,0 +1,42 @@
+"""`.json`: the run, its summary, and each case with its trials; one case a line."""
+
+from typing import Any, BinaryIO
+
+from viva.model import codec
+from viva.model.event import RunEnded
+from viva.model.verdicts import pass_rate, stability
+from viva.reporters.report import CaseTrials, Report
+
+
+class JsonReport(Report):
+    """One JSON object for a whole run. Records are copied, not encoded again."""
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        out.write(b'{"run":' + codec.encode(self._run(ended)))
+        out.write(b',\n"summary":' + codec.encode(ended.summary) + b',\n"cases":[')
+        before = b"\n"
+        for case in self.cases():
+            out.write(before + _case(case))
+            before = b",\n"
+        out.write(b"\n]}\n")
+
+    def _run(self, ended: RunEnded) -> dict[str, Any]:
+        run: dict[str, Any] = codec.builtins(self._started) if self._started else {"run": ended.run}
+        run.pop("event", None)
+        run |= {"ended": ended.at, "exit_code": ended.exit_code}
+        return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.why)) if said is not None}
+
+
+def _case(case: CaseTrials) -> bytes:
+    head, statuses = case.head, case.statuses
+    return codec.encode(
+        {
+            "id": head.id,
+            "name": head.name,
+            "suite": head.suite,
+            "status": case.status,
+            "pass_rate": pass_rate(statuses),
+            "class": stability(statuses),
+            "trials": [codec.Raw(raw) for raw in case.raw],
+        }
+    )

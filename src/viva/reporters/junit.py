@@ -1,0 +1,144 @@
+"""`.xml`: JUnit, as GitLab and Jenkins read it: a testsuite for each suite, a testcase for each case, trials in its text."""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import BinaryIO
+from xml.sax.saxutils import escape, quoteattr
+
+from msgspec import Struct
+
+from viva.model.event import RunEnded
+from viva.model.message import Usage
+from viva.model.record import Status, TrialRecord
+from viva.reporters.prose import transcript, why_text
+from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.visible import one_line, visible, visible_lines
+from viva.reporters.why import place, why
+
+_TEXT_ROOM = 20_000
+_MESSAGE_ROOM = 300
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class _Counts(Struct):
+    """What JUnit wants to know of a suite before its cases."""
+
+    name: str
+    tests: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    ms: float = 0.0
+
+    def add(self, status: Status, ms: float) -> None:
+        self.tests += 1
+        self.failures += status == "failed"
+        self.errors += status == "error"
+        self.skipped += status == "skipped"
+        self.ms += ms
+
+    def attributes(self) -> dict[str, str]:
+        counts = {"tests": self.tests, "failures": self.failures, "errors": self.errors, "skipped": self.skipped}
+        return {"name": self.name, **{key: str(count) for key, count in counts.items()}, "time": _time(self.ms)}
+
+
+class JunitReport(Report):
+    """Goes through the journal twice: once to count, once to write."""
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        whole, suites = self._counted()
+        stamp = {"timestamp": self._started.at} if self._started else {}
+        out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
+        out.write(_open("testsuites", whole.attributes() | stamp))
+        for counts, (_, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
+            out.write(_open("testsuite", counts.attributes() | stamp))
+            out.writelines("".join(_testcase(case)).encode() for case in cases)
+            out.write(b"</testsuite>\n")
+        out.write(b"</testsuites>\n")
+
+    def _counted(self) -> tuple[_Counts, list[_Counts]]:
+        whole, suites = _Counts("viva"), list[_Counts]()
+        for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
+            counts = _Counts(suite or "viva")
+            for case in cases:
+                ms = sum(head.duration_ms for head in case.heads)
+                counts.add(case.status, ms)
+                whole.add(case.status, ms)
+            suites.append(counts)
+        return whole, suites
+
+
+def _testcase(case: CaseTrials) -> Iterator[str]:
+    records = case.records()
+    file, line = place(records[0].source)
+    attributes = {
+        "name": case.title,
+        "classname": case.head.suite or "viva",
+        "time": _time(sum(record.duration_ms for record in records)),
+    }
+    if file is not None:
+        attributes["file"] = file
+    if line is not None:
+        attributes["line"] = str(line)
+    yield f"<testcase{_attributes(attributes)}>\n"
+    yield from _properties(records)
+    yield from _outcome(case, records)
+    said = "\n".join(_system_out(case, record) for record in records)
+    yield f"<system-out>{_text(said)}</system-out>\n</testcase>\n"
+
+
+def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
+    """A failure, an error or a skip, with every trial that explains it."""
+    status = case.status
+    if status == "passed":
+        return
+    first = why(case.telling(records))
+    message = one_line(first.headline, _MESSAGE_ROOM)
+    if status == "skipped":
+        yield f"<skipped{_attributes({'message': message})}/>\n"
+        return
+    texts = [numbered(case, record, why_text(why(record))) for record in records if record.status != "passed"]
+    tag = "failure" if status == "failed" else "error"
+    yield f"<{tag}{_attributes({'message': message, 'type': first.fault or status})}>{_text(chr(10).join(texts))}</{tag}>\n"
+
+
+def _system_out(case: CaseTrials, record: TrialRecord) -> str:
+    warnings = [f"warning: {visible_lines(warning)}" for warning in record.warnings or ()]
+    return numbered(case, record, "\n".join([record.status, transcript(record, _TEXT_ROOM), *warnings]))
+
+
+def _properties(records: list[TrialRecord]) -> Iterator[str]:
+    found = [("tag", tag) for tag in records[0].tags]
+    if len(records) > 1:
+        found.append(("trials", " ".join(record.status for record in records)))
+    usages = [record.usage for record in records if record.usage is not None]
+    if usages:
+        found.append(("tokens", str(sum(usage.total_tokens for usage in usages))))
+        found.append(("cost_usd", _cost(usages)))
+    if found:
+        yield "<properties>\n"
+        yield from (f"<property{_attributes({'name': name, 'value': value})}/>\n" for name, value in found)
+        yield "</properties>\n"
+
+
+def _cost(usages: list[Usage]) -> str:
+    costs = [usage.cost_usd for usage in usages]
+    known = [cost for cost in costs if cost is not None]
+    return f"{sum(known):.6f}" if len(known) == len(costs) else "unknown"
+
+
+def _time(ms: float) -> str:
+    return f"{ms / 1000:.3f}"
+
+
+def _open(tag: str, attributes: Mapping[str, str]) -> bytes:
+    return f"<{tag}{_attributes(attributes)}>\n".encode()
+
+
+def _attributes(attributes: Mapping[str, str]) -> str:
+    return "".join(f" {name}={quoteattr(_NOT_XML.sub('', visible(value)))}" for name, value in attributes.items())
+
+
+def _text(text: str) -> str:
+    return escape(_NOT_XML.sub("", text), {"\r": "&#13;"})

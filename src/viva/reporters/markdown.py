@@ -1,0 +1,111 @@
+"""`.md`: a comment for a pull request: the verdict, the counts, what did not pass and why, transcripts to unfold.
+
+All that was said by agents or written in cases is text here: it renders as itself, whatever markup it holds.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from viva.model.event import RunEnded
+from viva.model.record import Status
+from viva.model.verdicts import pass_rate, stability
+from viva.reporters.figures import counted, seconds
+from viva.reporters.prose import cut, transcript, why_text
+from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.summary import counts_text, spending, stopped_text, trials_text
+from viva.reporters.visible import one_line
+from viva.reporters.why import why
+
+# GitHub cuts a comment at 65,536 characters: what does not fit is counted, and stands in the other reports.
+_ROWS_ROOM = 20_000
+_WHOLE_ROOM = 60_000
+_WHY_ROOM = 300
+_TEXT_ROOM = 2_000
+_DETAILS_ROOM = 10_000
+_ICONS: dict[Status, str] = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
+_MARKUP = re.compile(r"[!-/:-?\[-`{-~]")
+
+
+class MarkdownReport(Report):
+    """Goes through the journal twice: once for the table, once for the transcripts."""
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        text = _overview(ended)
+        rows, left_out = _fitting(self._not_passed(), _row, _ROWS_ROOM)
+        if rows:
+            text += "\n### Not passed\n\n| Case | Status | Why |\n| --- | --- | --- |\n" + rows
+        if left_out:
+            text += f"\n{left_out:,} more are not listed here.\n"
+        told = (case for case in self._not_passed() if case.status != "skipped")
+        details, left_out = _fitting(told, _details, _WHOLE_ROOM - len(text))
+        text += f"\n{details}" if details else ""
+        if left_out:
+            text += f"\n{counted(left_out, 'more transcript')} did not fit here.\n"
+        out.write(text.encode())
+
+    def _not_passed(self) -> Iterator[CaseTrials]:
+        """Cases of which some trial did not pass."""
+        return (case for case in self.cases() if any(status != "passed" for status in case.statuses))
+
+
+def as_text(said: str) -> str:
+    """Text that Markdown and HTML leave alone: each sign of markup as a character reference; no mention calls anybody."""
+    return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", said).replace("@", "&#64;<!-- -->")
+
+
+def _overview(ended: RunEnded) -> str:
+    summary = ended.summary
+    counts = (summary.total, summary.passed, summary.failed, summary.errors, summary.skipped, summary.not_run)
+    facts = [
+        f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
+        f"{counted(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
+        seconds(summary.duration_ms),
+        *(f"{label.lower()}: {text}" for label, text in spending(summary)),
+    ]
+    if sum(summary.trials.values()) > summary.total - summary.not_run:
+        facts.append(f"trials: {trials_text(summary)}")
+    text = (
+        f"## {'✅' if ended.exit_code == 0 else '❌'} Viva: {counts_text(summary)}\n\n"
+        "| Total | Passed | Failed | Errors | Skipped | Not run |\n| ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        f"| {' | '.join(f'{count:,}' for count in counts)} |\n\n{' · '.join(facts)}\n"
+    )
+    stop = stopped_text(ended)
+    return text if stop is None else f"{text}\nStopped: {as_text(stop)}\n"
+
+
+def _row(case: CaseTrials) -> str:
+    found = why(case.telling(case.records()))
+    verdict = found.verdict if found.status == case.status else case.status
+    if len(case.heads) > 1:
+        rate = pass_rate(case.statuses)
+        verdict += f", {rate.passed}/{rate.judged} passed"
+        if (name := stability(case.statuses)) is not None:
+            verdict += f", {name.replace('_', ' ')}"
+    title, reason = as_text(one_line(case.title, 120)), as_text(one_line(found.headline, _WHY_ROOM))
+    return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
+
+
+def _details(case: CaseTrials) -> str:
+    """What happened, folded. Inside `<pre>` nothing is Markdown, and nothing of the text is HTML."""
+    texts = [
+        numbered(case, record, f"{why_text(why(record))}\n\n{transcript(record, _TEXT_ROOM)}".rstrip())
+        for record in case.records()
+        if record.status != "passed"
+    ]
+    title = as_text(one_line(case.title, 120))
+    body = html.escape(cut("\n\n".join(texts), _DETAILS_ROOM), quote=False)
+    return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"
+
+
+def _fitting(cases: Iterator[CaseTrials], render: Callable[[CaseTrials], str], room: int) -> tuple[str, int]:
+    """As many cases as there is room for, whole ones only, and how many are left out."""
+    text, left_out = "", 0
+    for case in cases:
+        piece = "" if left_out else render(case)
+        if left_out or len(text) + len(piece) > room:
+            left_out += 1
+        else:
+            text += piece
+    return text, left_out

@@ -1,0 +1,121 @@
+"""A report that is a file: written once, when the run has ended, from the journal's records in input order.
+
+Records pass through one case at a time, so a report of 100,000 cases needs no more memory than one of ten.
+"""
+
+import os
+import secrets
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from msgspec import Struct
+
+from viva.errors import RunStopped
+from viva.model import codec
+from viva.model.event import Event, RunEnded, RunStarted
+from viva.model.record import Status, TrialRecord
+from viva.model.verdicts import case_status
+from viva.record.journal import Journal
+
+
+class Report:
+    """The root of file reports: waits for the end of the run, then writes."""
+
+    live = False
+
+    def __init__(self, path: Path, journal: Journal) -> None:
+        self._path = path
+        self._journal = journal
+        self._started: RunStarted | None = None
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, RunStarted):
+                self._started = event
+            elif isinstance(event, RunEnded):
+                with replacing(self._path) as out:
+                    self.write(out, event)
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        raise NotImplementedError
+
+    def cases(self) -> "Iterator[CaseTrials]":
+        """Each case with its trials, in input order."""
+        asked: Any = self._started.settings.get("min_pass") if self._started else None
+        min_pass = float(asked) if isinstance(asked, int | float) else None
+        return case_trials(self._journal, min_pass)
+
+
+class Head(Struct):
+    """The part of a record that is read for every trial, whether or not the rest is needed."""
+
+    id: str
+    name: str
+    suite: str
+    status: Status
+    duration_ms: float
+
+
+class CaseTrials(Struct):
+    """One case and the raw records of its trials."""
+
+    heads: list[Head]
+    raw: list[bytes]
+    min_pass: float | None
+
+    @property
+    def head(self) -> Head:
+        return self.heads[0]
+
+    @property
+    def statuses(self) -> list[Status]:
+        return [head.status for head in self.heads]
+
+    @property
+    def status(self) -> Status:
+        return case_status(self.statuses, self.min_pass)
+
+    @property
+    def title(self) -> str:
+        return self.head.id if self.head.name in ("", self.head.id) else f"{self.head.id} {self.head.name}"
+
+    def records(self) -> list[TrialRecord]:
+        return [codec.decode(raw, type=TrialRecord) for raw in self.raw]
+
+    def telling(self, records: list[TrialRecord]) -> TrialRecord:
+        """The trial that tells most of why the case is what it is."""
+        status = self.status
+        not_passed = [record for record in records if record.status != "passed"]
+        return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
+
+
+def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:
+    """A trial's text, with its number where there are several."""
+    return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text
+
+
+def case_trials(journal: Journal, min_pass: float | None = None) -> Iterator[CaseTrials]:
+    """The journal's records by case. Trials of a case stand next to each other in the input."""
+    pairs = ((codec.decode(raw, type=Head), raw) for raw in journal.raw_records())
+    for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
+        trials = list(group)
+        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], min_pass)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """A file that takes the place of `path` once it is complete: readers see the old one or the new one."""
+    target = Path(os.path.realpath(path))  # a link stays a link
+    draft = target.with_name(f".viva-{secrets.token_hex(6)}.tmp")
+    try:
+        with draft.open("xb", buffering=1 << 18) as out:
+            yield out
+        draft.replace(target)
+    except OSError as broken:
+        raise RunStopped(f"report {path}: {broken.strerror or broken}") from broken
+    finally:
+        with suppress(OSError):
+            draft.unlink()

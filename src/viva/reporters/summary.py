@@ -1,0 +1,92 @@
+"""The end of a run in words: counts, turns, time, tokens, cost."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from viva.model.event import RunEnded, RunStarted, RunSummary
+from viva.reporters.figures import cost, counted, seconds
+from viva.reporters.visible import one_line
+
+
+def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
+    """The summary as the specification lays it out, and what it leaves out."""
+    summary = ended.summary
+    missing = f" of {summary.total:,}" if summary.not_run else ""
+    unchecked = f" ({summary.unchecked:,} with nothing checked)" if summary.unchecked else ""
+    lines = [
+        f"Total:   {counted(summary.total, 'test')}",
+        f"Passed:  {summary.passed:,}",
+        f"Failed:  {summary.failed:,}",
+        f"Errors:  {summary.errors:,}{_faults(summary)}",
+        f"Skipped: {summary.skipped:,}{unchecked}",
+        f"Not run: {summary.not_run:,}{missing}",
+        "",
+        f"Total turns: {summary.total_turns:,}",
+        f"Avg turns/test: {summary.avg_turns:.1f}",
+        f"Total time: {seconds(summary.duration_ms)}",
+        f"Checks: {summary.checks_passed:,}/{summary.checks:,} passed",
+    ]
+    if sum(summary.trials.values()) > summary.total - summary.not_run:
+        lines.append(f"Trials: {trials_text(summary)}")
+    lines += [f"{label}: {text}" for label, text in spending(summary)]
+    lines += _places(started.settings if started else {})
+    if (stop := stopped_text(ended)) is not None:
+        lines += ["", f"Stopped: {stop}"]
+    return lines
+
+
+def counts_text(summary: RunSummary) -> str:
+    """The counts in one line."""
+    return (
+        f"{counted(summary.total, 'test')}: {summary.passed:,} passed, {summary.failed:,} failed, "
+        f"{counted(summary.errors, 'error')}, {summary.skipped:,} skipped, {summary.not_run:,} not run"
+    )
+
+
+def quiet_line(ended: RunEnded) -> str:
+    """The whole summary in one line."""
+    summary = ended.summary
+    parts = [counts_text(summary), counted(summary.total_turns, "turn"), seconds(summary.duration_ms)]
+    parts += [text for _, text in spending(summary)]
+    if (stop := stopped_text(ended)) is not None:
+        parts.append(f"stopped: {stop}")
+    return " · ".join(parts)
+
+
+def trials_text(summary: RunSummary) -> str:
+    """Single trials by status, for runs that try each case several times."""
+    counts = ", ".join(f"{number:,} {status}" for status, number in summary.trials.items() if number)
+    return f"{sum(summary.trials.values()):,} ({counts})"
+
+
+def spending(summary: RunSummary) -> list[tuple[str, str]]:
+    """Tokens and money, where something is known of them."""
+    spent: list[tuple[str, str]] = []
+    if summary.input_tokens or summary.output_tokens:
+        spent.append(("Tokens", f"{summary.input_tokens:,} in, {summary.output_tokens:,} out"))
+    if (money := cost(summary.cost_usd, summary.unpriced_calls)) is not None:
+        spent.append(("Cost", money))
+    return spent
+
+
+def stopped_text(ended: RunEnded) -> str | None:
+    """Why a run ended early, or had nothing to say."""
+    parts = (ended.stopped.replace("_", "-") if ended.stopped else None, ended.why)
+    said = [one_line(part, 400) for part in parts if part]
+    return ", ".join(said) if said else None
+
+
+def _faults(summary: RunSummary) -> str:
+    """Whose faults the errors were; the agent's own are failures."""
+    others = [f"{number:,} {fault}" for fault, number in summary.faults.items() if fault != "agent" and number]
+    return f" ({', '.join(others)})" if others else ""
+
+
+def _places(settings: Mapping[str, Any]) -> list[str]:
+    """Where the reports and the journal are, if the run says so."""
+    reports: Any = settings.get("reports") or ()
+    paths: Sequence[Any] = (reports,) if isinstance(reports, str) else reports
+    lines = [f"Report: {one_line(str(path), 4096)}" for path in paths]
+    if journal := settings.get("journal"):
+        lines.append(f"Journal: {one_line(str(journal), 4096)}")
+    return ["", *lines] if lines else []

@@ -1,0 +1,136 @@
+"""Checks a document against its JSON Schema and says in our own words what is wrong and what would be right.
+
+The schema beside this file is the one truth: the loader checks with it, `viva schema` prints it, editors read it.
+"""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from viva.model import codec
+from viva.schemas.positions import Place
+
+SchemaName = Literal["native", "config"]
+SCHEMAS: tuple[SchemaName, ...] = ("native", "config")
+
+
+MANY = 12
+"""More names than this are not listed in a message."""
+
+
+class Complaint(Struct, frozen=True):
+    """What is wrong at a place; `key` is the member of that object which is meant."""
+
+    path: Place
+    what: str
+    key: str | None = None
+
+
+@cache
+def schema_text(name: SchemaName) -> bytes:
+    return files("viva.schemas").joinpath(f"{name}.schema.json").read_bytes()
+
+
+@cache
+def _compiled(name: SchemaName) -> tuple[Any, dict[str, Any]]:
+    import jsonschema_rs
+
+    schema = codec.decode(schema_text(name))
+    return jsonschema_rs.Draft202012Validator(schema), schema
+
+
+def complaints(name: SchemaName, value: Any) -> list[Complaint]:
+    """Everything that is wrong with a value, in the order of its keys; nothing for one that fits."""
+    validator, schema = _compiled(name)
+    if validator.is_valid(value):
+        return []
+    errors = list(validator.iter_errors(value))
+    return list(_without_twins([complaint for error in errors for complaint in _worded(error, schema)]))
+
+
+def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
+    path: Place = tuple(error.instance_path)
+    detail: dict[str, Any] = error.kind.as_dict()
+    parent = _parent(schema, error.schema_path)
+    match error.kind.name:
+        case "additionalProperties":
+            for key in detail["unexpected"]:
+                yield Complaint(path, _unknown_key(key, list(parent.get("properties", {}))), key)
+        case "required":
+            yield Complaint(path, f"misses {detail['property']!r}")
+        case "anyOf" if parent.get("$comment") == "assertion type":
+            yield Complaint(path, unknown_name("assertion type", error.instance, parent["anyOf"][0]["enum"]))
+        case "enum":
+            yield Complaint(path, unknown_name("value", error.instance, detail["options"]))
+        case "type":
+            yield Complaint(path, f"is {kind_of(error.instance)}; should be {_expected(parent, detail)}")
+        case "minItems" | "minLength" | "minProperties":
+            yield Complaint(path, "is empty")
+        case "minimum" | "maximum" | "exclusiveMinimum":
+            word = "at most" if error.kind.name == "maximum" else "at least"
+            yield Complaint(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
+        case _:
+            yield Complaint(path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}")
+
+
+def _expected(parent: dict[str, Any], detail: dict[str, Any]) -> str:
+    if comment := parent.get("$comment"):
+        return str(comment)
+    return " or ".join(f"{'an' if t[0] in 'aeio' else 'a'} {t}" for t in detail["types"])
+
+
+def _unknown_key(key: str, known: Sequence[str]) -> str:
+    near = get_close_matches(key, known, 1, 0.6)
+    if near:
+        return f"unknown key {key!r}; did you mean {near[0]!r}?"
+    more = ", ... (`viva schema` prints all)" if len(known) > MANY else ""
+    return f"unknown key {key!r}; known keys: {', '.join(known[:MANY])}{more}"
+
+
+def unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
+    """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
+    names = [str(each) for each in known]
+    near = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
+    shown = codec.compact(name)
+    if near:
+        return f"unknown {what} {shown[:80]}; did you mean {' or '.join(map(repr, near))}?"
+    return f"unknown {what} {shown[:80]}; should be one of {', '.join(names)}"
+
+
+def kind_of(value: Any) -> str:
+    """A JSON value's type, with its article."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _parent(schema: dict[str, Any], path: Sequence[str | int]) -> dict[str, Any]:
+    """The schema object that holds the keyword which failed."""
+    found: Any = schema
+    for step in list(path)[:-1]:
+        found = found[step]
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _without_twins(found: list[Complaint]) -> Iterator[Complaint]:
+    """A typo shows up as a key that is missing and a key that is unknown: the second says it all."""
+    unknown = {(c.path, c.what.rsplit("did you mean ", 1)[-1]) for c in found if c.key is not None}
+    for complaint in found:
+        missing = complaint.what.removeprefix("misses ")
+        if complaint.key is None and (complaint.path, f"{missing}?") in unknown:
+            continue
+        yield complaint

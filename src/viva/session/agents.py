@@ -1,0 +1,232 @@
+"""Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, cast
+
+from msgspec import Struct, structs
+
+from viva import catalog
+from viva.agents.python import PythonAgent
+from viva.config import Settings
+from viva.errors import BadInput, Problem
+from viva.model.case import Origin
+from viva.model.connector import Connector
+from viva.model.duration import parse_duration
+from viva.protocols import Agent
+
+_PREFIXES = ("python:", "http://", "https://", "scripted:")
+
+
+class NamedAgent(Struct, kw_only=True):
+    """An agent with what the config says of it."""
+
+    name: str
+    agent: Agent
+    kind: str
+    description: str = ""
+    tools: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
+    parallel: int | None = None
+
+
+class Agents:
+    """Builds each agent once, when it is first asked for."""
+
+    def __init__(self, settings: Settings, connector: str | None = None) -> None:
+        self._settings = settings
+        self._connector = self._known_connector(connector, "-c") if connector else None
+        self._built: dict[str, NamedAgent] = {}
+
+    def under_test(self, asked: Any, target: str | None = None) -> NamedAgent:
+        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is."""
+        if asked is not None and not isinstance(asked, str):
+            return _given(asked)
+        name = asked or self._settings.defaults.agent or target
+        if name is None:
+            known = list(self._settings.agents)
+            if len(known) != 1:
+                raise BadInput.saying(
+                    "which agent? Give -n NAME"
+                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _how_to_name_one())
+                )
+            name = known[0]
+        return self.named(name, under_test=True)
+
+    def find(self, name: str) -> Agent:
+        """A helper's agent."""
+        return self.named(name).agent
+
+    def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
+        """An agent by its name, with or without `agents:`, or by a reference."""
+        if name.startswith("scripts:"):
+            raise BadInput.saying(f"{name!r} is a script; an agent has to stand here")
+        name = name.removeprefix("agents:")
+        if name not in self._built:
+            self._built[name] = self._build(name, self._connector if under_test else None)
+        return self._built[name]
+
+    def check_references(self, references: Mapping[str, Origin]) -> None:
+        """Every helper that a suite names can be built; all that cannot are reported together."""
+        problems: list[Problem] = []
+        for name, origin in references.items():
+            try:
+                self.named(name)
+            except BadInput as wrong:
+                problems += [Problem(origin.file, origin.line, "", each.what) for each in wrong.problems]
+        if problems:
+            raise BadInput(*problems)
+
+    def names(self) -> list[str]:
+        return list(self._settings.agents)
+
+    def _build(self, name: str, connector: Connector | None) -> NamedAgent:
+        written: Mapping[str, Any] | None = self._settings.agents.get(name)
+        if written is None:
+            if name.startswith(_PREFIXES):
+                written = {"use": name}
+            elif name in self._settings.connectors:
+                written = {"type": "chat", "connector": name}
+            else:
+                raise self._settings.unknown_agent(name)
+        kind, fields = self._kind(name, written)
+        options = dict(written.get("options", {}))
+        return NamedAgent(
+            name=name,
+            agent=self._make(name, kind, fields, connector),
+            kind=kind,
+            description=written.get("description", ""),
+            tools=tuple(tool if isinstance(tool, str) else tool["name"] for tool in written.get("tools", ())),
+            options=options,
+            parallel=written.get("parallel"),
+        )
+
+    def _kind(self, name: str, written: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The agent's kind, by `type` or by what `use` refers to, and its other fields."""
+        fields = {
+            key: value
+            for key, value in written.items()
+            if key not in ("type", "description", "options", "parallel", "agent_id", "model_class")
+        }
+        use = fields.pop("use", None)
+        kind = written.get("type")
+        if use is not None:
+            if use.startswith(("http://", "https://")):
+                kind, fields["url"] = kind or "http", use
+            elif use.startswith("scripted:"):
+                kind, fields["file"] = "scripted", use.removeprefix("scripted:")
+            else:
+                kind, fields["use"] = kind or "python", use.removeprefix("python:")
+        elif kind is None:
+            kind = "chat" if "connector" in fields else None
+        if kind is None:
+            raise self._settings.problem(f"agent {name!r} has neither `use` nor `type`", "agents", name)
+        return str(kind), fields
+
+    def _make(self, name: str, kind: str, fields: dict[str, Any], connector: Connector | None) -> Agent:
+        maker = getattr(self, f"_{kind}", None)
+        if maker is not None:
+            return maker(name, fields, connector)
+        found = catalog.find("agent", kind)
+        if found is None:
+            raise self._settings.problem(
+                f"unknown type of agent {kind!r}; there are {', '.join(catalog.names('agent'))}", "agents", name, "type"
+            )
+        return found(**fields)
+
+    def _python(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
+        if "use" not in fields:
+            raise self._settings.problem(f"agent {name!r} misses `use`", "agents", name)
+        return PythonAgent.named(
+            fields["use"], str(self._settings.folder), takes_fixtures=fields.get("takes_fixtures", False)
+        )
+
+    def _scripted(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
+        from viva.agents.scripted import ScriptedAgent
+        from viva.formats.documents import chunks, decode_chunk, json_documents, yaml_documents
+
+        replies: list[Any] = list(fields.get("replies", ()))
+        if "file" in fields:
+            path = self._settings.folder / fields["file"]
+            if not path.is_file():
+                raise self._settings.problem(f"agent {name!r}: there is no file {path}", "agents", name, "file")
+            if path.suffix == ".jsonl":
+                replies += [decode_chunk(str(path), chunk).value for chunk in chunks(path)]
+            else:
+                read = yaml_documents if path.suffix in (".yaml", ".yml") else json_documents
+                replies += [document.value for document in read(path, str(path))]
+        return ScriptedAgent(tuple(replies), fields.get("repeat", False))
+
+    def _http(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
+        from viva.agents.http import HttpAgent
+
+        if "url" not in fields:
+            raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
+        headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
+        url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
+        if "timeout" in fields:
+            fields["timeout_s"] = parse_duration(fields.pop("timeout"))
+        fields.pop("tools", None)
+        try:
+            return HttpAgent(url=url, headers=headers, **fields)
+        except ValueError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
+
+    def _chat(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
+        from viva.agents.chat import ChatAgent, Tool
+
+        connector = override or self._connector_of(name, fields.pop("connector", None))
+        fields.pop("connector", None)
+        own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
+        connector = structs.replace(connector, **own) if own else connector
+        if "system_file" in fields:
+            fields["system"] = self._text(name, fields.pop("system_file"))
+        tools = tuple(self._tool(name, tool, Tool) for tool in fields.pop("tools", ()))
+        return ChatAgent(connector=connector, tools=tools, **fields)
+
+    def _tool(self, name: str, written: Any, tool: Any) -> Any:
+        if isinstance(written, str):
+            return tool(name=written)
+        fields = dict(cast("Mapping[str, Any]", written))
+        use = fields.pop("use", None)
+        if use is not None:
+            fields["run"] = PythonAgent.named(use.removeprefix("python:"), str(self._settings.folder)).target
+        return tool(**fields)
+
+    def _text(self, name: str, path: str) -> str:
+        try:
+            return (self._settings.folder / path).read_text(encoding="utf-8")
+        except OSError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {path}: {wrong.strerror}", "agents", name) from wrong
+
+    def _connector_of(self, name: str, wanted: str | None) -> Connector:
+        if wanted is None:
+            known = list(self._settings.connectors.values())
+            if len(known) != 1:
+                raise self._settings.problem(f"agent {name!r} names no connector", "agents", name)
+            return known[0]
+        return self._known_connector(wanted, f"agent {name!r}")
+
+    def _known_connector(self, name: str, who: str) -> Connector:
+        if name in self._settings.connectors:
+            return self._settings.connectors[name]
+        known = list(self._settings.connectors)
+        near = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
+
+
+def _given(value: Any) -> NamedAgent:
+    """An agent that Python code handed over."""
+    if hasattr(value, "open") and hasattr(value, "provides"):
+        return NamedAgent(name=type(value).__name__, agent=value, kind="given")
+    if callable(value) or callable(getattr(value, "reply", None)):
+        name = getattr(value, "__qualname__", type(value).__name__)
+        return NamedAgent(name=name, agent=PythonAgent(value, name), kind="python")
+    raise BadInput.saying(
+        f"a {type(value).__name__} is no agent: give a name, a callable, an object with `reply`, or an Agent"
+    )
+
+
+def _how_to_name_one() -> str:
+    return ", for example -n python:./agent.py:agent or -n http://localhost:8000/chat; `viva init` makes a project with a config"

@@ -1,0 +1,86 @@
+"""Other people's blocking code, in daemon threads: it neither stops the loop nor, when it hangs, keeps the process alive.
+
+The standard pool joins its threads at exit and has a handful of them; a hung agent would block both.
+"""
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+
+
+class GivenUp(BaseException):
+    """Raised inside a thread whose caller no longer waits for it."""
+
+
+class _Worker(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="viva-blocking")
+        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+        self.given_up = False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self.given_up:
+                self._work()
+        except GivenUp:
+            return
+
+    def _work(self) -> None:
+        work, done = self.jobs.get()
+        try:
+            value = work()
+        except GivenUp:
+            raise
+        except BaseException as raised:  # whatever it is, it belongs to the one who waits
+            done(None, raised)
+        else:
+            done(value, None)
+
+    def give_up(self) -> None:
+        """Ends Python code at its next step. A blocking system call goes on, harmlessly, until it returns."""
+        self.given_up = True
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(GivenUp))
+
+
+_idle: list[_Worker] = []
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Runs `work` in a thread and waits for it; when cancelled, the thread is given up."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    worker = _idle.pop() if _idle else _Worker()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, raised: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        _idle.append(worker)
+        if isinstance(raised, StopIteration):  # a future cannot carry it
+            future.set_exception(RuntimeError("StopIteration"))
+        elif raised is not None:
+            future.set_exception(raised)
+        else:
+            future.set_result(value)
+
+    def done(value: Any, raised: BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(settle, value, raised)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    worker.jobs.put((lambda: context.run(work, *arguments), done))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if future.cancelled():  # else the work was done in the same moment, and the worker is idle again
+            worker.give_up()
+        raise

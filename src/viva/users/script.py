@@ -1,0 +1,24 @@
+"""A user whose lines are written down."""
+
+from collections.abc import AsyncGenerator
+
+from msgspec import Struct, structs
+
+from viva.model.case import Utterance
+from viva.model.talk import Talk
+from viva.model.template import fill_message
+
+
+class Script(Struct, frozen=True):
+    """Says its lines in order, whatever the agent answers. `filled` says that some hold `{{variables}}`."""
+
+    lines: tuple[Utterance, ...]
+    filled: bool = False
+
+    @property
+    def simulator(self) -> str | None:
+        return None
+
+    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
+        for line in self.lines:
+            yield structs.replace(line, message=fill_message(line.message, talk.variables)) if self.filled else line

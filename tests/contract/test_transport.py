@@ -1,0 +1,491 @@
+"""What every Transport does, on real sockets: lean connections and aiohttp alike."""
+
+import asyncio
+import gzip
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from viva.errors import NotSent, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.protocols import Request, Response
+from viva.testing.http_server import Answer, HttpServer, Received, json_answer
+
+TLS = Path(__file__).parent / "tls"
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+class AiohttpOnly(HttpTransport):
+    async def request(self, request: Request) -> Response:
+        return await self._pooled.request(request, self._target(request))
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+KITS = {
+    "lean": (HttpTransport, asyncio.run),
+    "lean-uvloop": (HttpTransport, uvloop.run),
+    "aiohttp": (AiohttpOnly, asyncio.run),
+    "aiohttp-uvloop": (AiohttpOnly, uvloop.run),
+}
+
+
+@pytest.fixture(params=KITS.values(), ids=list(KITS))
+def make(request):
+    return request.param
+
+
+def use(make, scenario: Callable[[HttpTransport], Awaitable[Any]]) -> None:
+    """Runs a scenario with a transport of its own."""
+    transport, run = make
+
+    async def whole() -> None:
+        http = transport()
+        try:
+            await scenario(http)
+        finally:
+            await http.close()
+
+    run(whole())
+
+
+def answers(*script: Answer) -> Callable[[Received], Answer]:
+    due = iter(script)
+    return lambda received: next(due)
+
+
+def ask(make, server: HttpServer, *, times: int = 1, **fields) -> list[Response]:
+    got: list[Response] = []
+
+    async def scenario(http: HttpTransport) -> None:
+        got.extend([await http.request(Request(server.url + "/x", **fields)) for _ in range(times)])
+
+    use(make, scenario)
+    return got
+
+
+def fails(make, server: HttpServer, kind: type[Unreachable] = Unreachable, **fields) -> str:
+    """What a call says that has to fail."""
+    with pytest.raises(kind) as failed:
+        ask(make, server, **fields)
+    return failed.value.said
+
+
+def test_a_request_arrives_as_given_and_its_answer_comes_back(make):
+    with HttpServer(answers(json_answer({"a": 1}, 418, {"X-Thing": "yes"}))) as server:
+        (response,) = ask(
+            make, server, body=b'{"q":1}', headers={"X-Key": "k", "Content-Type": "application/json"}, method="PUT"
+        )
+    (received,) = server.requests
+    assert (received.method, received.path, received.body) == ("PUT", "/x", b'{"q":1}')
+    assert received.headers["x-key"] == "k"
+    assert received.headers["content-type"] == "application/json"
+    assert received.headers["host"] == f"127.0.0.1:{server.port}"
+    assert received.headers["user-agent"].startswith("viva/")
+    assert (response.status, response.headers["x-thing"], response.body) == (418, "yes", b'{"a":1}')
+
+
+def test_a_path_and_query_are_sent_as_they_are_written(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+
+        async def scenario(http):
+            await http.request(Request(server.url + "/a%2Fb/c?q=1%202&é=ü#part"))
+            await http.request(Request(server.url))
+
+        use(make, scenario)
+    assert [r.path for r in server.requests] == ["/a%2Fb/c?q=1%202&%C3%A9=%C3%BC", "/"]
+
+
+def test_a_user_and_password_in_the_address_become_a_header(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+        use(make, lambda http: http.request(Request(server.url.replace("//", "//me:p%40ss@") + "/x")))
+    (received,) = server.requests
+    assert received.headers["authorization"] == "Basic bWU6cEBzcw=="
+    assert received.path == "/x"
+
+
+def test_calls_one_after_another_share_a_connection(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+        ask(make, server, times=3)
+    assert [r.connection for r in server.requests] == [1, 1, 1]
+
+
+def test_calls_at_once_have_a_connection_each_with_no_limit(make):
+    with HttpServer(lambda r: Answer(body=b"x", hold=True)) as server:
+
+        async def scenario(http):
+            calls = [asyncio.create_task(http.request(Request(server.url, timeout_s=30))) for _ in range(150)]
+            await asyncio.to_thread(server.wait_for, lambda: len(server.requests) == 150)
+            server.release()
+            assert {(await call).body for call in calls} == {b"x"}
+
+        use(make, scenario)
+    assert server.connections == 150
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(body=b"x", close="said"), Answer(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))]
+)
+def test_a_connection_that_will_close_is_not_used_again(make, answer):
+    with HttpServer(lambda r: answer) as server:
+        assert [r.body for r in ask(make, server, times=2)] == [b"x", b"x"]
+    assert [r.connection for r in server.requests] == [1, 2]
+
+
+def test_a_connection_closed_between_calls_costs_nothing(make):
+    with HttpServer(lambda r: Answer(body=b"x", close="unsaid")) as server:
+
+        async def scenario(http):
+            for _ in range(3):
+                await http.request(Request(server.url, once=True))
+                await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)
+    assert [r.connection for r in server.requests] == [1, 2, 3]
+
+
+def test_a_kept_connection_that_dies_on_a_call_is_tried_once_more_on_a_new_one(make):
+    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"), Answer(body=b"2"))) as server:
+        assert [r.body for r in ask(make, server, times=2)] == [b"1", b"2"]
+    assert [r.connection for r in server.requests] == [1, 1, 2]
+
+
+def test_the_second_try_is_the_last(make):
+    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"), Answer(cut="before"))) as server:
+        assert "closed the connection without an answer" in fails(make, server, times=2)
+    assert len(server.requests) == 3
+
+
+def test_a_request_to_be_sent_once_is_not_sent_again(make):
+    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"))) as server:
+        assert "closed the connection without an answer" in fails(make, server, times=2, once=True)
+    assert len(server.requests) == 2
+
+
+def test_a_new_connection_that_is_dropped_is_not_tried_again(make):
+    with HttpServer(lambda r: Answer(cut="before")) as server:
+        said = fails(make, server)
+    assert said == f"127.0.0.1:{server.port}: closed the connection without an answer"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=b"hello", cut="after_headers"),
+        Answer(body=b"hello", cut="amid_body"),
+        Answer(chunks=(b"hello", b"world"), cut="amid_body"),
+        Answer(chunks=(b"hello", b"world"), cut="after_headers"),
+    ],
+)
+def test_an_answer_that_is_cut_off_is_no_answer(make, answer):
+    with HttpServer(lambda r: answer) as server:
+        assert fails(make, server) == f"127.0.0.1:{server.port}: its answer was cut off"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        OK + b"Content-Length: 5\r\n\r\nhello",
+        OK + b"content-LENGTH:5\r\n\r\nhello",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\nTrailer: 1\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
+        + OK
+        + b"Content-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_bytes_may_come_one_by_one(make, wire):
+    with HttpServer(lambda r: Answer(raw=tuple(bytes([b]) for b in wire))) as server:
+        assert [r.body for r in ask(make, server, times=2)] == [b"hello", b"hello"]
+    assert server.connections == 1
+
+
+def test_a_body_may_end_with_the_connection(make):
+    with HttpServer(lambda r: Answer(raw=(OK + b"\r\nhel", b"lo"), close="unsaid")) as server:
+        (response,) = ask(make, server)
+    assert response.body == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("method", "head"), [("POST", b"HTTP/1.1 204 No Content\r\n\r\n"), ("HEAD", OK + b"Content-Length: 9\r\n\r\n")]
+)
+def test_an_answer_may_have_no_body(make, method, head):
+    with HttpServer(lambda r: Answer(raw=(head,))) as server:
+        assert [r.body for r in ask(make, server, times=2, method=method)] == [b"", b""]
+
+
+def test_ten_megabytes_go_both_ways(make):
+    big = bytes(range(256)) * 40_000
+    with HttpServer(lambda r: Answer(body=r.body)) as server:
+        (response,) = ask(make, server, body=big)
+    assert response.body == big
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body=b"x" * 101),
+        Answer(chunks=(b"x" * 60, b"x" * 41)),
+        Answer(raw=(OK + b"\r\n", b"x" * 101), close="unsaid"),
+        Answer(body=gzip.compress(b"x" * 10_000_000), headers={"Content-Encoding": "gzip"}),
+    ],
+)
+def test_an_answer_past_the_limit_is_refused(make, answer):
+    with HttpServer(lambda r: answer) as server:
+        limit = 100 if len(answer.body) < 1000 else 100_000
+        assert f"longer than {limit} bytes" in fails(make, server, max_bytes=limit)
+
+
+def test_an_answer_of_just_the_limit_is_fine(make):
+    with HttpServer(lambda r: Answer(body=b"x" * 100)) as server:
+        assert len(ask(make, server, max_bytes=100)[0].body) == 100
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compression_is_not_asked_for_but_understood(make, encoding):
+    import zlib
+
+    packed = gzip.compress(b"hello") if encoding == "gzip" else zlib.compress(b"hello")
+    with HttpServer(lambda r: Answer(body=packed, headers={"Content-Encoding": encoding})) as server:
+        (response,) = ask(make, server)
+    assert response.body == b"hello"
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"SSH-2.0-OpenSSH_9.7\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        OK + b"Content-Length: five\r\n\r\nhello",
+        OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\nhello\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_not_guessed_at(make, wire):
+    with HttpServer(lambda r: Answer(raw=(wire,), close="unsaid")) as server:
+        assert fails(make, server).startswith(f"127.0.0.1:{server.port}: ")
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed(make):
+    with HttpServer(lambda r: Answer(status=302, headers={"Location": "/elsewhere"})) as server:
+        (response,) = ask(make, server)
+    assert (response.status, response.headers["location"]) == (302, "/elsewhere")
+    assert len(server.requests) == 1
+
+
+def test_cookies_are_not_kept(make):
+    with HttpServer(lambda r: Answer(body=b"x", headers={"Set-Cookie": "a=b"})) as server:
+        ask(make, server, times=2)
+    assert "cookie" not in server.requests[1].headers
+
+
+def test_a_cancelled_call_closes_its_connection(make):
+    with HttpServer(lambda r: Answer(hold=True)) as server:
+
+        async def scenario(http):
+            call = asyncio.create_task(http.request(Request(server.url, timeout_s=60)))
+            await asyncio.to_thread(server.wait_for, lambda: len(server.requests) == 1)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call
+            await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)
+
+
+def test_a_call_that_takes_too_long_is_cut_off_and_its_connection_closed(make):
+    with HttpServer(lambda r: Answer(hold=True) if r.path == "/slow" else Answer(body=b"x")) as server:
+
+        async def scenario(http):
+            await http.request(Request(server.url + "/quick", timeout_s=60))
+            with pytest.raises(Unreachable) as failed:
+                await http.request(Request(server.url + "/slow", timeout_s=0.05))
+            assert failed.value.said == f"127.0.0.1:{server.port}: no answer within 50ms"
+            await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)
+
+
+def test_a_body_that_stops_coming_is_cut_off_too(make):
+    with HttpServer(lambda r: Answer(raw=(OK + b"Content-Length: 9\r\n\r\nhel",))) as server:
+        assert "no answer within 50ms" in fails(make, server, timeout_s=0.05)
+
+
+def test_nobody_listens_there(make):
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+
+    async def scenario(http):
+        with pytest.raises(NotSent) as failed:
+            await http.request(
+                Request(f"http://127.0.0.1:{port}/v1?key=geheim", headers={"Authorization": "Bearer geheim"})
+            )
+        assert failed.value.said == f"127.0.0.1:{port}: connection refused"
+
+    use(make, scenario)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b"])
+def test_a_host_that_does_not_exist_is_named(make, host):
+    async def scenario(http):
+        with pytest.raises(NotSent) as failed:
+            await http.request(Request(f"http://{host}/v1?key=geheim"))
+        assert failed.value.said.startswith(f"{host}:80: ")
+        assert "geheim" not in failed.value.said
+
+    use(make, scenario)
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("ftp://x/geheim", {}),
+        ("/v1/geheim", {}),
+        ("http://h:port/geheim", {}),
+        ("http://127.0.0.1:1", {"X-Key": "gehe\r\nim: x"}),
+        ("http://127.0.0.1:1", {"X Key": "geheim"}),
+        ("http://a b/geheim", {}),
+    ],
+)
+def test_what_cannot_be_sent_is_said_without_its_value(make, url, headers):
+    async def scenario(http):
+        with pytest.raises(NotSent) as failed:
+            await http.request(Request(url, headers=headers))
+        assert "geheim" not in failed.value.said
+        assert "gehe" not in failed.value.said
+
+    use(make, scenario)
+
+
+def _tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem")
+    return context
+
+
+def test_a_private_ca_is_trusted_when_the_environment_names_it(make, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
+    with HttpServer(lambda r: Answer(body=b"x"), tls=_tls()) as server:
+        assert [r.body for r in ask(make, server, times=2, timeout_s=30)] == [b"x", b"x"]
+    assert server.connections == 1
+
+
+def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
+    with HttpServer(lambda r: Answer(hold=True), tls=_tls()) as server:
+
+        async def scenario(http):
+            call = asyncio.create_task(http.request(Request(server.url)))
+            await asyncio.to_thread(server.wait_for, lambda: len(server.requests) == 1)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call
+            await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(make):
+    with HttpServer(lambda r: Answer(body=b"x"), tls=_tls()) as server:
+        said = fails(make, server, NotSent)
+    assert "its certificate is not trusted" in said
+    assert server.requests == []
+
+
+def test_tls_with_a_server_that_has_none_fails_in_words(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+
+        async def scenario(http):
+            with pytest.raises(NotSent, match="TLS failed"):
+                await http.request(Request(server.url.replace("http:", "https:"), timeout_s=10))
+
+        use(make, scenario)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", *(["::1"] if _has_ipv6() else [])])
+def test_both_kinds_of_addresses_work(make, host):
+    with HttpServer(lambda r: Answer(body=b"x"), host=host) as server:
+        (response,) = ask(make, server)
+    assert response.body == b"x"
+    assert server.requests[0].headers["host"] == server.origin.removeprefix("http://")
+
+
+def test_a_transport_is_made_without_loading_a_client():
+    code = "import sys, viva.llm.transport as t; t.HttpTransport(); sys.exit(bool({'aiohttp', 'viva.llm.lean'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_closed_transport_leaves_no_connection_open(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+        ask(make, server)
+        server.wait_for(lambda: server.open_connections == 0)
+
+
+def test_a_method_that_is_none_is_not_sent(make):
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+        assert "no HTTP method" in fails(make, server, NotSent, method="GET /y HTTP/1.1")
+    assert server.requests == []
+
+
+def test_a_stream_comes_as_it_is_sent(make):
+    with HttpServer(lambda r: Answer(chunks=(b"one", b"two"), headers={"Content-Type": "text/event-stream"})) as server:
+
+        async def scenario(http):
+            for _ in range(2):
+                async with http.stream(Request(server.url + "/x", b"q", timeout_s=30)) as streaming:
+                    assert (streaming.status, streaming.headers["content-type"]) == (200, "text/event-stream")
+                    assert b"".join([piece async for piece in streaming.chunks()]) == b"onetwo"
+
+        use(make, scenario)
+    assert [(r.body, r.connection) for r in server.requests] == [(b"q", 1), (b"q", 1)]
+
+
+def test_a_piece_of_a_stream_does_not_wait_for_the_next(make):
+    first = OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n"
+    with HttpServer(lambda r: Answer(raw=(first,))) as server:
+
+        async def scenario(http):
+            async with http.stream(Request(server.url)) as streaming:
+                assert await anext(streaming.chunks()) == b"one"
+            await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(chunks=(b"one", b"two"), cut="amid_body"), "its answer was cut off"),
+        (Answer(chunks=(b"x" * 60, b"x" * 41)), "longer than 100 bytes"),
+        (Answer(raw=(OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",)), "no answer within 50ms"),
+    ],
+)
+def test_a_stream_that_breaks_says_so(make, answer, said):
+    with HttpServer(lambda r: answer) as server:
+
+        async def scenario(http):
+            with pytest.raises(Unreachable, match=said):
+                async with http.stream(
+                    Request(server.url, timeout_s=0.05 if answer.raw else 30, max_bytes=100)
+                ) as streaming:
+                    assert [piece async for piece in streaming.chunks()] == "never whole"
+            if answer.raw:
+                await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
+
+        use(make, scenario)

@@ -1,0 +1,83 @@
+"""Laws of reading HTTP answers: how the bytes are split does not matter, and nothing but Garbled comes of rubbish."""
+
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.llm.http1 import Garbled, Incoming
+from viva.protocols import Response
+
+bodies = st.binary(max_size=200)
+names = st.sampled_from(["X-A", "Date", "Server", "x-request-id"])
+headers = st.lists(
+    st.tuples(names, st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=20)), max_size=5
+)
+
+
+@st.composite
+def messages(draw) -> tuple[bytes, bytes]:
+    """An answer on the wire, and its body."""
+    body = draw(bodies)
+    lines = [f"{name}: {value}" for name, value in draw(headers)]
+    early = draw(
+        st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"])
+    )
+    if draw(st.booleans()):
+        lines.append(f"Content-Length: {len(body)}")
+        payload = body
+    else:
+        lines.append("Transfer-Encoding: chunked")
+        payload, rest = b"", body
+        while rest:
+            size = draw(st.integers(1, len(rest)))
+            extension = draw(st.sampled_from([b"", b";a=b"]))
+            payload += b"%x%b\r\n%b\r\n" % (size, extension, rest[:size])
+            rest = rest[size:]
+        payload += b"0\r\n" + draw(st.sampled_from([b"", b"Trailer: x\r\n"])) + b"\r\n"
+    return early + ("HTTP/1.1 200 OK\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + payload, body
+
+
+def read(pieces: list[bytes]) -> tuple[list[bool], Incoming]:
+    incoming = Incoming("POST", 10_000)
+    return [incoming.feed(piece) for piece in pieces], incoming
+
+
+@given(messages(), st.data())
+def test_an_answer_is_the_same_however_its_bytes_are_split(message, data):
+    wire, body = message
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(wire) - 1), max_size=len(wire) - 1)))
+    pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+    done, incoming = read(pieces)
+    assert done == [False] * (len(pieces) - 1) + [True]
+    response = incoming.response()
+    assert isinstance(response, Response)
+    assert (response.status, response.body, incoming.keeps) == (200, body, True)
+
+
+@given(messages(), st.data())
+def test_an_answer_that_stops_early_is_never_whole(message, data):
+    wire, _ = message
+    done, incoming = read([wire[: data.draw(st.integers(0, len(wire) - 1))]])
+    assert (done, incoming.end()) == ([False], False)
+
+
+@given(messages(), st.binary(min_size=1, max_size=5))
+def test_bytes_after_the_answer_spoil_the_connection_but_not_the_answer(message, surplus):
+    wire, body = message
+    done, incoming = read([wire + surplus])
+    assert (done, incoming.response().body, incoming.keeps) == ([True], body, False)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=50), max_size=10),
+    st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]),
+)
+def test_rubbish_is_garbled_or_unfinished(pieces, start):
+    incoming = Incoming("POST", 10_000)
+    with suppress(Garbled):
+        for piece in [start, *pieces]:
+            if piece and incoming.feed(piece):
+                incoming.response()
+                return
+        incoming.end()

@@ -1,0 +1,59 @@
+"""How the tests of checks build them: as a loader does, by type, from what was written."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva import catalog
+from viva.model.case import Claim
+from viva.model.component import Building
+from viva.model.judging import judge
+from viva.model.talk import Evidence, Judged, Verdict
+
+_OURS = ("type", "message", "negate", "weight")
+
+
+class Bench:
+    """Builds claims in a folder and judges them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.roots: tuple[str, ...] = (str(folder),)
+        self.update_snapshots = False
+
+    @property
+    def building(self) -> Building:
+        return Building(str(self.folder), self.roots, self.claim, self.update_snapshots)
+
+    def claim(self, written: Mapping[str, Any]) -> Claim:
+        found = catalog.find("check", written["type"])
+        if found is None:
+            raise ValueError(f"unknown type {written['type']}")
+        fields = {key: value for key, value in written.items() if key not in _OURS}
+        return Claim(
+            check=found.build(fields, self.building),
+            written=written,
+            negate=written.get("negate", False),
+            weight=written.get("weight", 1.0),
+        )
+
+    def label(self, type_: str, **fields: Any) -> str:
+        return self.claim({"type": type_, **fields}).check.label
+
+    def judge(self, written: Mapping[str, Any], evidence: Evidence) -> Verdict:
+        """The verdict of a claim whose check need not wait."""
+        found = judge(self.claim(written), evidence)
+        assert isinstance(found, Judged)
+        return found.verdict
+
+    async def judge_later(self, written: Mapping[str, Any], evidence: Evidence) -> Verdict:
+        found = judge(self.claim(written), evidence)
+        return (await found if inspect.isawaitable(found) else found).verdict
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)

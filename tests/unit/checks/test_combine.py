@@ -1,0 +1,170 @@
+"""all, any, not."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+
+import pytest
+
+from viva.catalog import register
+from viva.errors import CheckBroken
+from viva.model.component import Written
+from viva.model.judging import judge
+from viva.model.message import ModelCall
+from viva.model.talk import Evidence, Quote, Verdict
+from viva.testing.evidence import evidence_of
+
+P = {"type": "contains", "value": "a"}
+F = {"type": "contains", "value": "z"}
+E = {"type": "max_tokens", "value": 1}  # the agent reports no usage
+
+
+@register("check", "test-slow")
+class Slow(Written, frozen=True, kw_only=True):
+    """A judge that takes a while, costs something and counts how often it was asked."""
+
+    passes: bool | None
+    asked: list[int] = []
+    costly: bool = True
+    label: str = "slow"
+
+    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+        return self._think()
+
+    async def _think(self) -> Verdict:
+        await asyncio.sleep(0)
+        self.asked.append(1)
+        if self.passes is None:
+            raise CheckBroken("judge down")
+        return Verdict(
+            "passed" if self.passes else "failed",
+            "thought so",
+            calls=(ModelCall("judge"),),
+            evidence=(Quote(1, "a"),),
+            suggestions=("be nice",),
+        )
+
+
+SP = {"type": "test-slow", "passes": True}
+SF = {"type": "test-slow", "passes": False}
+SE = {"type": "test-slow", "passes": None}
+
+
+@pytest.mark.parametrize(
+    ("claims", "all_", "any_"),
+    [
+        ([P], "passed", "passed"),
+        ([P, P], "passed", "passed"),
+        ([P, F], "failed", "passed"),
+        ([F, F], "failed", "failed"),
+        ([P, E], "error", "passed"),
+        ([E, P], "error", "passed"),
+        ([F, E], "failed", "error"),
+        ([E, F], "failed", "error"),
+        ([E, E], "error", "error"),
+        ([P, F, E], "failed", "passed"),
+        ([P, SP], "passed", "passed"),
+        ([SP, F], "failed", "passed"),
+        ([SF, P, SE], "failed", "passed"),
+        ([SE, P], "error", "passed"),
+        ([F, SE], "failed", "error"),
+    ],
+)
+def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  # N24, N25
+    evidence = evidence_of("a")
+    for kind, status in (("all", all_), ("any", any_)):
+        verdict = asyncio.run(bench.judge_later({"type": kind, "assertions": claims}, evidence))
+        assert verdict.status == status, kind
+
+
+@pytest.mark.parametrize(
+    ("claim", "status"),
+    [(P, "failed"), (F, "passed"), (E, "error"), (SP, "failed"), (SF, "passed"), (SE, "error"), ({**P, "negate": True}, "passed")],
+)
+def test_not(bench, claim, status):  # N24: an error stays an error
+    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": claim}, evidence_of("a")))
+    assert verdict.status == status
+
+
+def test_nested_claims_have_their_own_negation(bench):
+    claims = [{**P, "negate": True}, {**F, "negate": True}]
+    assert bench.judge({"type": "all", "assertions": claims}, evidence_of("a")).status == "failed"
+    assert bench.judge({"type": "any", "assertions": claims}, evidence_of("a")).passed
+
+
+def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
+    for kind in ("all", "any"):
+        assert bench.judge({"type": kind, "assertions": [E], "negate": True}, evidence_of("a")).status == "error"
+
+
+def test_combinations_nest(bench):
+    written = {"type": "all", "assertions": [{"type": "any", "assertions": [F, P]}, {"type": "not", "assertion": F}]}
+    assert bench.judge(written, evidence_of("a")).passed
+
+
+@pytest.mark.parametrize("kind", ["all", "any"])
+def test_every_claim_is_judged_never_only_the_first(bench, kind):  # N10
+    claim = bench.claim({"type": kind, "assertions": [SF, SP, SF, SP]})
+    for nested in claim.check.claims:
+        nested.check.asked.clear()
+    asyncio.run(await_verdict(claim, evidence_of("a")))
+    assert [len(nested.check.asked) for nested in claim.check.claims] == [1, 1, 1, 1]
+
+
+async def await_verdict(claim, evidence):
+    return (await judge(claim, evidence)).verdict
+
+
+def test_cheap_claims_need_no_event_loop(bench):
+    check = bench.claim({"type": "all", "assertions": [P, P]}).check
+    assert not inspect.isawaitable(check.check(evidence_of("a")))
+    assert not check.costly
+
+
+@pytest.mark.parametrize("written", [{"type": "all", "assertions": [P, SP]}, {"type": "any", "assertions": [SP]}, {"type": "not", "assertion": SP}])
+def test_a_combination_is_as_costly_as_its_dearest_part(bench, written):
+    assert bench.claim(written).check.costly
+
+
+def test_the_score_of_all_is_the_share_that_holds_by_weight(bench):
+    written = {"type": "all", "assertions": [{**P, "weight": 3}, F]}
+    assert bench.judge(written, evidence_of("a")).score == 0.75
+    assert bench.judge({"type": "all", "assertions": [P, E]}, evidence_of("a")).score is None
+
+
+def test_reasons_name_what_did_not_hold(bench):
+    verdict = bench.judge({"type": "all", "assertions": [P, F, {**P, "negate": True}]}, evidence_of("a"))
+    assert verdict.reason == (
+        'contains "z": "z" is not in "a"; not contains "a": must not hold, but does: contains "a"'
+    )
+
+
+def test_what_judges_said_and_used_is_kept(bench):
+    verdict = asyncio.run(bench.judge_later({"type": "any", "assertions": [SP, SF]}, evidence_of("a")))
+    assert len(verdict.calls) == len(verdict.evidence) == len(verdict.suggestions) == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"type": "all"}, "assertions is missing"),
+        ({"type": "all", "assertions": []}, "a list of at least one assertion"),
+        ({"type": "any", "assertions": P}, "a list of at least one assertion"),
+        ({"type": "all", "assertions": ["a"]}, "assertions[0] is an assertion, like"),
+        ({"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]}, "assertions[1]: '(' is no regular expression"),
+        ({"type": "all", "assertions": [P], "min": 1}, "unknown field 'min'"),
+        ({"type": "not", "assertions": [P]}, "unknown field 'assertions'; the only one here is 'assertion'"),
+        ({"type": "not"}, "assertion is missing"),
+        ({"type": "not", "assertion": {"type": "any", "assertions": [{"type": "contains"}]}}, "assertion: assertions[0]: "),
+    ],
+)
+def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim(written)
+    assert said in str(wrong.value)
+
+
+def test_labels(bench):
+    assert bench.label("all", assertions=[P, {**F, "negate": True}]) == 'all of: contains "a"; not contains "z"'
+    assert bench.label("any", assertions=[P]) == 'any of: contains "a"'
+    assert bench.label("not", assertion=P) == 'not contains "a"'

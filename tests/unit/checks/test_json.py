@@ -1,0 +1,339 @@
+"""equals, json_path, type, json_schema."""
+
+import pytest
+
+from viva.model.message import Reply, ToolCall
+from viva.testing.evidence import evidence_of
+
+
+@pytest.mark.parametrize(
+    ("value", "reply", "status"),
+    [
+        ("OK", "OK", "passed"),
+        ("OK", "OK.", "failed"),
+        ("OK", " OK", "failed"),
+        ("", "", "passed"),
+        ("5", "5", "passed"),
+        (5, "5", "failed"),
+        (True, "true", "failed"),
+        (None, "null", "failed"),
+        (None, "", "failed"),
+        ({"a": 1}, '{"a": 1}', "passed"),
+        ({"a": 1}, ' \n{"a": 1.0}\n', "passed"),
+        ({"a": 1}, '```json\n{"a": 1}\n```', "passed"),
+        ({"a": 1}, 'Here: {"a": 1}', "failed"),
+        ([1, 2], "[1,2]", "passed"),
+        ([1, 2], "[2,1]", "failed"),
+        (5, Reply(data=5), "passed"),
+        (5, Reply(data="5"), "failed"),
+        ("5", Reply(data="5"), "passed"),
+        (True, Reply(data=1), "failed"),
+        (1, Reply(data=True), "failed"),
+        (False, Reply(data=False), "passed"),
+        (0, Reply(data=0), "passed"),
+        (0, Reply(data=False), "failed"),
+        ({"a": 1, "b": [True]}, Reply(data={"b": [True], "a": 1.0}), "passed"),
+        ({"a": 1}, Reply(data={"a": 1, "b": 2}), "failed"),
+        ({"a": (1, 2)}, Reply(data={"a": [1, 2]}), "passed"),
+        ({"a": 1}, Reply('{"a": 1}', data={"a": 2}), "failed"),
+        ('{"a":1}', Reply(data={"a": 1}), "passed"),
+    ],
+)
+def test_equals_is_deep_and_type_strict(bench, value, reply, status):  # N25
+    assert bench.judge({"type": "equals", "value": value}, evidence_of(reply)).status == status
+
+
+def test_equals_needs_a_value(bench):
+    with pytest.raises(ValueError, match="missing required field `value`"):
+        bench.claim({"type": "equals"})
+
+
+def test_equals_says_that_a_text_is_no_data(bench):
+    verdict = bench.judge({"type": "equals", "value": 5}, evidence_of("5"))
+    assert verdict.reason == 'expected 5, was "5" (a text, not data)'
+    assert (verdict.expected, verdict.actual) == (5, "5")
+
+
+DATA = {"status": "ok", "n": 5, "f": 1.5, "t": True, "none": None, "list": ["a", "b"], "items": [{"p": 1}, {"p": 2}], "o": {"k": 1}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"path": "$.status", "value": "ok"}, "passed"),
+        ({"path": "status", "value": "ok"}, "passed"),
+        ({"path": "o.k", "value": 1}, "passed"),
+        ({"path": "['o']['k']", "value": 1}, "passed"),
+        ({"path": "..k", "value": 1}, "passed"),
+        ({"path": "$.status", "value": "no"}, "failed"),
+        ({"path": "$.n", "value": "5"}, "failed"),
+        ({"path": "$.n", "value": 5.0}, "passed"),
+        ({"path": "$.t", "value": 1}, "failed"),
+        ({"path": "$.none", "value": None}, "passed"),
+        ({"path": "$.nowhere", "value": None}, "failed"),
+        ({"path": "$.nowhere"}, "failed"),
+        ({"path": "$.none"}, "passed"),
+        ({"path": "$.n", "value": [4, 5]}, "passed"),
+        ({"path": "$.n", "value": [4, 6]}, "failed"),
+        ({"path": "$.n", "value": ["5"]}, "failed"),
+        ({"path": "$.o", "value": [{"k": 1}]}, "passed"),
+        ({"path": "$.list", "value": ["a", "b"]}, "passed"),
+        ({"path": "$.list", "value": ["b", "a"]}, "failed"),
+        ({"path": "$.list", "value": "a"}, "failed"),
+        ({"path": "$.items[*].p", "value": [1, 2]}, "passed"),
+        ({"path": "$.items[*].p", "value": 1}, "failed"),
+        ({"path": "$.items[?@.p > 1].p", "value": 2}, "passed"),
+        ({"path": "$.n", "exists": True}, "passed"),
+        ({"path": "$.none", "exists": True}, "passed"),
+        ({"path": "$.nowhere", "exists": True}, "failed"),
+        ({"path": "$.nowhere", "exists": False}, "passed"),
+        ({"path": "$.n", "exists": False}, "failed"),
+        ({"path": "$.n", "gt": 4}, "passed"),
+        ({"path": "$.n", "gt": 5}, "failed"),
+        ({"path": "$.n", "gte": 5}, "passed"),
+        ({"path": "$.n", "gte": 5.5}, "failed"),
+        ({"path": "$.n", "lt": 6}, "passed"),
+        ({"path": "$.n", "lt": 5}, "failed"),
+        ({"path": "$.n", "lte": 5}, "passed"),
+        ({"path": "$.n", "lte": 4}, "failed"),
+        ({"path": "$.n", "gt": 0, "lt": 3}, "failed"),
+        ({"path": "$.n", "gt": 0, "lt": 9, "exists": True}, "passed"),
+        ({"path": "$.status", "gt": 0}, "failed"),
+        ({"path": "$.t", "gte": 1}, "failed"),
+        ({"path": "$.status", "matches": "^o"}, "passed"),
+        ({"path": "$.status", "matches": "^k"}, "failed"),
+        ({"path": "$.n", "matches": "^5$"}, "passed"),
+        ({"path": "$.none", "matches": "null"}, "failed"),
+        ({"path": "$.n", "value": 5, "gt": 7}, "failed"),
+        ({"path": "$.nowhere", "negate": True}, "passed"),
+    ],
+)
+def test_json_path_operators(bench, fields, status):  # N25
+    assert bench.judge({"type": "json_path", **fields}, evidence_of(Reply(data=DATA))).status == status
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('{"a": {"b": 1}}', "passed"),
+        ('Sure!\n```json\n{"a": {"b": 1}}\n```\nAnything else?', "passed"),
+        ('Sure! {"a": {"b": 1}} Anything else?', "passed"),
+        ('As {said} in [1]: {"a": {"b": 1}}', "passed"),
+        ('{"a": {"b": "1"}}', "failed"),
+        ("no JSON here", "failed"),
+        ("", "failed"),
+        ("1", "failed"),
+    ],
+)
+def test_json_path_finds_json_in_a_text(bench, text, status):  # N25
+    assert bench.judge({"type": "json_path", "path": "$.a.b", "value": 1}, evidence_of(text)).status == status
+
+
+@pytest.mark.parametrize("fields", [{"value": None}, {"exists": False}, {"exists": True}, {}])
+def test_a_reply_without_json_fails_whatever_is_asked(bench, fields):  # N25
+    verdict = bench.judge({"type": "json_path", "path": "$.a", **fields}, evidence_of("just words"))
+    assert (verdict.status, verdict.reason) == ("failed", 'the reply holds no JSON: "just words"')
+
+
+def tools(*results):
+    return Reply("All done.", tool_calls=tuple(ToolCall(f"t{n}", result=result) for n, result in enumerate(results)))
+
+
+SUBMITTED = {"type": "json_path", "path": "$.expense.status", "value": "submitted"}
+
+
+@pytest.mark.parametrize(
+    ("replies", "status"),
+    [
+        ((tools({"expense": {"status": "submitted"}}), "Thanks!"), "passed"),
+        ((tools('{"expense": {"status": "submitted"}}'), "Thanks!"), "passed"),
+        ((tools({"expense": {"status": "submitted"}}, {"log": 1}), "Thanks!"), "passed"),
+        ((tools({"expense": {"status": "draft"}}), tools({"expense": {"status": "submitted"}})), "passed"),
+        ((tools({"expense": {"status": "submitted"}}), tools({"expense": {"status": "draft"}})), "failed"),
+        ((tools({"expense": {"status": "submitted"}}), Reply(data={"expense": {"status": "draft"}})), "failed"),
+        ((tools({"expense": {"status": "submitted"}}), Reply(data={"other": 1})), "passed"),
+        ((tools("plain words"), "Thanks!"), "failed"),
+        ((Reply(tool_calls=(ToolCall("t", result={"expense": {"status": "submitted"}}, error="refused"),)),), "failed"),
+    ],
+)
+def test_a_final_json_path_looks_on_in_tool_results_newest_first(bench, replies, status):  # N12
+    assert bench.judge(SUBMITTED, evidence_of(*replies, over="case")).status == status
+
+
+def test_a_turns_json_path_does_not_look_in_tool_results(bench):  # N12
+    assert bench.judge(SUBMITTED, evidence_of(tools({"expense": {"status": "submitted"}}))).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"path": "$.a["}, "'$.a[' is no JSONPath"),
+        ({"path": "a-b"}, "$['some-key']"),
+        ({"path": ""}, "an empty path"),
+        ({"path": "$.a", "matches": "("}, "is no regular expression"),
+        ({"path": "$.a", "gt": "5"}, "Expected `int | float | null`, got `str`"),
+        ({"path": "$.a", "gt": True}, "got `bool`"),
+        ({"path": "$.a", "eq": 5}, "unknown field `eq`"),
+        ({"path": "$.a", "exists": False, "value": 5}, "can never hold"),
+        ({"value": 5}, "missing required field `path`"),
+    ],
+)
+def test_json_path_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N2, N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim({"type": "json_path", **fields})
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "expected", "actual"),
+    [
+        ({"path": "$.status", "value": "x"}, '$.status: expected "x", was "ok"', "x", "ok"),
+        ({"path": "n", "value": [1, 2]}, "$.n: expected one of [1,2], was 5", [1, 2], 5),
+        ({"path": "n", "gt": 7}, "$.n: expected > 7, was 5", 7, 5),
+        ({"path": "status", "lt": 7}, '$.status: expected a number < 7, was "ok"', 7, "ok"),
+        ({"path": "status", "matches": "^x"}, '$.status: "ok" does not match "^x"', "^x", "ok"),
+    ],
+)
+def test_json_path_failures_name_path_expected_and_actual(bench, fields, reason, expected, actual):
+    verdict = bench.judge({"type": "json_path", **fields}, evidence_of(Reply(data=DATA)))
+    assert (verdict.reason, verdict.expected, verdict.actual) == (reason, expected, actual)
+
+
+def test_a_pattern_in_a_filter_cannot_hang_the_run(bench):  # N27
+    written = {"type": "json_path", "path": "$[?match(@, '(a|aa)+')]"}
+    verdict = bench.judge(written, evidence_of(Reply(data=["a" * 80 + "b"])))
+    assert verdict.status == "error"
+    assert "(a|aa)+" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("$[?match(@, 'a.c')]", ["abc"]),
+        ("$[?search(@, 'b')]", ["abc", "b"]),
+        ("$[?match(@, '[.]')]", ["."]),
+        (r"$[?match(@, '\\.')]", ["."]),
+        ("$[?match(@, '((')]", None),
+    ],
+)
+def test_filters_know_match_and_search(bench, path, found):
+    data = ["abc", "b", "a\nc", ".", 5]
+    written = {"type": "json_path", "path": path, "exists": False} if found is None else {"type": "json_path", "path": path, "value": found}
+    assert bench.judge(written, evidence_of(Reply(data=data))).passed
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "status"),
+    [
+        ({"value": "string"}, "hello", "passed"),
+        ({"value": "string"}, '{"a": 1}', "passed"),
+        ({"value": "object"}, '{"a": 1}', "failed"),
+        ({"value": "string"}, "", "passed"),
+        ({"value": "object"}, Reply(data={"a": 1}), "passed"),
+        ({"value": "string"}, Reply("hi", data={"a": 1}), "failed"),
+        ({"value": "array"}, Reply(data=[]), "passed"),
+        ({"value": "boolean"}, Reply(data=False), "passed"),
+        ({"value": "number"}, Reply(data=True), "failed"),
+        ({"value": "number"}, Reply(data=0), "passed"),
+        ({"value": "integer"}, Reply(data=0), "passed"),
+        ({"value": "integer"}, Reply(data=1.5), "failed"),
+        ({"value": "integer"}, Reply(data=2.0), "passed"),
+        ({"value": "number"}, Reply(data=1.5), "passed"),
+        ({"value": "null"}, "", "failed"),
+        ({"value": "number", "path": "$.n"}, Reply(data=DATA), "passed"),
+        ({"value": "number", "path": "n"}, '{"n": 3}', "passed"),
+        ({"value": "string", "path": "$.n"}, Reply(data=DATA), "failed"),
+        ({"value": "null", "path": "$.none"}, Reply(data=DATA), "passed"),
+        ({"value": "null", "path": "$.nowhere"}, Reply(data=DATA), "failed"),
+        ({"value": "array", "path": "$.items[*].p"}, Reply(data=DATA), "passed"),
+        ({"value": "string", "path": "$.n"}, "no JSON", "failed"),
+    ],
+)
+def test_type(bench, fields, reply, status):  # N25
+    assert bench.judge({"type": "type", **fields}, evidence_of(reply)).status == status
+
+
+def test_a_final_type_with_a_path_looks_on_in_tool_results(bench):  # N12
+    written = {"type": "type", "path": "$.id", "value": "string"}
+    assert bench.judge(written, evidence_of(tools({"id": "EXP-1"}), "Thanks!", over="case")).passed
+
+
+@pytest.mark.parametrize("fields", [{"value": "text"}, {}, {"value": "string", "path": "$["}])
+def test_type_misuse(bench, fields):
+    with pytest.raises(ValueError):
+        bench.claim({"type": "type", **fields})
+
+
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "number", "minimum": 1}}, "required": ["amount"]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (Reply(data={"amount": 5}), "passed"),
+        ('The expense: {"amount": 5}', "passed"),
+        (Reply(data={"amount": "5"}), "failed"),
+        (Reply(data={}), "failed"),
+        ("words", "failed"),
+    ],
+)
+def test_json_schema(bench, reply, status):  # N25
+    assert bench.judge({"type": "json_schema", "schema": SCHEMA}, evidence_of(reply)).status == status
+
+
+def test_a_final_json_schema_takes_a_tool_result_only_where_the_reply_has_no_json(bench):  # N12
+    written = {"type": "json_schema", "schema": SCHEMA}
+    assert bench.judge(written, evidence_of(tools({"amount": 5}, {"log": 1}), "Thanks!", over="case")).passed
+    assert bench.judge(written, evidence_of(tools({"amount": 5}), Reply(data={}), over="case")).status == "failed"
+    assert bench.judge(written, evidence_of(tools({"log": 1}), "Thanks!", over="case")).status == "failed"
+
+
+def test_json_schema_names_the_places_without_quoting_the_answer(bench):
+    verdict = bench.judge({"type": "json_schema", "schema": SCHEMA}, evidence_of(Reply(data={"amount": "s3cret"})))
+    assert verdict.reason == '$.amount: it is not of type "number"'
+    assert verdict.actual == {"amount": "s3cret"}
+
+
+def test_json_schema_shows_three_errors_and_counts_the_rest(bench):
+    schema = {"items": {"type": "integer"}}
+    verdict = bench.judge({"type": "json_schema", "schema": schema}, evidence_of(Reply(data=["a"] * 5)))
+    assert verdict.reason.startswith("$[0]: ")
+    assert verdict.reason.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "nope"}, "$.type:"),
+        ({"pattern": "(("}, "$.pattern:"),
+        ({"$ref": "#/$defs/x"}, "/$defs/x"),
+        ({"$ref": "https://schemas.invalid/x.json"}, "put it under $defs"),
+        ({"$ref": "file:///etc/hostname"}, "put it under $defs"),
+        ("object", "Expected `bool | object`, got `str`"),
+    ],
+)
+def test_a_bad_schema_is_found_when_the_file_is_loaded_and_nothing_is_fetched(bench, schema, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim({"type": "json_schema", "schema": schema})
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"type_": "json_path", "path": "$.expense.status", "value": "submitted"}, '$.expense.status = "submitted"'),
+        ({"type_": "json_path", "path": "a", "value": None}, "$.a = null"),
+        ({"type_": "json_path", "path": "a"}, "$.a exists"),
+        ({"type_": "json_path", "path": "[0]", "exists": False}, "$[0] does not exist"),
+        ({"type_": "json_path", "path": "a", "gt": 1, "lte": 2.5}, "$.a > 1 and <= 2.5"),
+        ({"type_": "json_path", "path": "a", "matches": r"\d"}, r'$.a matches "\d"'),
+        ({"type_": "equals", "value": "OK"}, 'equals "OK"'),
+        ({"type_": "equals", "value": {"a": 1}}, 'equals {"a":1}'),
+        ({"type_": "type", "value": "number", "path": "count"}, "type $.count is number"),
+        ({"type_": "type", "value": "string"}, "type is string"),
+        ({"type_": "json_schema", "schema": {"title": "Expense"}}, 'json_schema "Expense"'),
+        ({"type_": "json_schema", "schema": True}, "json_schema true"),
+    ],
+)
+def test_labels(bench, fields, label):
+    assert bench.label(**fields) == label

@@ -1,0 +1,121 @@
+"""max_latency, max_cost, max_tokens, max_turns."""
+
+import pytest
+
+from viva.model.message import ModelCall, Reply
+from viva.testing.evidence import evidence_of
+
+
+def used(*calls: ModelCall) -> Reply:
+    return Reply("ok", calls=calls)
+
+
+CHEAP = ModelCall("m", input_tokens=60, output_tokens=40, cost_usd=0.01)
+UNPRICED = ModelCall("mystery-1", input_tokens=60, output_tokens=40)
+
+
+@pytest.mark.parametrize(
+    ("value", "over", "status"),
+    [
+        ("100ms", "turn", "passed"),
+        ("99ms", "turn", "failed"),
+        (0.1, "turn", "passed"),
+        (1, "turn", "passed"),
+        ("200ms", "case", "failed"),
+        ("300ms", "case", "passed"),
+        ("1m", "case", "passed"),
+    ],
+)
+def test_max_latency(bench, value, over, status):  # N25: three turns of 100 ms each
+    assert bench.judge({"type": "max_latency", "value": value}, evidence_of("a", "b", "c", over=over)).status == status
+
+
+@pytest.mark.parametrize(
+    ("value", "replies", "over", "status"),
+    [
+        (0.01, [used(CHEAP)], "turn", "passed"),
+        (0.009, [used(CHEAP)], "turn", "failed"),
+        (0.015, [used(CHEAP), used(CHEAP)], "turn", "passed"),
+        (0.015, [used(CHEAP), used(CHEAP)], "case", "failed"),
+        (0.02, [used(CHEAP, CHEAP)], "turn", "passed"),
+        (0, ["no model was called"], "turn", "passed"),
+        (1, [used(CHEAP, UNPRICED)], "turn", "error"),
+        (0, [used(CHEAP, UNPRICED)], "turn", "error"),
+        (1, [used(UNPRICED), used(CHEAP)], "turn", "passed"),
+        (1, [used(UNPRICED), used(CHEAP)], "case", "error"),
+    ],
+)
+def test_max_cost(bench, value, replies, over, status):  # N25; N24: an unknown price is an error
+    assert bench.judge({"type": "max_cost", "value": value}, evidence_of(*replies, over=over)).status == status
+
+
+def test_an_unknown_price_names_the_model_and_negation_does_not_help(bench):  # N24
+    verdict = bench.judge({"type": "max_cost", "value": 1, "negate": True}, evidence_of(used(UNPRICED)))
+    assert verdict.status == "error"
+    assert "mystery-1" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "replies", "over", "status"),
+    [
+        (100, [used(CHEAP)], "turn", "passed"),
+        (99, [used(CHEAP)], "turn", "failed"),
+        (150, [used(CHEAP), used(CHEAP)], "turn", "passed"),
+        (150, [used(CHEAP), used(CHEAP)], "case", "failed"),
+        (100, ["words", used(CHEAP)], "case", "passed"),
+        (100, ["words"], "turn", "error"),
+        (100, [used(ModelCall("m"))], "turn", "error"),
+    ],
+)
+def test_max_tokens(bench, value, replies, over, status):  # N25
+    assert bench.judge({"type": "max_tokens", "value": value}, evidence_of(*replies, over=over)).status == status
+
+
+@pytest.mark.parametrize(("value", "over", "status"), [(3, "turn", "passed"), (2, "turn", "failed"), (3, "case", "passed"), (2, "case", "failed")])
+def test_max_turns(bench, value, over, status):  # N25
+    assert bench.judge({"type": "max_turns", "value": value}, evidence_of("a", "b", "c", over=over)).status == status
+
+
+@pytest.mark.parametrize(
+    ("written", "replies", "reason"),
+    [
+        ({"type": "max_latency", "value": "50ms"}, ["a"], "took 100ms, allowed 50ms"),
+        ({"type": "max_cost", "value": 0.005}, [used(CHEAP)], "cost $0.01, allowed $0.005"),
+        ({"type": "max_tokens", "value": 50}, [used(CHEAP)], "used 100 tokens, allowed 50"),
+        ({"type": "max_turns", "value": 1}, ["a", "b"], "took 2 turns, allowed 1"),
+    ],
+)
+def test_a_broken_limit_says_both_numbers(bench, written, replies, reason):
+    assert bench.judge(written, evidence_of(*replies)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"type": "max_latency", "value": "5 parsecs"}, "'5 parsecs' is no duration: write for example 30s"),
+        ({"type": "max_latency", "value": -1}, "-1 is no duration"),
+        ({"type": "max_latency", "value": True}, "got `bool`"),
+        ({"type": "max_cost", "value": "5"}, "got `str`"),
+        ({"type": "max_cost", "value": -0.1}, "a limit is 0 or more"),
+        ({"type": "max_tokens", "value": 1.5}, "got `float`"),
+        ({"type": "max_turns", "value": -1}, "a limit is 0 or more"),
+        ({"type": "max_turns"}, "missing required field `value`"),
+    ],
+)
+def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim(written)
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "label"),
+    [
+        ("max_latency", 90, "max_latency 1m30s"),
+        ("max_cost", 0.05, "max_cost $0.05"),
+        ("max_tokens", 1000, "max_tokens 1000"),
+        ("max_turns", 5, "max_turns 5"),
+    ],
+)
+def test_labels(bench, type_, value, label):
+    assert bench.label(type_, value=value) == label

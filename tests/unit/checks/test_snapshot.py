@@ -1,0 +1,146 @@
+"""snapshot."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from viva.model.message import Reply, ToolCall
+from viva.testing.evidence import evidence_of
+
+SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
+
+
+def approve(bench, text, path="snaps/hello.txt"):
+    file = bench.folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("approved", "reply", "status"),
+    [
+        ("Hello\n", "Hello", "passed"),
+        ("Hello", "Hello\n", "passed"),
+        ("Hello\r\nyou\r\n", "Hello\nyou", "passed"),
+        ("Hello", "Hello ", "failed"),
+        ("Hello\n\n", "Hello", "failed"),
+        ('{"b": 1,\n "a": [1.0]}', Reply(data={"a": [1], "b": 1}), "passed"),
+        ('{"b": true}', Reply(data={"b": 1}), "failed"),
+        ("5", Reply(data=5), "passed"),
+        ("not json", Reply(data={"b": 1}), "error"),
+    ],
+)
+def test_a_reply_is_compared_with_the_file(bench, approved, reply, status):  # N25
+    approve(bench, approved)
+    assert bench.judge(SNAP, evidence_of(reply)).status == status
+
+
+def test_a_missing_file_is_an_error_that_tells_what_to_do(bench):  # N25
+    for negate in (False, True):
+        verdict = bench.judge({**SNAP, "negate": negate}, evidence_of("Hello"))
+        assert verdict.status == "error"
+        assert "--update-snapshots" in verdict.reason
+    assert not (bench.folder / "snaps").exists()
+
+
+def test_update_writes_what_is_missing_or_different(bench):  # N25
+    bench.update_snapshots = True
+    verdict = bench.judge(SNAP, evidence_of("Hello\nyou"))
+    assert (verdict.status, verdict.reason) == ("passed", "snapshot snaps/hello.txt was written")
+    file = bench.folder / "snaps/hello.txt"
+    assert file.read_text() == "Hello\nyou\n"
+    assert bench.judge(SNAP, evidence_of("Other")).passed
+    assert file.read_text() == "Other\n"
+    bench.update_snapshots = False
+    assert bench.judge(SNAP, evidence_of("Other")).passed
+    assert bench.judge(SNAP, evidence_of("Hello")).status == "failed"
+    assert os.listdir(file.parent) == ["hello.txt"]
+
+
+def test_update_replaces_a_file_that_cannot_be_read_as_json(bench):
+    file = approve(bench, "not json")
+    bench.update_snapshots = True
+    assert bench.judge(SNAP, evidence_of(Reply(data={"a": 1}))).passed
+    assert file.read_text() == '{\n  "a": 1\n}\n'
+
+
+def test_a_difference_names_the_line(bench):
+    approve(bench, "one\ntwo\nthree\n")
+    verdict = bench.judge(SNAP, evidence_of("one\n2\nthree"))
+    assert verdict.reason == 'differs from snaps/hello.txt: line 2 was "two", is "2"'
+    assert (verdict.expected, verdict.actual) == ("one\ntwo\nthree", "one\n2\nthree")
+    assert bench.judge(SNAP, evidence_of("one")).reason.endswith("it had 3 lines, there are 1")
+
+
+def test_tool_calls_are_compared_by_name_and_arguments(bench):  # N25
+    written = {"type": "snapshot", "path": "calls.json", "of": "tool_calls"}
+    reply = Reply("x", tool_calls=(ToolCall("a", '{"n": 1}', id="call-1", result=5), ToolCall("b")))
+    bench.update_snapshots = True
+    assert bench.judge(written, evidence_of(reply)).passed
+    bench.update_snapshots = False
+    same = Reply("y", tool_calls=(ToolCall("a", {"n": 1.0}, id="call-2", result=6), ToolCall("b")))
+    other = Reply("x", tool_calls=(ToolCall("a", {"n": 2}), ToolCall("b")))
+    assert bench.judge(written, evidence_of(same)).passed
+    verdict = bench.judge(written, evidence_of(other))
+    assert verdict.status == "failed"
+    assert '"n": 1' in verdict.reason
+
+
+def test_a_final_snapshot_of_tool_calls_holds_those_of_all_turns(bench):  # N12
+    written = {"type": "snapshot", "path": "calls.json", "of": "tool_calls"}
+    approve(bench, '[{"name": "a", "arguments": null}, {"name": "b", "arguments": null}]', "calls.json")
+    turns = Reply(tool_calls=(ToolCall("a"),)), Reply(tool_calls=(ToolCall("b"),))
+    assert bench.judge(written, evidence_of(*turns, over="case")).passed
+    assert bench.judge(written, evidence_of(*turns)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"path": "../x.txt"}, "must be a file in the suite's folder"),
+        ({"path": "a/../../x.txt"}, "must be a file in the suite's folder"),
+        ({"path": "/etc/passwd"}, "must be a file in the suite's folder"),
+        ({"path": ""}, "must be a file in the suite's folder"),
+        ({"path": "."}, "must be a file in the suite's folder"),
+        ({"path": "x.txt", "of": "all"}, "Invalid enum value 'all'"),
+        ({}, "missing required field `path`"),
+        ({"path": "x.txt", "shelf": {}}, "Expected `Shelf`, got `object`"),
+    ],
+)
+def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim({"type": "snapshot", **fields})
+    assert said in str(wrong.value)
+
+
+def test_a_link_cannot_lead_out_of_the_folder(bench, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (bench.folder / "out").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match="must be a file in the suite's folder"):
+        bench.claim({"type": "snapshot", "path": "out/x.txt"})
+
+
+def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
+    bench.update_snapshots = True
+    claim = bench.claim({"type": "snapshot", "path": "out/x.txt"})
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (bench.folder / "out").symlink_to(elsewhere)
+    bench.claim = lambda written: claim
+    assert bench.judge({}, evidence_of("x")).status == "error"
+    assert os.listdir(elsewhere) == []
+
+
+def test_many_writers_of_one_file_leave_it_whole(bench):
+    bench.update_snapshots = True
+    texts = [letter * 50_000 for letter in "abcdefgh"]
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda text: bench.judge(SNAP, evidence_of(text)), texts))
+    assert all(verdict.passed for verdict in verdicts)
+    assert (bench.folder / "snaps/hello.txt").read_text()[:-1] in texts
+
+
+def test_labels(bench):
+    assert bench.label("snapshot", path="a.txt") == 'snapshot "a.txt"'
+    assert bench.label("snapshot", path="a.json", of="tool_calls") == 'snapshot of tool calls "a.json"'

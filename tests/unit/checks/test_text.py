@@ -1,0 +1,113 @@
+"""contains, not_contains, regex."""
+
+import time
+
+import pytest
+
+from viva.model.message import Reply, ToolCall
+from viva.testing.evidence import evidence_of
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "status"),
+    [
+        ({"type": "contains", "value": "type of expense"}, "What type of expense?", "passed"),
+        ({"type": "contains", "value": "Type"}, "What type of expense?", "failed"),
+        ({"type": "contains", "value": "Type", "ignore_case": True}, "What type of expense?", "passed"),
+        ({"type": "contains", "value": "STRASSE", "ignore_case": True}, "Die Straße", "passed"),
+        ({"type": "contains", "value": "x"}, "", "failed"),
+        ({"type": "contains", "value": "a+b"}, "aab", "failed"),
+        ({"type": "not_contains", "value": "sorry"}, "Done.", "passed"),
+        ({"type": "not_contains", "value": "sorry"}, "I am sorry.", "failed"),
+        ({"type": "not_contains", "value": "sorry"}, "I am SORRY.", "passed"),
+        ({"type": "not_contains", "value": "sorry", "ignore_case": True}, "I am SORRY.", "failed"),
+        ({"type": "regex", "pattern": r"order-\d+"}, "see order-15.", "passed"),
+        ({"type": "regex", "pattern": r"^order"}, "see order-15.", "failed"),
+        ({"type": "regex", "pattern": r"(?i)ORDER"}, "see order-15.", "passed"),
+        ({"type": "regex", "pattern": r"ORDER"}, "see order-15.", "failed"),
+        ({"type": "contains", "value": "sorry", "negate": True}, "Done.", "passed"),
+        ({"type": "contains", "value": "sorry", "negate": True}, "sorry", "failed"),
+    ],
+)
+def test_text_checks_look_at_the_text(bench, written, text, status):  # N25
+    assert bench.judge(written, evidence_of(text)).status == status
+
+
+def test_text_is_the_data_where_there_is_no_content(bench):  # N24
+    evidence = evidence_of(Reply(data={"status": "ok", "n": 1}))
+    assert bench.judge({"type": "contains", "value": '{"status":"ok","n":1}'}, evidence).passed
+
+
+def test_text_of_a_checkpoint_holds_the_tool_results(bench):  # N14
+    reply = Reply("Done", tool_calls=(ToolCall("create", result={"id": "EXP-1"}), ToolCall("log", result="written")))
+    written = {"type": "contains", "value": '"EXP-1"}\nwritten'}
+    assert bench.judge(written, evidence_of(reply, on="reply_and_tools")).passed
+    assert bench.judge(written, evidence_of(reply)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "reason"),
+    [
+        ({"type": "contains", "value": "x y"}, "abc", '"x y" is not in "abc"'),
+        ({"type": "contains", "value": "x"}, "", '"x" is not there: the text is empty'),
+        ({"type": "contains", "value": "ABC"}, "abc", '"ABC" is there only in another case (see ignore_case): "abc"'),
+        ({"type": "not_contains", "value": "b"}, "abc", '"b" must not be there, but is: "abc"'),
+        ({"type": "regex", "pattern": r"\d"}, "a\nb", r'"\d" matches nothing in "a\nb"'),
+    ],
+)
+def test_a_failure_says_what_was_expected_and_what_was_there(bench, written, text, reason):
+    verdict = bench.judge(written, evidence_of(text))
+    assert verdict.reason == reason
+    assert verdict.expected == written.get("value", written.get("pattern"))
+    assert verdict.actual == text
+
+
+def test_a_long_text_is_shortened_in_the_reason(bench):
+    verdict = bench.judge({"type": "contains", "value": "x"}, evidence_of("a" * 100_000))
+    assert len(verdict.reason) < 200
+    assert len(verdict.actual) <= 4000
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"type": "contains", "value": 5}, "Expected `str`, got `int` - at `$.value`"),
+        ({"type": "contains"}, "missing required field `value`"),
+        ({"type": "contains", "value": ""}, "value is empty"),
+        ({"type": "not_contains", "value": ["a"]}, "Expected `str`, got `array`"),
+        ({"type": "not_contains", "value": ""}, "value is empty"),
+        ({"type": "regex", "pattern": "("}, "'(' is no regular expression: missing )"),
+        ({"type": "regex", "pattern": "a", "ignore_case": True}, "unknown field `ignore_case`"),
+    ],
+)
+def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim(written)
+    assert said in str(wrong.value)
+
+
+def test_a_pattern_that_would_run_for_ever_is_an_error(bench):  # N27
+    began = time.perf_counter()
+    for negate in (False, True):
+        written = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
+        verdict = bench.judge(written, evidence_of("a" * 80 + "b"))
+        assert verdict.status == "error"
+        assert "(a|aa)+$" in verdict.reason
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"type_": "contains", "value": "type of expense"}, 'contains "type of expense"'),
+        ({"type_": "contains", "value": "x", "ignore_case": True}, 'contains "x" (any case)'),
+        ({"type_": "not_contains", "value": "a\nb"}, r'not_contains "a\nb"'),
+        ({"type_": "regex", "pattern": r"order-\d+"}, r'regex "order-\d+"'),
+    ],
+)
+def test_labels(bench, fields, label):
+    assert bench.label(**fields) == label
+
+
+def test_a_label_is_cut_off(bench):
+    assert len(bench.label("contains", value="x" * 500)) == 80

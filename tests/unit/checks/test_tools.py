@@ -1,0 +1,267 @@
+"""tool_called, tool_not_called, tool_sequence, tool_result."""
+
+import pytest
+
+from viva.checks.tools import is_named
+from viva.model.message import Reply, ToolCall
+from viva.testing.evidence import evidence_of
+
+
+@pytest.mark.parametrize(
+    ("called", "name", "meant"),
+    [
+        ("create", "create", True),
+        ("expense.create", "create", True),
+        ("mcp__expense__create", "create", True),
+        ("mcp__expense__create", "expense__create", True),
+        ("srv:create", "create", True),
+        ("srv/create", "create", True),
+        ("recreate", "create", False),
+        ("re_create", "create", False),
+        ("re-create", "create", False),
+        ("create_expense", "create", False),
+        ("create.expense", "create", False),
+        ("Create", "create", False),
+        ("__create", "create", False),
+        (".create", "create", False),
+        ("create", "expense.create", False),
+    ],
+)
+def test_a_name_is_exact_or_stands_after_a_namespace(called, name, meant):  # N25
+    assert is_named(called, name) is meant
+
+
+def calls(*made: ToolCall | str) -> Reply:
+    return Reply("ok", tool_calls=tuple(ToolCall(call) if isinstance(call, str) else call for call in made))
+
+
+EXPENSE = ToolCall("create_expense", {"amount": 3500, "type": "travel", "to": {"city": "Beijing"}, "tags": [{"k": 1, "v": 2}]})
+AS_TEXT = ToolCall("create_expense", '{"amount": 3500}')
+FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "status"),
+    [
+        ({"name": "create_expense"}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense"}, calls("mcp__x__create_expense"), "passed"),
+        ({"name": "create"}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense"}, calls(), "failed"),
+        ({"name": ["a", "b"]}, calls("b"), "passed"),
+        ({"name": ["a", "b"]}, calls("c"), "failed"),
+        ({"name": "create_expense", "arguments": {"amount": 3500}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"amount": 3500.0}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"amount": "3500"}}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense", "arguments": {"to": {"city": "Beijing"}}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"to": {"zip": 1}}}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense", "arguments": {"tags": [{"k": 1}]}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"tags": []}}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense", "arguments": {"type": {"matches": "^tra"}}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"type": {"matches": "^vel"}}}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense", "arguments": {"amount": {"matches": "^35"}}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"note": {"matches": ".*"}}}, calls(EXPENSE), "failed"),
+        ({"name": "t", "arguments": {"x": {"matches": "null"}}}, calls(ToolCall("t", {"x": None})), "failed"),
+        ({"name": "create_expense", "arguments": {"amount": 3500}}, calls(AS_TEXT), "passed"),
+        ({"name": "t", "arguments": {"a": 1}}, calls(ToolCall("t", "not json")), "failed"),
+        ({"name": "t", "arguments": {}}, calls(ToolCall("t")), "passed"),
+        ({"name": "t", "arguments": {"a": 1}}, calls(ToolCall("t")), "failed"),
+        ({"name": "t", "arguments": {"a": 1, "b": 2}}, calls(ToolCall("t", {"a": 1}), ToolCall("t", {"b": 2})), "failed"),
+        ({"name": "t", "times": 2}, calls("t", "t"), "passed"),
+        ({"name": "t", "times": 2}, calls("t", "t", "t"), "failed"),
+        ({"name": "t", "times": 0}, calls("x"), "passed"),
+        ({"name": "t", "times": 0}, calls("t"), "failed"),
+        ({"name": "t", "times": {"min": 2}}, calls("t", "t", "t"), "passed"),
+        ({"name": "t", "times": {"min": 2}}, calls("t"), "failed"),
+        ({"name": "t", "times": {"max": 1}}, calls(), "passed"),
+        ({"name": "t", "times": {"max": 1}}, calls("t", "t"), "failed"),
+        ({"name": "t", "times": {"min": 1, "max": 2}}, calls("t", "t"), "passed"),
+        ({"name": "t", "times": 1, "arguments": {"a": 1}}, calls(ToolCall("t", {"a": 1}), ToolCall("t", {"a": 2})), "passed"),
+        ({"name": "create_expense"}, calls(FAILED), "passed"),
+        ({"name": "create_expense", "status": "any"}, calls(FAILED), "passed"),
+        ({"name": "create_expense", "status": "ok"}, calls(FAILED), "failed"),
+        ({"name": "create_expense", "status": "ok"}, calls(FAILED, EXPENSE), "passed"),
+        ({"name": "create_expense", "status": "error"}, calls(FAILED), "passed"),
+        ({"name": "create_expense", "status": "error"}, calls(EXPENSE), "failed"),
+    ],
+)
+def test_tool_called(bench, fields, reply, status):  # N25
+    assert bench.judge({"type": "tool_called", **fields}, evidence_of(reply)).status == status
+
+
+def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N12
+    written = {"type": "tool_called", "name": "t"}
+    assert bench.judge(written, evidence_of(calls("t"), calls())).status == "failed"
+    assert bench.judge(written, evidence_of(calls("t"), calls(), over="case")).passed
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "reason"),
+    [
+        ({"name": "t"}, calls(), '"t" was not called; no tool was called'),
+        ({"name": ["t", "u"]}, calls("a", "b"), '"t" or "u" was not called; called: a, b'),
+        (
+            {"name": "create_expense", "arguments": {"amount": 5}},
+            calls(EXPENSE),
+            '"create_expense" was called, but its arguments differ: $.amount: expected 5, was 3500',
+        ),
+        (
+            {"name": "create_expense", "arguments": {"to": {"zip": 5}}},
+            calls(EXPENSE),
+            '"create_expense" was called, but its arguments differ: $.to.zip is missing',
+        ),
+        ({"name": "t", "status": "ok"}, calls(ToolCall("t", error="denied")), '"t" was called, but it failed: "denied"'),
+        ({"name": "t", "times": 2}, calls("t"), '"t" was called 1 times, not 2 times; called: t'),
+        ({"name": "t", "times": {"min": 2}}, calls("t"), '"t" was called 1 times, not at least 2 times; called: t'),
+    ],
+)
+def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):
+    assert bench.judge({"type": "tool_called", **fields}, evidence_of(reply)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "missing required field `name`"),
+        ({"name": ""}, "name is empty"),
+        ({"name": []}, "name is empty"),
+        ({"name": ["a", ""]}, "name is empty"),
+        ({"name": 5}, "got `int`"),
+        ({"name": "t", "arguments": "x"}, "got `str`"),
+        ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is no regular expression"),
+        ({"name": "t", "times": -1}, "less than 0 times"),
+        ({"name": "t", "times": {"min": 3, "max": 1}}, "no number is 3 to 1 times"),
+        ({"name": "t", "times": {"atleast": 3}}, "unknown field `atleast`"),
+        ({"name": "t", "times": True}, "got `bool`"),
+        ({"name": "t", "status": "failed"}, "Invalid enum value 'failed'"),
+    ],
+)
+def test_tool_called_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
+    with pytest.raises(ValueError) as wrong:
+        bench.claim({"type": "tool_called", **fields})
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "status"),
+    [
+        ({"name": "delete"}, calls("create"), "passed"),
+        ({"name": "delete"}, calls("db.delete"), "failed"),
+        ({"name": ["delete", "drop"]}, calls("drop"), "failed"),
+        ({"name": "create_expense", "arguments": {"amount": 9}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"amount": 3500}}, calls(EXPENSE), "failed"),
+        ({"name": "create_expense", "status": "ok"}, calls(FAILED), "passed"),
+    ],
+)
+def test_tool_not_called(bench, fields, reply, status):  # N25
+    assert bench.judge({"type": "tool_not_called", **fields}, evidence_of(reply)).status == status
+
+
+def test_tool_not_called_shows_the_call(bench):
+    verdict = bench.judge({"type": "tool_not_called", "name": "delete"}, evidence_of(calls(ToolCall("db.delete", {"id": 1}))))
+    assert verdict.reason == '"db.delete" must not be called, but was, with {"id":1}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "made", "status"),
+    [
+        ({"names": ["a", "b"]}, ["a", "x", "b"], "passed"),
+        ({"names": ["a", "b"]}, ["b", "a"], "failed"),
+        ({"names": ["a", "a"]}, ["a"], "failed"),
+        ({"names": ["a", "a"]}, ["a", "a"], "passed"),
+        ({"names": ["a", "b"]}, ["s__a", "s__b"], "passed"),
+        ({"names": ["a"]}, [], "failed"),
+        ({"names": ["a", "b"], "exact": True}, ["a", "b"], "passed"),
+        ({"names": ["a", "b"], "exact": True}, ["a", "x", "b"], "failed"),
+        ({"names": ["a", "b"], "exact": True}, ["a"], "failed"),
+    ],
+)
+def test_tool_sequence(bench, fields, made, status):  # N25
+    assert bench.judge({"type": "tool_sequence", **fields}, evidence_of(calls(*made))).status == status
+
+
+def test_a_final_tool_sequence_goes_over_turns(bench):  # N12
+    written = {"type": "tool_sequence", "names": ["a", "b"]}
+    assert bench.judge(written, evidence_of(calls("a"), calls("b"), over="case")).passed
+
+
+def test_tool_sequence_names_the_first_tool_that_is_out_of_order(bench):
+    verdict = bench.judge({"type": "tool_sequence", "names": ["a", "b"]}, evidence_of(calls("b", "a")))
+    assert verdict.reason == '"b" was not called after "a"; called: b → a'
+    assert (verdict.expected, verdict.actual) == (["a", "b"], ["b", "a"])
+
+
+@pytest.mark.parametrize("fields", [{"names": []}, {"names": "a"}, {}, {"names": [""]}])
+def test_tool_sequence_misuse(bench, fields):
+    with pytest.raises(ValueError):
+        bench.claim({"type": "tool_sequence", **fields})
+
+
+def returned(*results, error=None):
+    return calls(*(ToolCall("get", result=result, error=error) for result in results))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "status"),
+    [
+        ({}, returned({"a": 1}), "passed"),
+        ({}, returned(None), "passed"),
+        ({}, calls("get"), "failed"),
+        ({}, calls("other"), "failed"),
+        ({}, returned({"a": 1}, error="boom"), "failed"),
+        ({"result": {"a": 1}}, returned({"a": 1, "b": 2}), "passed"),
+        ({"result": {"a": 1}}, returned('{"a": 1, "b": 2}'), "passed"),
+        ({"result": {"a": 2}}, returned({"a": 1}), "failed"),
+        ({"result": {"a": 2}}, returned({"a": 1}, {"a": 2}), "passed"),
+        ({"result": {"a": 1}}, returned({"a": 1}, error="boom"), "failed"),
+        ({"result": {"id": "regex:^EXP-\\d+$"}}, returned({"id": "EXP-12"}), "passed"),
+        ({"result": {"id": "regex:^EXP-\\d+$"}}, returned({"id": "X-12"}), "failed"),
+        ({"result": {"n": "regex:^1"}}, returned({"n": 12}), "passed"),
+        ({"result": "regex:created"}, returned("was created"), "passed"),
+        ({"result": "created"}, returned("was created"), "failed"),
+        ({"result": 5}, returned("5"), "failed"),
+        ({"result": [1, {"a": 1}]}, returned([1, {"a": 1, "b": 2}]), "passed"),
+        ({"result": [1]}, returned([1, 2]), "failed"),
+        ({"result": None}, returned(None), "passed"),
+        ({"result": None}, returned(0), "failed"),
+        ({"result": {"a": 1}}, returned("plain"), "failed"),
+    ],
+)
+def test_tool_result(bench, fields, reply, status):  # N25
+    assert bench.judge({"type": "tool_result", "name": "get", **fields}, evidence_of(reply)).status == status
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "reason"),
+    [
+        ({}, calls("other"), '"get" was not called; called: other'),
+        ({}, returned(1, error="boom"), '"get" was called, but it failed: "boom"'),
+        ({}, calls("get"), '"get" was called, but no result of it is known'),
+        ({"result": {"a": 2}}, returned({"a": 1}), '"get" was called, but $.a: expected 2, was 1'),
+    ],
+)
+def test_tool_result_says_what_was_there_instead(bench, fields, reply, reason):
+    assert bench.judge({"type": "tool_result", "name": "get", **fields}, evidence_of(reply)).reason == reason
+
+
+def test_tool_result_misuse(bench):
+    with pytest.raises(ValueError, match="is no regular expression"):
+        bench.claim({"type": "tool_result", "name": "t", "result": {"a": ["regex:("]}})
+    with pytest.raises(ValueError, match="name is empty"):
+        bench.claim({"type": "tool_result", "name": ""})
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"type_": "tool_called", "name": "create_expense"}, 'tool_called "create_expense"'),
+        ({"type_": "tool_called", "name": ["a", "b"], "times": 2}, 'tool_called "a" or "b" 2 times'),
+        ({"type_": "tool_called", "name": "a", "arguments": {"n": 1}, "status": "ok"}, 'tool_called "a" with {"n":1} (ok)'),
+        ({"type_": "tool_called", "name": "a", "times": {"min": 1, "max": 3}}, 'tool_called "a" 1 to 3 times'),
+        ({"type_": "tool_not_called", "name": "a"}, 'tool_not_called "a"'),
+        ({"type_": "tool_sequence", "names": ["a", "b"], "exact": True}, "tool_sequence a → b (exact)"),
+        ({"type_": "tool_result", "name": "a"}, 'tool_result "a"'),
+        ({"type_": "tool_result", "name": "a", "result": {"n": 1}}, 'tool_result "a" = {"n":1}'),
+    ],
+)
+def test_labels(bench, fields, label):
+    assert bench.label(**fields) == label

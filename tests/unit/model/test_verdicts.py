@@ -1,0 +1,54 @@
+"""What trials add up to."""
+
+import pytest
+
+from viva.model.record import Status
+from viva.model.verdicts import PassRate, case_status, pass_rate, stability
+
+
+@pytest.mark.parametrize(
+    ("trials", "min_pass", "status"),
+    [
+        (["passed"], None, "passed"),
+        (["passed", "failed"], None, "failed"),
+        (["passed", "failed"], 0.5, "passed"),
+        (["passed", "failed", "failed"], 0.5, "failed"),
+        (["passed"] * 7 + ["failed"] * 3, 0.7, "passed"),
+        (["passed", "error"], None, "passed"),
+        (["failed", "error", "error"], None, "failed"),
+        (["error", "error"], 0.0, "error"),
+        (["error", "skipped"], None, "error"),
+        (["skipped", "skipped"], None, "skipped"),
+        (["skipped", "passed"], None, "passed"),
+        ([], None, "error"),
+    ],
+)
+def test_a_case_passes_by_its_judged_trials(
+    trials: list[Status], min_pass: float | None, status: Status
+) -> None:  # N33
+    assert case_status(trials, min_pass) == status
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "name"),
+    [
+        (5, 0, "stable"),
+        (4, 1, "mostly_stable"),
+        (99, 1, "mostly_stable"),
+        (7, 3, "unstable"),
+        (1, 1, "unstable"),
+        (49, 51, "highly_unstable"),
+        (0, 3, "highly_unstable"),
+        (0, 0, None),
+    ],
+)
+def test_the_class_follows_the_pass_rate_and_errors_do_not_count(
+    passed: int, failed: int, name: str | None
+) -> None:  # N33
+    good, bad = list[Status](("passed",)), list[Status](("failed",))
+    assert stability([*good * passed, *bad * failed, "error", "skipped"]) == name
+
+
+def test_without_a_judged_trial_there_is_no_rate() -> None:  # N33
+    assert pass_rate(["error", "skipped"]) == PassRate(0, 0, None)
+    assert pass_rate(["passed", "failed", "failed", "error"]) == PassRate(1, 3, 1 / 3)

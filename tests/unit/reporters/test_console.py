@@ -1,0 +1,467 @@
+"""What a person sees."""
+
+import io
+import re
+from io import StringIO
+
+import pytest
+
+from unit.reporters.samples import (
+    broken,
+    check,
+    console,
+    ended,
+    failed,
+    missing_checkpoints,
+    over,
+    passed_dynamic,
+    passed_static,
+    shown,
+    skipped_awaiting,
+    started,
+    trial,
+    turn,
+)
+from viva.model.case import Key
+from viva.model.event import Event, Note, TrialStarted, TurnEnded, TurnStarted
+from viva.model.record import ToolCallRecord, TrialRecord
+from viva.reporters.visible import columns
+
+SAMPLE = """\
+═══════════════════════════════════════════════════════════════
+  Viva
+═══════════════════════════════════════════════════════════════
+ℹ Agent: assistants.expense
+ℹ Input: ./tests/expense-flow.jsonl (5 test cases)
+
+───────────────────────────────────────────────────────────────
+  Running Tests
+───────────────────────────────────────────────────────────────
+
+► [T001] Expense Reimbursement Flow (3 turns)
+  ├─ Turn 1: "I want to submit an expense" → PASSED (2.1s)
+  │          Agent: "What type of expense would you like to submit?"
+  │          ✓ contains "type of expense"
+  │
+  ├─ Turn 2: "Business travel, $3500" → PASSED (3.2s)
+  │          Agent: [tool: create_expense({amount: 3500, type: "travel"})]
+  │          ✓ tool_called "create_expense"
+  │
+  ├─ Turn 3: "Yes, confirm" → PASSED (1.8s)
+  │          Agent: "Expense submitted. Reference: EXP-2025-001"
+  │          ✓ contains "submitted"
+  │
+  └─ Final Assertions: PASSED
+     ✓ $.expense.status = "submitted"
+
+► [T002] Large Expense Approval
+  ├─ Turn 1: "Submit $100,000 equipment purchase" → PASSED (2.0s)
+  │          Agent: "This requires manager approval. Please provide PO number."
+  │
+  ├─ Turn 2: SKIPPED
+  │          Reason: Agent awaiting input, no next turn defined
+  │          Agent asked: "Please provide PO number"
+  │          Hint: Add more turns, use --interactive, or configure simulator
+  │
+  └─ Result: SKIPPED
+
+► [T003] Dynamic Expense Flow (simulator: workers.test.user-sim)
+  ├─ Turn 1: [Initial] "Help me file an expense" → PASSED (2.1s)
+  ├─ Turn 2: [Simulated] "It's for client dinner, $250" → PASSED (2.8s)
+  ├─ Turn 3: [Simulated] "Yesterday evening" → PASSED (2.2s)
+  ├─ Turn 4: [Simulated] "Confirm" → PASSED (1.9s)
+  │          Goal achieved: Expense submitted
+  │
+  └─ Final Assertions: PASSED
+     ✓ $.expense.status = "submitted"
+
+───────────────────────────────────────────────────────────────
+  Summary
+───────────────────────────────────────────────────────────────
+  Total:   3 tests
+  Passed:  2
+  Failed:  0
+  Errors:  0
+  Skipped: 1
+  Not run: 0
+
+  Total turns: 10
+  Avg turns/test: 3.3
+  Total time: 18.1s
+  Checks: 5/5 passed
+"""
+
+
+def all_kinds() -> list[TrialRecord]:
+    return [passed_static(), skipped_awaiting(), passed_dynamic(), failed(), broken(), missing_checkpoints()]
+
+
+def live_events(record: TrialRecord) -> list[Event]:
+    key, planned = record.key, record.total_turns + len(record.turns_not_run or ())
+    events: list[Event] = [TrialStarted(key, 0, record.name, planned, record.simulator)]
+    for each in record.turns:
+        events += [TurnStarted(key, each.turn, each.input, each.input_source), TurnEnded(key, each)]
+    return [*events, over(record)]
+
+
+def test_the_tree_is_the_specifications_sample() -> None:  # N34
+    records = (passed_static(), skipped_awaiting(), passed_dynamic())
+    assert shown([started(), *map(over, records), ended()], verbose=True) == SAMPLE
+
+
+@pytest.mark.parametrize("record", all_kinds(), ids=lambda record: record.id)
+def test_turns_that_appear_live_end_up_as_the_same_tree(record: TrialRecord) -> None:  # N34
+    assert shown(live_events(record), verbose=True, parallel=1) == shown([over(record)], verbose=True)
+
+
+def test_only_one_case_at_a_time_is_shown_live() -> None:  # N34
+    assert console(StringIO(), verbose=True, parallel=1).live
+    assert not console(StringIO(), verbose=True, parallel=2).live
+    assert not console(StringIO(), parallel=1).live
+    assert not console(StringIO(), verbose=True, quiet=True, parallel=1).live
+
+
+def test_a_turn_is_there_before_its_answer() -> None:  # N34
+    events = live_events(passed_static())
+    assert shown(events[:2], verbose=True, parallel=1).endswith('\n  ├─ Turn 1: "I want to submit an expense"')
+
+
+def test_a_turn_that_was_cut_off_is_not_called_passed() -> None:  # N18
+    key = Key("s", "A")
+    events: list[Event] = [
+        TrialStarted(key, 0, "A"),
+        TurnStarted(key, 1, "Hello", "static"),
+        TurnEnded(key, turn(1, "Hello", ms=30_000)),
+    ]
+    record = trial(
+        "A",
+        "failed",
+        [turn(1, "Hello", ms=30_000, error="timeout after 30s")],
+        error="timeout after 30s",
+        fault="agent",
+    )
+    assert shown([*events, over(record)], verbose=True, parallel=1) == (
+        "► [A]\n"
+        '  ├─ Turn 1: "Hello" → FAILED (30.0s)\n'
+        "  │          Error: timeout after 30s\n"
+        "  │\n"
+        "  └─ Result: FAILED (fault: agent)\n\n"
+    )
+    cancelled = shown([*events, ended(2)], verbose=True, parallel=1)
+    assert '  ├─ Turn 1: "Hello"\n  └─ not finished\n' in cancelled
+    assert "PASSED" not in cancelled
+
+
+def test_a_note_between_a_question_and_its_answer_keeps_lines_apart() -> None:
+    events = live_events(trial("A", turns=[turn(1, "Hello", "Hi", 500)]))
+    text = shown([*events[:2], Note("slow", "warning"), *events[2:]], verbose=True, parallel=1)
+    assert '  ├─ Turn 1: "Hello"\n⚠ slow\n  │          → PASSED (0.5s)\n' in text
+
+
+def test_an_attempt_that_is_run_again_is_closed_first() -> None:
+    first = TrialStarted(Key("s", "A", 1, 1), 0, "A")
+    again = TrialStarted(Key("s", "A", 1, 2), 0, "A")
+    assert shown([first, again], verbose=True, parallel=1) == "► [A]\n  └─ run again, attempt 2\n\n► [A]\n"
+
+
+def test_without_verbose_a_line_a_case_and_why_it_did_not_pass() -> None:  # N34
+    assert (
+        shown(map(over, all_kinds()))
+        == """\
+✓ T001 Expense Reimbursement Flow  3 turns  7.1s
+○ T002 Large Expense Approval  1 turn  2.0s
+    skipped: Agent awaiting input, no next turn defined
+    agent asked: "Please provide PO number"
+    hint: Add more turns, use --interactive, or configure simulator
+    at tests/expense-flow.jsonl:12
+    viva test -i tests/expense-flow.jsonl -k '^T002$' -v
+✓ T003 Dynamic Expense Flow  4 turns  9.0s
+✗ T004 Refund  2 turns  2.4s
+    failed (agent)
+    turn 2: "Refund order 12"
+      ✗ contains "refunded" · must refund
+        the text is not in the reply
+        expected: "refunded"
+        actual:   "I cannot do that."
+      ✗ tool_called "refund"
+        no tool was called
+        agent:    "I cannot do that."
+    at tests/it's refunds.jsonl:7
+    viva test -i 'tests/it'"'"'s refunds.jsonl' -k '^T004$' -v
+! T005  1 turn  30ms
+    error (infra)
+    turn 1: "Hello"
+      ! agent error: connection refused
+    hint: Is the server running?
+    at tests/expense-flow.jsonl:30
+    viva test -i tests/expense-flow.jsonl -k '^T005$' -v
+✗ T006  1 turn  0.5s
+    failed (agent): missing checkpoints: submitted
+    checkpoint submitted
+      ✗ waits for approved; last: no tool was called
+    at tests/d.jsonl
+    viva test -i tests/d.jsonl -k '^T006$' -v
+"""
+    )
+
+
+def test_the_tree_shows_failures_turns_not_run_and_checkpoints() -> None:  # N10 N14
+    assert (
+        shown(map(over, (failed(), broken(), missing_checkpoints())), verbose=True)
+        == """\
+► [T004] Refund (3 turns)
+  ├─ Turn 1: "Hello" → PASSED (0.9s)
+  │          Agent: "Hi, what can I do for you?"
+  │          ✓ contains "Hi"
+  │
+  ├─ Turn 2: "Refund order 12" → FAILED (1.5s)
+  │          Agent: "I cannot do that."
+  │          ✗ contains "refunded" · must refund
+  │            the text is not in the reply
+  │            expected: "refunded"
+  │            actual:   "I cannot do that."
+  │          ✗ tool_called "refund"
+  │            no tool was called
+  │          ✓ not_contains "sorry"
+  │
+  ├─ Turn 3: "Thanks" → NOT RUN
+  └─ Result: FAILED (fault: agent)
+     Source: tests/it's refunds.jsonl:7
+
+► [T005]
+  ├─ Turn 1: "Hello" → ERROR (30ms)
+  │          Error: agent error: connection refused
+  │
+  └─ Result: ERROR (fault: infra)
+     Hint: Is the server running?
+     Source: tests/expense-flow.jsonl:30
+
+► [T006] (simulator: user-sim)
+  ├─ Turn 1: [Initial] "Hi" → PASSED (0.5s)
+  │          Agent: "What type?"
+  │
+  ├─ Checkpoints: 1/3 reached
+  │          ✓ ask_type: Agent asks for the type
+  │            reached at turn 1 by contains "type"
+  │          ✗ submitted
+  │            not reached: waits for approved; last: no tool was called
+  │          ○ thanked
+  │            not reached (optional): never tried
+  │
+  └─ Result: FAILED (fault: agent)
+     Error: missing checkpoints: submitted
+     Source: tests/d.jsonl
+
+"""
+    )
+
+
+def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
+    broke = check("agent judge", None, reason="judge error: no answer", suggestions=["ask again"])
+    record = trial("A", "error", [turn(1, "Hi", "Yo", 100)], final_assertions=[check("a", True), broke], fault="judge")
+    assert (
+        shown([over(record)], verbose=True)
+        == """\
+► [A]
+  ├─ Turn 1: "Hi" → PASSED (0.1s)
+  │          Agent: "Yo"
+  │
+  └─ Final Assertions: ERROR (fault: judge)
+     ✓ a
+     ! agent judge
+       judge error: no answer
+       suggestion: ask again
+
+"""
+    )
+
+
+def test_final_assertions_that_held_do_not_hide_another_result() -> None:
+    record = trial(
+        "A", "failed", [turn(1, "Hi")], final_assertions=[check("a")], error="timeout after 5m", fault="agent"
+    )
+    assert shown([over(record)], verbose=True).endswith(
+        "  ├─ Final Assertions: PASSED\n  │          ✓ a\n  │\n  └─ Result: FAILED (fault: agent)\n     Error: timeout after 5m\n\n"
+    )
+
+
+def test_a_case_with_a_reason_to_skip_says_it_and_no_more() -> None:
+    record = trial("A", "skipped", error="not on Fridays", source="a.jsonl:1")
+    assert shown([over(record)]) == "○ A  0 turns  0ms\n    skipped: not on Fridays\n"
+    assert shown([over(record)], verbose=True) == "► [A]\n  └─ Result: SKIPPED\n     Reason: not on Fridays\n\n"
+
+
+def test_the_awaiting_reason_is_dimmed() -> None:  # N22
+    record = trial(
+        "A", turns=[turn(1, "Hi", "Which?", 100, awaiting_input=True, awaiting_reason="content_is_question")]
+    )
+    assert "  │          \x1b[2mawaiting input: content_is_question\x1b[0m\n" in shown(
+        [over(record)], verbose=True, colour=True
+    )
+
+
+def test_quiet_shows_non_passes_warnings_and_one_line() -> None:  # N34
+    events = [started(), over(passed_static()), Note("hello"), Note("careful", "warning"), over(broken()), ended(1)]
+    assert (
+        shown(events, quiet=True, terminal=True)
+        == """\
+⚠ careful
+! T005  1 turn  30ms
+    error (infra)
+    turn 1: "Hello"
+      ! agent error: connection refused
+    hint: Is the server running?
+    at tests/expense-flow.jsonl:30
+    viva test -i tests/expense-flow.jsonl -k '^T005$' -v
+3 tests: 2 passed, 0 failed, 0 errors, 1 skipped, 0 not run · 10 turns · 18.1s
+"""
+    )
+
+
+def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
+    run = started(reports=["out/a.jsonl", "out/a.xml"], journal=".viva/runs/r1/journal.jsonl")
+    end = ended(
+        1,
+        total=9,
+        not_run=6,
+        unchecked=1,
+        errors=1,
+        faults={"agent": 1, "infra": 1},
+        cost_usd=0.0123,
+        unpriced_calls=3,
+        input_tokens=1200,
+        output_tokens=34,
+        stopped="fail_fast",
+        why="T004 failed",
+    )
+    text = shown([run, end])
+    assert text.endswith("""
+  Total:   9 tests
+  Passed:  2
+  Failed:  0
+  Errors:  1 (1 infra)
+  Skipped: 1 (1 with nothing checked)
+  Not run: 6 of 9
+
+  Total turns: 10
+  Avg turns/test: 3.3
+  Total time: 18.1s
+  Checks: 5/5 passed
+  Tokens: 1,200 in, 34 out
+  Cost: $0.0123 + 3 calls of unknown price
+
+  Report: out/a.jsonl
+  Report: out/a.xml
+  Journal: .viva/runs/r1/journal.jsonl
+
+  Stopped: fail-fast, T004 failed
+""")
+
+
+def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
+    trials = [trial("A", status, [turn(1, "x")], trial=n) for n, status in enumerate(["passed", "failed", "passed"], 1)]
+    end = ended(1, total=1, trials={"passed": 2, "failed": 1})
+    text = shown([started(1, 3), *map(over, trials), end])
+    assert "(1 test case, 3 trials)" in text
+    assert "\n✗ A (trial 2)  1 turn  1.0s\n" in text
+    assert "  Trials: 3 (2 passed, 1 failed)\n" in text
+    assert text.endswith("\n\n  A: 2/3 passed, unstable\n")
+
+
+def test_warnings_of_a_case_are_shown_though_it_passed() -> None:  # N32
+    record = trial("A", turns=[turn(1, "x", ms=100)], warnings=["after hook: KeyError"])
+    assert shown([over(record)]) == "✓ A  1 turn  0.1s\n    ⚠ after hook: KeyError\n"
+    assert shown([over(record)], verbose=True).endswith("  └─ Result: PASSED\n     ⚠ after hook: KeyError\n\n")
+
+
+def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
+    said = "word " * 100
+    wide = trial("W" * 50, "failed", [turn(1, said, said, error=said)], name=said, error=said, hint=said, fault="agent")
+    events = [started(), *map(over, [*all_kinds(), wide]), ended()]
+    for text in (shown(events, width=60), shown(events, width=60, verbose=True)):
+        long = [line for line in text.splitlines() if columns(line) > 60]
+        assert [line for line in long if "viva test -i" not in line] == []
+
+
+def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same() -> None:
+    events = [started(), *map(over, all_kinds()), ended()]
+    for verbose in (False, True):
+        plain, painted = (shown(events, verbose=verbose, colour=colour) for colour in (False, True))
+        assert "\x1b" not in plain
+        assert re.sub(r"\x1b\[\d+m", "", painted) == plain
+        assert "\x1b[32m✓\x1b[0m" in painted
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_an_agent_said_cannot_touch_the_terminal(verbose: bool) -> None:
+    evil = "\x1b[2J\x1b]0;pwned\x07 \u202egnp.exe\r\nover \x9b31m"
+    checks = [check(evil, False, reason=evil, expected=evil, actual=evil, message=evil)]
+    record = trial(
+        evil, "failed", [turn(1, evil, evil, assertions=checks, error=evil)], name=evil, error=evil, hint=evil
+    )
+    record.fault, record.source, record.simulator, record.warnings = "agent", evil, evil, [evil]
+    text = shown([over(record), Note(evil)], verbose=verbose)
+    assert not set("\x1b\x07\r\x9b\u202e") & set(text)
+    assert "␛[2J" in text
+
+
+def test_a_reply_of_five_megabytes_takes_three_lines() -> None:
+    huge = "lorem ipsum " * 430_000
+    call = ToolCallRecord("lookup", {"x": huge}, error=huge)
+    record = trial("A", turns=[turn(1, huge, huge), turn(2, "x", data={"x": huge}), turn(3, "x", tool_calls=[call])])
+    text = shown([over(record)], verbose=True)
+    assert len(text) < 2000
+    assert text.count("lorem") > 10
+    assert '…"\n' in text
+
+
+def test_progress_is_drawn_at_most_ten_times_a_second_and_gone_at_the_end() -> None:
+    now = [0.0]
+    stream = StringIO()
+    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink.receive((started(100),))
+    draws: list[float] = []
+    for index in range(100):
+        now[0] += 0.01
+        before = stream.getvalue().count("/100 ")
+        sink.receive((over(trial(f"T{index}", turns=[turn(1, "x")])),))
+        draws += [now[0]] * (stream.getvalue().count("/100 ") - before)
+    assert 5 <= len(draws) <= 10
+    assert "\r\x1b[K1/100 · 1 ✓ · 100.0/s · ETA 1.0s" in stream.getvalue()
+    sink.receive((ended(),))
+    screen = re.sub(r"[^\n]*\r\x1b\[K", "", stream.getvalue())
+    assert "ETA" not in screen
+    assert screen.count("\n✓ T") == 100
+
+
+def test_progress_comes_back_at_once_after_single_cases() -> None:
+    now = [0.0]
+    stream = StringIO()
+    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink.receive((started(100),))
+    for index in range(12):
+        now[0] += 0.5
+        sink.receive((over(failed() if index == 3 else trial(f"T{index}")),))
+    assert stream.getvalue().endswith("\r\x1b[K12/100 · 11 ✓ 1 ✗ · 2.0/s · ETA 44.0s")
+
+
+def test_ten_thousand_passing_cases_are_ten_thousand_lines() -> None:
+    text = shown(over(trial(f"T{index}", turns=[turn(1, "x")])) for index in range(10_000))
+    lines = text.splitlines()
+    assert len(lines) == 10_000
+    assert lines[1234] == "✓ T1234  1 turn  1.0s"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_a_terminal_without_unicode_gets_ascii_marks(encoding: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    sink = console(stream, verbose=True)
+    record = failed()
+    record.turns[0].output = "👍 Größe"
+    sink.receive((started(), over(record), ended()))
+    text = raw.getvalue().decode(encoding)
+    assert '  |- Turn 2: "Refund order 12" > FAILED (1.5s)\n' in text
+    assert '  |          x contains "refunded" - must refund\n' in text
+    assert "  `- Result: FAILED (fault: agent)\n" in text
+    assert "\\U0001f44d Gr" in text

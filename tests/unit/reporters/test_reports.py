@@ -1,0 +1,390 @@
+"""Reports that are files: what they hold, in which order, and that they are whole or not there."""
+
+import json
+import random
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from unit.reporters.samples import (
+    broken,
+    check,
+    ended,
+    failed,
+    journal_of,
+    over,
+    passed_dynamic,
+    passed_static,
+    skipped_awaiting,
+    started,
+    trial,
+    turn,
+)
+from viva import catalog
+from viva.errors import RunStopped
+from viva.model import codec
+from viva.model.event import Event, Note, RunEnded
+from viva.model.message import Usage
+from viva.model.record import ToolCallRecord, TrialRecord
+from viva.record.journal import Journal
+from viva.reporters.events import EventLines
+from viva.reporters.json import JsonReport
+from viva.reporters.jsonl import JsonlReport
+from viva.reporters.junit import JunitReport
+from viva.reporters.markdown import MarkdownReport, as_text
+from viva.reporters.report import Report
+from viva.reporters.visible import one_line
+
+SUFFIXES = {".jsonl": JsonlReport, ".json": JsonReport, ".xml": JunitReport, ".md": MarkdownReport}
+
+
+@contextmanager
+def journal_in(folder: Path, records: Iterable[TrialRecord]) -> Generator[Journal]:
+    journal = journal_of(folder, records)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def written(
+    report: type[Report], folder: Path, records: Iterable[TrialRecord], end: RunEnded | None = None, **options: Any
+) -> str:
+    """The text of a report of these records."""
+    with journal_in(folder, records) as journal:
+        report(folder / "report", journal).receive((started(**options), end or ended()))
+    return (folder / "report").read_text()
+
+
+def runs(case: str, *statuses: str, **fields: Any) -> list[TrialRecord]:
+    turns = [turn(1, "x", "y", assertions=[check('contains "z"', False, reason="it is not there")])]
+    return [trial(case, status, turns, trial=number, **fields) for number, status in enumerate(statuses, 1)]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_report_is_found_by_its_extension(suffix: str) -> None:  # N34
+    assert catalog.find("reporter", suffix) is SUFFIXES[suffix]
+
+
+@pytest.mark.parametrize("report", SUFFIXES.values())
+def test_a_report_replaces_an_older_one_and_leaves_nothing_else(report: type[Report], tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("old")
+    assert written(report, tmp_path, [passed_static()]) != "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "report"]
+
+
+def test_a_report_that_breaks_keeps_the_older_one(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("old")
+    journal = journal_of(tmp_path, [passed_static()])
+    journal.close()
+    with pytest.raises(RunStopped, match="report"):
+        JsonlReport(tmp_path / "report", journal).receive((ended(),))
+    assert (tmp_path / "report").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "report"]
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with journal_in(tmp_path, []) as journal, pytest.raises(RunStopped, match=r"gone/a\.jsonl: No such file"):
+        JsonlReport(tmp_path / "gone" / "a.jsonl", journal).receive((ended(),))
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "report").symlink_to("real")
+    written(JsonlReport, tmp_path, [passed_static()])
+    assert (tmp_path / "report").is_symlink()
+    assert json.loads((tmp_path / "real").read_text())["id"] == "T001"
+
+
+@pytest.mark.parametrize("report", SUFFIXES.values())
+def test_nothing_is_written_before_the_run_has_ended(report: type[Report], tmp_path: Path) -> None:
+    with journal_in(tmp_path, [passed_static()]) as journal:
+        report(tmp_path / "report", journal).receive((started(), over(passed_static())))
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("report", SUFFIXES.values())
+def test_a_run_without_outcomes_has_a_report_too(report: type[Report], tmp_path: Path) -> None:
+    text = written(report, tmp_path, [])
+    if report is JunitReport:
+        assert ET.fromstring(text).get("tests") == "0"
+    elif report is JsonReport:
+        assert json.loads(text)["cases"] == []
+
+
+def test_jsonl_has_ten_thousand_records_in_input_order_byte_for_byte(tmp_path: Path) -> None:  # N19 N34
+    records = [trial(f"T{index}", turns=[turn(1, "Grüße")]) for index in range(10_000)]
+    order = list(range(10_000))
+    random.Random(7).shuffle(order)
+    journal = Journal(tmp_path / "journal.jsonl")
+    for index in order:
+        journal.append(over(records[index], index))
+    JsonlReport(tmp_path / "report", journal).receive((ended(),))
+    journal.close()
+    assert (tmp_path / "report").read_bytes().splitlines() == [codec.encode(record) for record in records]
+
+
+def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path) -> None:  # N33
+    records = [passed_static(), *runs("A", "passed", "failed", "error", "passed"), *runs("B", "error", fault="infra")]
+    whole = json.loads(written(JsonReport, tmp_path, records, ended(1, stopped="budget", why="$5 spent"), seed=1))
+    assert whole["run"] == {
+        "run": "r1",
+        "at": "2026-01-02T03:04:05Z",
+        "viva": "0.1.0",
+        "agent": "assistants.expense",
+        "inputs": ["./tests/expense-flow.jsonl"],
+        "cases": 5,
+        "trials": 5,
+        "parallel": 4,
+        "settings": {"seed": 1},
+        "ended": "2026-01-02T03:05:05Z",
+        "exit_code": 1,
+        "stopped": "budget",
+        "why": "$5 spent",
+    }
+    assert whole["summary"]["passed"] == 2
+    assert [{**case, "trials": len(case["trials"])} for case in whole["cases"]] == [
+        {
+            "id": "T001",
+            "name": "Expense Reimbursement Flow",
+            "suite": "expense",
+            "status": "passed",
+            "pass_rate": {"passed": 1, "judged": 1, "rate": 1.0},
+            "class": "stable",
+            "trials": 1,
+        },
+        {
+            "id": "A",
+            "name": "A",
+            "suite": "expense",
+            "status": "failed",
+            "pass_rate": {"passed": 2, "judged": 3, "rate": 2 / 3},
+            "class": "unstable",
+            "trials": 4,
+        },
+        {
+            "id": "B",
+            "name": "B",
+            "suite": "expense",
+            "status": "error",
+            "pass_rate": {"passed": 0, "judged": 0, "rate": None},
+            "class": None,
+            "trials": 1,
+        },
+    ]
+    assert codec.convert(whole["cases"][0]["trials"][0], TrialRecord) == passed_static()
+
+
+def test_json_follows_the_runs_min_pass(tmp_path: Path) -> None:  # N33
+    text = written(JsonReport, tmp_path, runs("A", "passed", "failed"), min_pass=0.5)
+    assert json.loads(text)["cases"][0]["status"] == "passed"
+
+
+def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> None:
+    records = [passed_static(), skipped_awaiting(), failed(), broken()]
+    records.append(trial("X", turns=[turn(1, "x")], suite="alone", tags=("a", "b"), usage=Usage(2, 10, 5, None)))
+    root = ET.fromstring(written(JunitReport, tmp_path, records))
+    counts = ("name", "tests", "failures", "errors", "skipped", "time")
+    assert [root.get(key) for key in counts] == ["viva", "5", "1", "1", "1", "12.530"]
+    assert [[suite.get(key) for key in counts] for suite in root] == [
+        ["expense", "4", "1", "1", "1", "11.530"],
+        ["alone", "1", "0", "0", "0", "1.000"],
+    ]
+    places = [
+        (case.get("name"), case.get("classname"), case.get("file"), case.get("line")) for case in root.iter("testcase")
+    ]
+    assert places == [
+        ("T001 Expense Reimbursement Flow", "expense", None, None),
+        ("T002 Large Expense Approval", "expense", "tests/expense-flow.jsonl", "12"),
+        ("T004 Refund", "expense", "tests/it's refunds.jsonl", "7"),
+        ("T005", "expense", "tests/expense-flow.jsonl", "30"),
+        ("X", "alone", None, None),
+    ]
+    values = [(each.get("name"), each.get("value")) for each in root.iter("property")]
+    assert values == [("tag", "a"), ("tag", "b"), ("tokens", "15"), ("cost_usd", "unknown")]
+
+
+def test_junit_says_why_and_what_was_said(tmp_path: Path) -> None:
+    root = ET.fromstring(written(JunitReport, tmp_path, [failed(), broken(), skipped_awaiting()]))
+    failure, error, skipped = (root.find(f".//{tag}") for tag in ("failure", "error", "skipped"))
+    assert failure is not None
+    assert error is not None
+    assert skipped is not None
+    assert failure.attrib == {
+        "message": 'turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)',
+        "type": "agent",
+    }
+    assert (
+        failure.text
+        == """\
+failed (agent)
+✗ turn 2: contains "refunded" · must refund
+    user:     "Refund order 12"
+    reason:   the text is not in the reply
+    expected: "refunded"
+    actual:   "I cannot do that."
+✗ turn 2: tool_called "refund"
+    user:     "Refund order 12"
+    reason:   no tool was called
+at tests/it's refunds.jsonl:7
+viva test -i 'tests/it'"'"'s refunds.jsonl' -k '^T004$' -v"""
+    )
+    assert error.attrib == {"message": "turn 1: agent error: connection refused", "type": "infra"}
+    assert skipped.get("message") == "Agent awaiting input, no next turn defined"
+    assert (
+        root.findtext(".//system-out")
+        == """\
+failed
+Turn 1 (passed, 0.9s)
+  user: Hello
+  agent: Hi, what can I do for you?
+Turn 2 (failed, 1.5s)
+  user: Refund order 12
+  agent: I cannot do that."""
+    )
+
+
+def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None:  # N33
+    root = ET.fromstring(written(JunitReport, tmp_path, runs("A", "passed", "failed", "failed")))
+    (case,) = root.iter("testcase")
+    (failure,) = root.iter("failure")
+    assert case.get("time") == "3.000"
+    assert "Trial 2: failed\n" in (failure.text or "")
+    assert "Trial 3: failed\n" in (failure.text or "")
+    assert "Trial 1: passed\n" in (root.findtext(".//system-out") or "")
+
+
+@given(st.text(), st.text(), st.sampled_from(["passed", "failed", "skipped", "error"]))
+@settings(max_examples=60)
+def test_junit_is_well_formed_whatever_was_said(said: str, name: str, status: str) -> None:
+    call = ToolCallRecord(said, {said: said}, error=said)
+    checks = [check("x" + said, False, message=said, reason=said, expected=said, actual=[said])]
+    turns = [turn(1, said, said, assertions=checks, error=said, tool_calls=[call])]
+    record = trial("i" + name, status, turns, name=name, suite=said, source=said, tags=(said,), warnings=[said])
+    record.error, record.hint, record.fault = said, said, "agent"
+    with TemporaryDirectory() as folder:
+        root = ET.fromstring(written(JunitReport, Path(folder), [record]))
+    assert len(list(root.iter("testcase"))) == 1
+
+
+def test_junit_cuts_a_reply_of_five_megabytes_and_says_so(tmp_path: Path) -> None:
+    text = written(JunitReport, tmp_path, [trial("A", turns=[turn(1, "x", "y" * 5_000_000)])])
+    assert len(text) < 30_000
+    assert "y… (4,980,000 more characters)" in text
+
+
+class Rendered(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        self._open.append(tag)
+        self.text.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.remove(tag)
+
+    def handle_data(self, data: str) -> None:
+        for tag in self._open:
+            self.text[tag][-1] += data
+
+
+def rendered(markdown: str) -> Rendered:
+    return Rendered(MarkdownIt("commonmark").enable("table").render(markdown))
+
+
+def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
+    records = [passed_static(), skipped_awaiting(), failed(), broken(), *runs("A", "passed", "failed", fault="agent")]
+    end = ended(
+        1, total=5, failed=2, errors=1, cost_usd=0.5, trials={"passed": 2, "failed": 2, "error": 1, "skipped": 1}
+    )
+    page = rendered(written(MarkdownReport, tmp_path, records, end))
+    assert page.text["h2"] == ["❌ Viva: 5 tests: 2 passed, 2 failed, 1 error, 1 skipped, 0 not run"]
+    assert page.text["p"] == [
+        "5/5 checks passed · 10 turns (3.3 a test) · 18.1s · cost: $0.5000 · trials: 6 (2 passed, 2 failed, 1 error, 1 skipped)"
+    ]
+    assert page.text["td"] == [
+        *("5", "2", "2", "1", "1", "0"),
+        *("T002 Large Expense Approval", "⏭️ skipped", "Agent awaiting input, no next turn defined"),
+        "T004 Refund",
+        "❌ failed (agent)",
+        'turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)',
+        *("T005", "⚠️ error (infra)", "turn 1: agent error: connection refused"),
+        *("A", "❌ failed (agent), 1/2 passed, unstable", 'turn 1: contains "z": it is not there'),
+    ]
+    assert page.text["summary"] == ["T004 Refund: failed", "T005: error", "A: failed"]
+    assert "\n  user: Refund order 12\n  agent: I cannot do that.\n" in page.text["pre"][0]
+
+
+EVIL = "<script>alert(1)</script> ![x](http://evil/x.png) [y](javascript:z) `a` | **b** </pre></details> @admin www.evil.com"
+
+
+def test_markup_that_an_agent_said_is_text_in_markdown(tmp_path: Path) -> None:
+    checks = [check(EVIL, False, reason=EVIL, expected=EVIL, actual=EVIL)]
+    turns = [turn(1, f"{EVIL}\n\n# {EVIL}\n\n![x](http://evil/x.png)", EVIL, assertions=checks)]
+    text = written(
+        MarkdownReport, tmp_path, [trial(EVIL, "failed", turns, name=EVIL, fault="agent", source=EVIL)], ended(1)
+    )
+    page = rendered(text)
+    assert {"script", "img", "a", "strong", "h1"} & set(page.tags) == set()
+    assert page.tags.count("pre") == page.tags.count("details") == 1
+    assert EVIL in page.text["code"][0]
+    assert EVIL in page.text["pre"][0]
+    assert "@admin" not in text.split("<pre>")[0]
+
+
+@given(st.text())
+def test_any_text_in_a_cell_renders_as_itself(said: str) -> None:
+    line = one_line(said, 100)
+    page = rendered(f"| a | b |\n| --- | --- |\n| <code>{as_text(line)}</code> | end |\n")
+    assert page.text["code"] == [line]
+    assert page.text["td"][1] == "end"
+
+
+def test_markdown_fits_into_a_comment_and_counts_what_does_not(tmp_path: Path) -> None:
+    turns = [turn(1, "x" * 5000, "y" * 5000, assertions=[check("a", False, reason="z" * 500)])]
+    text = written(
+        MarkdownReport, tmp_path, [trial(f"T{n}", "failed", turns, fault="agent") for n in range(300)], ended(1)
+    )
+    assert len(text) < 65_536
+    rows, folded = text.count("❌ failed"), text.count("<details>")
+    assert rows > 40
+    assert folded > 5
+    assert f"\n{300 - rows:,} more are not listed here.\n" in text
+    assert f"\n{300 - folded:,} more transcripts did not fit here.\n" in text
+
+
+def test_events_are_one_line_of_json_each_in_utf_8() -> None:
+    raw = BytesIO()
+    sink = EventLines(TextIOWrapper(raw, encoding="latin-1"))
+    events: list[Event] = [started(), Note("東京\nx"), over(passed_dynamic()), ended()]
+    sink.receive(events[:2])
+    sink.receive(events[2:])
+    lines = raw.getvalue().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["run_started", "note", "trial_ended", "run_ended"]
+    assert lines == [codec.encode(event) for event in events]
+    assert sink.live
+
+
+def test_events_go_to_a_stream_without_bytes_too() -> None:
+    stream = StringIO()
+    EventLines(stream).receive((Note("東京"),))
+    assert json.loads(stream.getvalue()) == {"event": "note", "text": "東京"}

@@ -1,0 +1,91 @@
+"""Why a trial did not pass, read from its record."""
+
+import pytest
+
+from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
+from viva.reporters.figures import cost, counted, seconds
+from viva.reporters.why import place, turn_status, why
+
+
+def test_each_check_that_did_not_hold_is_a_finding() -> None:
+    found = why(failed())
+    assert [(each.place, each.label, each.expected, each.actual) for each in found.findings] == [
+        ("turn 2", 'contains "refunded"', '"refunded"', '"I cannot do that."'),
+        ("turn 2", 'tool_called "refund"', None, None),
+    ]
+    assert found.verdict == "failed (agent)"
+    assert found.headline == ('turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)')
+
+
+def test_an_error_is_said_once() -> None:
+    found = why(broken())
+    assert [(each.reason, each.broken) for each in found.findings] == [("agent error: connection refused", True)]
+    assert found.error is None
+
+
+def test_a_check_that_could_not_be_evaluated_is_broken_not_failed() -> None:  # N24
+    record = trial(
+        "A", "error", [turn(1, "x", "y", assertions=[check("agent", None, reason="judge is down")])], fault="judge"
+    )
+    assert [each.broken for each in why(record).findings] == [True]
+    assert turn_status(record.turns[0], record) == "error"
+
+
+def test_a_failure_beats_an_error_in_a_turn() -> None:  # N17
+    assert turn_status(turn(1, "x", assertions=[check("a", None), check("b", False)])) == "failed"
+
+
+def test_missing_checkpoints_say_how_close_they_came_and_optional_ones_are_no_reason() -> None:  # N14
+    found = why(missing_checkpoints())
+    assert [(each.place, each.reason) for each in found.findings] == [
+        ("checkpoint submitted", "waits for approved; last: no tool was called")
+    ]
+    assert found.error == "missing checkpoints: submitted"
+
+
+def test_final_assertions_have_their_own_place() -> None:
+    record = trial("A", "failed", [turn(1, "x")], final_assertions=[check("a"), check("b", False)], fault="agent")
+    assert [(each.place, each.label) for each in why(record).findings] == [("final assertions", "b")]
+
+
+def test_reasons_without_assertions_are_not_lost() -> None:
+    found = why(trial("A", "failed", assertion_errors=["line 3: not equal"], fault="agent"))
+    assert [each.reason for each in found.findings] == ["line 3: not equal"]
+
+
+def test_the_unanswered_question_is_the_agents_own_hint_or_its_last_words() -> None:  # N11
+    record = skipped_awaiting()
+    assert why(record).asked == "Please provide PO number"
+    record.turns[0].input_hint = "PO number"
+    assert why(record).asked == "PO number"
+    record.hint = None
+    assert why(record).asked is None
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a/b.jsonl:12", ("a/b.jsonl", 12)),
+        ("a.jsonl", ("a.jsonl", None)),
+        ("C:a.jsonl", ("C:a.jsonl", None)),
+        (None, (None, None)),
+    ],
+)
+def test_a_source_is_a_file_and_maybe_a_line(source: str | None, expected: tuple[str | None, int | None]) -> None:
+    assert place(source) == expected
+
+
+def test_the_command_names_exactly_this_case_and_survives_the_shell() -> None:
+    record = trial("a.b (1)-c", "failed", [turn(1, "x")], source="my tests/a.jsonl:3", fault="agent")
+    assert why(record).command == r"viva test -i 'my tests/a.jsonl' -k '^a\.b \(1\)-c$' -v"
+
+
+def test_times_money_and_counts() -> None:
+    assert [seconds(ms) for ms in (0, 42, 100, 7100, 59_940, 59_960, 125_000, 3_725_000)] == [
+        "0ms", "42ms", "0.1s", "7.1s", "59.9s", "1m 00s", "2m 05s", "1h 02m",
+    ]  # fmt: skip
+    assert [counted(n, "turn") for n in (0, 1, 1200)] == ["0 turns", "1 turn", "1,200 turns"]
+    assert cost(0.0123, 3) == "$0.0123 + 3 calls of unknown price"
+    assert cost(12.5, 0) == "$12.50"
+    assert cost(None, 1) == "1 call of unknown price"
+    assert cost(None, 0) is None
