@@ -3,7 +3,6 @@
     kind        what a name stands for
     check       an assertion's `type`
     agent       an agent's `type`, or the prefix of a reference (`python:…`)
-    user        who speaks
     reporter    a report's file extension
 
 Plugins come by dotted path (`module:Name`), by `plugins = [...]` in viva.toml, or by the entry-point group `viva`.
@@ -25,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 from viva.errors import BadInput
 
-Kind = Literal["check", "agent", "user", "reporter"]
+Kind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
 
 _text, _json, _tools = "viva.checks.text", "viva.checks.json", "viva.checks.tools"
@@ -50,6 +49,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "max_tokens": f"{_limits}:MaxTokens",
         "max_turns": f"{_limits}:MaxTurns",
         "script": "viva.checks.script:Script",
+        "agent": "viva.checks.judge:AgentSays",
+        "rubric": "viva.checks.judge:Rubric",
         "all": f"{_combine}:All",
         "any": f"{_combine}:AnyOf",
         "not": f"{_combine}:Not",
@@ -59,9 +60,10 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "chat": "viva.agents.chat:ChatAgent",
         "http": "viva.agents.http:HttpAgent",
         "scripted": "viva.agents.scripted:ScriptedAgent",
-    },
-    "user": {
-        "script": "viva.users.script:Script",
+        "rules": "viva.agents.rules:RulesAgent",
+        "prompt": "viva.agents.prompt:PromptAgent",
+        "anthropic": "viva.agents.anthropic:AnthropicAgent",
+        "gemini_api": "viva.agents.gemini_api:GeminiAgent",
     },
     "reporter": {
         ".jsonl": "viva.reporters.jsonl:JsonlReport",

@@ -124,7 +124,13 @@ class Check(Protocol):
 
 
 class HelperSession(Protocol):
-    """A simulator or judge that is being asked: `parse` makes what we need of its reply, or raises ValueError with what is wrong."""
+    """A simulator or judge that is being asked: `parse` makes what we need of its reply, or raises ValueError with what is wrong.
+
+    One that `may_repeat` itself is played by rules or a script, not by a model.
+    """
+
+    @property
+    def may_repeat(self) -> bool: ...
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
 

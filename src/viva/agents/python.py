@@ -77,7 +77,7 @@ class PythonSession:
         self._names = _parameters(call)
         self._is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
             getattr(call, "__call__", None)
-        )  # noqa: B004 -- an object whose __call__ is async
+        )
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(codec.builtins(message))

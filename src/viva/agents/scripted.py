@@ -7,7 +7,7 @@ and `error` (it breaks), `delay` (it takes its time), `when` (a pattern: said wh
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import regex
 from msgspec import Struct
@@ -27,6 +27,8 @@ class ScriptedAgent(Struct, frozen=True):
 
     replies: tuple[str | Mapping[str, Any], ...] = ()
     repeat: bool = False
+
+    may_repeat: ClassVar[bool] = True
 
     @property
     def provides(self) -> frozenset[Feature]:

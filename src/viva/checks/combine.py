@@ -149,7 +149,7 @@ def _claims(fields: Mapping[str, Any], building: Building) -> tuple[Claim, ...]:
 
 def _claim(written: Any, place: str, building: Building) -> Claim:
     if not isinstance(written, Mapping):
-        raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")  # noqa: TRY004 -- a problem of the file
+        raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")
     try:
         return building.claim(cast("Mapping[str, Any]", written))
     except ValueError as wrong:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
+from viva.checks.cheap import Cheap
 from viva.checks.compare import JsonType, equal, json_type
 from viva.checks.wording import kept, labelled, quoted
-from viva.model.component import Written
 from viva.model.embedded import json_of
 from viva.model.lookup import compile_path, documents, full_path, look_up
 from viva.model.pattern import compile_pattern, search
@@ -18,10 +18,8 @@ Number = int | float
 _SHOWN_ERRORS = 3
 
 
-class Equals(Written, frozen=True, kw_only=True):
+class Equals(Cheap, frozen=True, kw_only=True):
     """A text is the whole text of the reply; any other value is its data, or a text that is a JSON object or array."""
-
-    costly: ClassVar[bool] = False
 
     value: Any
 
@@ -45,10 +43,8 @@ def _structured(evidence: Evidence) -> Any:
     return json_of(evidence.reply.content) if evidence.reply.data is None else evidence.json
 
 
-class JsonPath(Written, frozen=True, kw_only=True):
+class JsonPath(Cheap, frozen=True, kw_only=True):
     """What `path` finds fulfils every operator that is given; without one, it finds something."""
-
-    costly: ClassVar[bool] = False
 
     path: str
     value: Any | UnsetType = UNSET
@@ -144,10 +140,8 @@ def _other_value(wanted: Any, value: Any) -> str | None:
     return None if equal(wanted, value) else f"expected {quoted(wanted)}, was {quoted(value)}"
 
 
-class TypeIs(Written, frozen=True, kw_only=True):
+class TypeIs(Cheap, frozen=True, kw_only=True):
     """What `path` finds is of that type; without a path, the reply is: data by its type, else a string."""
-
-    costly: ClassVar[bool] = False
 
     value: JsonType
     path: str | None = None
@@ -180,10 +174,8 @@ class TypeIs(Written, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.value, actual=actual)
 
 
-class JsonSchema(Written, frozen=True, kw_only=True, dict=True):
+class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
     """The answer is valid by a JSON Schema (draft 2020-12); for a whole case without JSON in the reply, some tool's result is."""
-
-    costly: ClassVar[bool] = False
 
     schema: dict[str, Any] | bool
 

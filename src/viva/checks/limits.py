@@ -1,20 +1,17 @@
 """Checks of what an answer cost: time, money, tokens, turns. Over a turn or, as a final claim, over the whole case."""
 
 from collections.abc import Iterator
-from typing import ClassVar
 
+from viva.checks.cheap import Cheap
 from viva.checks.wording import labelled
 from viva.errors import CheckBroken
-from viva.model.component import Written
 from viva.model.duration import parse_duration, show_duration
 from viva.model.message import ModelCall
 from viva.model.talk import PASSED, Evidence, Verdict
 
 
-class MaxLatency(Written, frozen=True, kw_only=True):
+class MaxLatency(Cheap, frozen=True, kw_only=True):
     """The agent took no longer than `value`: a duration like `2m30s`, or a number of seconds."""
-
-    costly: ClassVar[bool] = False
 
     value: str | int | float
 
@@ -35,10 +32,8 @@ class MaxLatency(Written, frozen=True, kw_only=True):
         )
 
 
-class MaxCost(Written, frozen=True, kw_only=True):
+class MaxCost(Cheap, frozen=True, kw_only=True):
     """The agent's model calls cost no more than `value` USD. A price that is not known is an error, never 0."""
-
-    costly: ClassVar[bool] = False
 
     value: int | float
 
@@ -64,10 +59,8 @@ class MaxCost(Written, frozen=True, kw_only=True):
         )
 
 
-class MaxTokens(Written, frozen=True, kw_only=True):
+class MaxTokens(Cheap, frozen=True, kw_only=True):
     """The agent's model calls used no more than `value` tokens, input and output together."""
-
-    costly: ClassVar[bool] = False
 
     value: int
 
@@ -87,10 +80,8 @@ class MaxTokens(Written, frozen=True, kw_only=True):
         return Verdict("failed", f"used {used} tokens, allowed {self.value}", expected=self.value, actual=used)
 
 
-class MaxTurns(Written, frozen=True, kw_only=True):
+class MaxTurns(Cheap, frozen=True, kw_only=True):
     """No more than `value` turns: as a claim of a turn, up to this one; as a final claim, in all."""
-
-    costly: ClassVar[bool] = False
 
     value: int
 

@@ -4,15 +4,16 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 from msgspec import UNSET
 
 from viva.catalog import find_script, near_functions
+from viva.checks.cheap import Cheap
 from viva.checks.wording import kept, labelled, quoted
 from viva.errors import CheckBroken
 from viva.model import codec
-from viva.model.component import Building, Written
+from viva.model.component import Building
 from viva.model.message import ToolCall
 from viva.model.talk import Evidence, Turn, Verdict, text_of
 from viva.threads import in_thread
@@ -49,10 +50,8 @@ class Function:
         return await returned if inspect.isawaitable(returned) else returned
 
 
-class Script(Written, frozen=True, kw_only=True):
+class Script(Cheap, frozen=True, kw_only=True):
     """The function at `use` agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name."""
-
-    costly: ClassVar[bool] = False
 
     use: str
     metadata: Mapping[str, Any] = {}

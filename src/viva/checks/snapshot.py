@@ -4,15 +4,16 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from msgspec import UNSET
 
+from viva.checks.cheap import Cheap
 from viva.checks.compare import equal
 from viva.checks.wording import kept, labelled, quoted
 from viva.errors import CheckBroken
 from viva.model import codec
-from viva.model.component import Building, Written
+from viva.model.component import Building
 from viva.model.message import ToolCall
 from viva.model.talk import PASSED, Evidence, Verdict
 
@@ -35,10 +36,8 @@ class Shelf:
         return place
 
 
-class Snapshot(Written, frozen=True, kw_only=True):
+class Snapshot(Cheap, frozen=True, kw_only=True):
     """The reply (its text, or its data), or the tool calls (names and arguments), are those in the file at `path`."""
-
-    costly: ClassVar[bool] = False
 
     path: str
     of: Literal["reply", "tool_calls"] = "reply"

@@ -1,17 +1,13 @@
 """Checks of the text that the agent wrote. What text that is, the evidence knows."""
 
-from typing import ClassVar
-
+from viva.checks.cheap import Cheap
 from viva.checks.wording import around, kept, labelled, quoted
-from viva.model.component import Written
 from viva.model.pattern import compile_pattern, search
 from viva.model.talk import PASSED, Evidence, Verdict
 
 
-class Contains(Written, frozen=True, kw_only=True):
+class Contains(Cheap, frozen=True, kw_only=True):
     """The text holds `value`."""
-
-    costly: ClassVar[bool] = False
 
     value: str
     ignore_case: bool = False
@@ -37,10 +33,8 @@ class Contains(Written, frozen=True, kw_only=True):
         return f"{quoted(self.value)} is not in {quoted(text)}"
 
 
-class NotContains(Written, frozen=True, kw_only=True):
+class NotContains(Cheap, frozen=True, kw_only=True):
     """The text does not hold `value`."""
-
-    costly: ClassVar[bool] = False
 
     value: str
     ignore_case: bool = False
@@ -61,10 +55,8 @@ class NotContains(Written, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.value, actual=kept(text))
 
 
-class Regex(Written, frozen=True, kw_only=True):
+class Regex(Cheap, frozen=True, kw_only=True):
     """`pattern` matches somewhere in the text; flags are written into it, as in `(?i)yes`."""
-
-    costly: ClassVar[bool] = False
 
     pattern: str
 

@@ -1,14 +1,14 @@
 """Checks of what the agent did: which tools it called, how often, in what order, with what, and what came back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
+from viva.checks.cheap import Cheap
 from viva.checks.compare import misfit, patterns_in
 from viva.checks.wording import labelled, quoted
 from viva.model import codec
-from viva.model.component import Written
 from viva.model.message import ToolCall
 from viva.model.pattern import compile_pattern
 from viva.model.talk import PASSED, Evidence, Verdict
@@ -42,10 +42,8 @@ class Times(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.min} times" if self.min == self.max else f"{self.min} to {self.max} times"
 
 
-class ToolCalled(Written, frozen=True, kw_only=True):
+class ToolCalled(Cheap, frozen=True, kw_only=True):
     """A tool of that name (or one of those names) was called: so often, with these arguments among others, with that status."""
-
-    costly: ClassVar[bool] = False
 
     name: str | tuple[str, ...]
     arguments: dict[str, Any] | None = None
@@ -88,10 +86,8 @@ class ToolCalled(Written, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])
 
 
-class ToolNotCalled(Written, frozen=True, kw_only=True):
+class ToolNotCalled(Cheap, frozen=True, kw_only=True):
     """No tool of that name (or of those names) was called, with these arguments if some are given."""
-
-    costly: ClassVar[bool] = False
 
     name: str | tuple[str, ...]
     arguments: dict[str, Any] | None = None
@@ -114,10 +110,8 @@ class ToolNotCalled(Written, frozen=True, kw_only=True):
         return PASSED
 
 
-class ToolSequence(Written, frozen=True, kw_only=True):
+class ToolSequence(Cheap, frozen=True, kw_only=True):
     """Tools of these names were called in this order; with `exact`, and no others."""
-
-    costly: ClassVar[bool] = False
 
     names: tuple[str, ...]
     exact: bool = False
@@ -148,10 +142,8 @@ class ToolSequence(Written, frozen=True, kw_only=True):
         return None
 
 
-class ToolResult(Written, frozen=True, kw_only=True):
+class ToolResult(Cheap, frozen=True, kw_only=True):
     """Some call of that tool did not fail, and returned `result`, or something that holds it."""
-
-    costly: ClassVar[bool] = False
 
     name: str
     result: Any | UnsetType = UNSET

@@ -59,6 +59,27 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
 @click.option("--turn-timeout", type=DURATION, help="Time for one reply.")
 @click.option("--parallel", type=click.IntRange(1), metavar="N", help="So many cases at once (4).")
 @click.option("--runs", type=click.IntRange(1), default=1, metavar="N", help="Run each case N times.")
+@click.option(
+    "--min-pass",
+    type=click.FloatRange(0, 1),
+    metavar="P",
+    help="With --runs: a case passes if this share of its judged trials does.",
+)
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="Stop the run when its model calls have cost so much.",
+)
+@click.option(
+    "--simulator", metavar="AGENT", help="Who plays the user in cases that have checkpoints but no simulator."
+)
+@click.option(
+    "-r",
+    "--reporter",
+    metavar="AGENT",
+    help="An agent that writes the reports of -o; without -o its words are printed.",
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails or breaks.")
 @click.option("--dry-run", is_flag=True, help="Check and list the cases, run nothing; -o FILE.jsonl writes them.")
 @click.option("-k", "--run", "only", metavar="REGEX", help="Only cases whose id matches.")
@@ -134,6 +155,10 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         update_snapshots=flags["update_snapshots"],
         history=not flags["no_history"],
         dry_run=flags["dry_run"],
+        simulator=flags["simulator"],
+        reporter=flags["reporter"],
+        max_cost_usd=flags["max_cost"],
+        min_pass=flags["min_pass"],
     )
 
 

@@ -24,7 +24,7 @@ class Crew:
 
     def __init__(
         self,
-        find: Callable[[str], Agent],
+        find: Callable[[str, Role], Agent],
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
@@ -45,9 +45,9 @@ class Crew:
                 self._meter(call)
 
         given = dict(options or {})
-        metadata = {"test_mode": _MODES.get(role, role), **given.pop("metadata", {})}
+        metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
         if talk is not None:
-            metadata = {**talk.case.metadata, "test_id": talk.case.id, **metadata}
+            metadata = {**talk.case.metadata, **metadata, "test_id": talk.case.id}
         context = SessionContext(
             key=talk.key if talk else Key("", ""),
             role=role,
@@ -59,9 +59,12 @@ class Crew:
         )
         opened = False
         try:
-            async with self._find(agent).open(context) as session:
+            helper = self._find(agent, role)
+            async with helper.open(context) as session:
                 opened = True
-                yield _Asked(role, session, talk, context.options, metadata)
+                yield _Asked(
+                    role, session, talk, context.options, metadata, may_repeat=getattr(helper, "may_repeat", False)
+                )
         except TrialFault as fault:
             if opened or isinstance(fault, HelperFailed):
                 raise
@@ -78,7 +81,10 @@ class _Asked:
         talk: Talk | None,
         options: Mapping[str, Any],
         metadata: Mapping[str, Any],
+        *,
+        may_repeat: bool,
     ) -> None:
+        self.may_repeat = may_repeat
         self._role: Role = role
         self._session = session
         self._talk = talk
@@ -87,17 +93,18 @@ class _Asked:
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
         options = {**self._options, "metadata": {**self._metadata, **(metadata or {})}}
+        reply = await self._send(text, options)
         try:
-            return parse(await self._send(text, options))
+            return parse(reply)
         except ValueError as unusable:
-            again = (
-                f"{text}\n\nYour last answer cannot be used: {unusable}. Answer again, in the form that was asked for."
-            )
-            options["metadata"] = {**options["metadata"], "problem": str(unusable)}
-            try:
-                return parse(await self._send(again, options))
-            except ValueError as still:
-                raise HelperFailed(self._role, str(still)) from still
+            problem = str(unusable)
+        options["metadata"] = {**options["metadata"], "problem": problem}
+        again = f"{text}\n\nYour last answer cannot be used: {problem}. Answer again, in the form that was asked for."
+        reply = await self._send(again, options)
+        try:
+            return parse(reply)
+        except ValueError as still:
+            raise HelperFailed(self._role, str(still)) from still
 
     async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
         before: Role | Literal["person"] | None = self._talk.waiting_for if self._talk else None

@@ -31,7 +31,12 @@ class Tally:
         self._failed_checks += _not_passed(record)
         if record.fault is not None:
             self._faults[record.fault] += 1
-        if record.status == "skipped" and record.error in (UNCHECKED, AWAITING) and not record.checks:
+        if (
+            record.trial == 1
+            and record.status == "skipped"
+            and record.error in (UNCHECKED, AWAITING)
+            and not record.checks
+        ):
             self._unchecked += 1
         if (usage := record.usage) is not None:
             self._input_tokens += usage.input_tokens

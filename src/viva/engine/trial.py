@@ -20,7 +20,7 @@ from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
 from viva.engine.outcome import Ending, blamed, by_checks, out_of_input
 from viva.engine.records import trial_record, turn_record
-from viva.errors import AgentFailed, HelperFailed, TrialFault
+from viva.errors import AgentFailed, HelperFailed, TrialFault, Unreachable
 from viva.model.case import Case, Key, Utterance
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
@@ -95,16 +95,33 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
             return await _conversation(stage, talk, session_id)
     except TrialFault as fault:
         return blamed(fault)
-    except TimeoutError:
+    except TimeoutError as expired:
         if not limit.expired():
             raise
         said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
+        if trouble := _provider_trouble(expired):
+            return _provider_hung(talk, f"{said}: {trouble}")
         if talk.waiting_for == "agent":
             if talk.turns and talk.turns[-1].reply is None:
                 talk.turns[-1].error = said
             return Ending.failed(said)
         role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
         return blamed(HelperFailed(role, said))
+
+
+def _provider_trouble(expired: BaseException | None) -> str | None:
+    """What a call that was cut off noted about a provider which had failed and was being tried again."""
+    while expired is not None:
+        if notes := getattr(expired, "__notes__", None):
+            return str(notes[-1])
+        expired = expired.__cause__ or expired.__context__
+    return None
+
+
+def _provider_hung(talk: Talk, said: str) -> Ending:
+    if talk.waiting_for in ("agent", "person"):
+        return blamed(Unreachable(said))
+    return blamed(HelperFailed(talk.waiting_for, said))
 
 
 async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
@@ -149,10 +166,13 @@ def _sender(
         try:
             async with limit:
                 return await session.send(line.message, options)
-        except TimeoutError:
+        except TimeoutError as expired:
             if not limit.expired():
                 raise
-            raise AgentFailed(f"timeout after {show_duration(limit_s)}") from None
+            said = f"timeout after {show_duration(limit_s)}"
+            if trouble := _provider_trouble(expired):
+                raise Unreachable(f"{said}: {trouble}") from None
+            raise AgentFailed(said) from None
 
     return send
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from viva import catalog
 from viva.checks.late import Late
@@ -32,7 +32,8 @@ class ClaimBuilder(Struct):
     folder: str
     roots: tuple[str, ...]
     update_snapshots: bool = False
-    references: dict[str, Place] = {}
+    references: set[str] = field(default_factory=set[str])
+    """The agents that the checks built so far will ask."""
 
     def claims(
         self, written: Any, at: Place, complain: Complain, *, on: On = "reply", over: Over = "turn"
@@ -72,8 +73,10 @@ class ClaimBuilder(Struct):
             raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
         fields = canonical(written)
         building = Building(self.folder, self.roots, self._nested, self.update_snapshots)
+        check = found.build(fields, building)
+        self.references.update(getattr(check, "references", ()))
         return Claim(
-            check=found.build(fields, building),
+            check=check,
             written=written,
             message=str(written.get("message", "")),
             negate=bool(written.get("negate", False)),

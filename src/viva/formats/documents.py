@@ -6,7 +6,7 @@ objects of a large suite are held. Pretty-printed objects one after another, wit
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -115,8 +115,8 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.saying(what, file, line - 1 + inside) from wrong
 
 
-class Index:
-    """Where the documents of a stream stand, and what they were when they were checked."""
+class Streamed:
+    """The documents of a `.jsonl` file, read twice: where they stand and what they were is all that is held in between."""
 
     def __init__(self, path: Path, file: str) -> None:
         self._path = path
@@ -124,15 +124,30 @@ class Index:
         self._offsets = array("Q")
         self._digests = array("Q")
 
-    def add(self, chunk: Chunk) -> None:
-        self._offsets.append(chunk.offset)
-        self._digests.append(_digest(chunk.raw))
+    def first(self, problems: list[Problem]) -> Iterator[Document]:
+        """Every document that can be read; what cannot is added to the problems."""
+        try:
+            for chunk in chunks(self._path):
+                self._offsets.append(chunk.offset)
+                self._digests.append(_digest(chunk.raw))
+                try:
+                    document = decode_chunk(self._file, chunk)
+                except BadInput as wrong:
+                    problems += wrong.problems
+                else:
+                    yield document
+        except OSError as wrong:
+            problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
 
-    def __len__(self) -> int:
-        return len(self._offsets)
+    def peek(self) -> Document | None:
+        """The first document, if it can be read."""
+        try:
+            return next((decode_chunk(self._file, chunk) for chunk in chunks(self._path)), None)
+        except (BadInput, OSError):
+            return None
 
-    def documents(self) -> Iterator[Document]:
-        """The same documents again. A file that changed in between is refused."""
+    def again(self) -> Iterator[Document]:
+        """The same documents once more. A file that changed in between is refused."""
         known = iter(zip(self._offsets, self._digests, strict=True))
         for chunk in chunks(self._path):
             if next(known, None) != (chunk.offset, _digest(chunk.raw)):
@@ -140,6 +155,38 @@ class Index:
             yield decode_chunk(self._file, chunk)
         if next(known, None) is not None:
             raise BadInput.saying("became shorter while it was being run; start again", self._file)
+
+
+class Held(Struct, frozen=True):
+    """Documents that are in memory already."""
+
+    documents: tuple[Document, ...]
+
+    def first(self, problems: list[Problem]) -> Iterator[Document]:
+        return iter(self.documents)
+
+    def peek(self) -> Document | None:
+        return next(iter(self.documents), None)
+
+    def again(self) -> Iterator[Document]:
+        return iter(self.documents)
+
+
+Documents = Streamed | Held
+
+
+def documents_in(path: Path, file: str) -> Documents:
+    """The documents of a file, by its ending. Raises BadInput for one that cannot be read as a whole."""
+    if path.suffix == ".jsonl":
+        return Streamed(path, file)
+    if path.suffix in (".yaml", ".yml"):
+        return Held(tuple(yaml_documents(path, file)))
+    return Held(tuple(json_documents(path, file)))
+
+
+def documents_of(values: Sequence[Any], name: str) -> Held:
+    """Values that no file holds, under a name that messages show; the n-th stands on line n."""
+    return Held(tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1)))
 
 
 def _digest(raw: bytes) -> int:

@@ -1,16 +1,17 @@
 """Native cases: from a document to a Case, with every complaint that its schema cannot make."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
 
+from viva.agents.rules import Rules
 from viva.errors import BadInput, Problem
 from viva.formats.attachments import Attachments
 from viva.formats.claims import ClaimBuilder
-from viva.formats.documents import Document, Index, chunks, decode_chunk, json_documents, yaml_documents
+from viva.formats.documents import Document, Documents
 from viva.model import codec
 from viva.model.case import (
     Case,
@@ -26,9 +27,11 @@ from viva.model.duration import parse_duration
 from viva.model.lookup import compile_path
 from viva.model.message import Message
 from viva.model.template import fill, has_variables
+from viva.protocols import User
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 from viva.users.script import Script
+from viva.users.simulator import Simulator
 
 MAX_TURNS = 20
 TIMEOUT_S = 300.0
@@ -44,34 +47,32 @@ class Reading(Struct, frozen=True, kw_only=True):
     timeout_s: float = TIMEOUT_S
 
 
-def load(path: Path, reading: Reading, *, shown: str | None = None) -> Suite:
-    """A suite of the cases in one file. Raises BadInput with every problem of the file at once."""
-    file = shown or str(path)
-    reader = _Reader(path, file, reading)
+def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
+    """A suite of the cases in some documents, by the name that messages show. Raises BadInput with every problem at once."""
+    reader = _Reader(documents, name, folder, reading)
     reader.check()
     if reader.problems:
         raise BadInput(*sorted(reader.problems))
     return Suite(
-        id=file,
+        id=name,
         cases=reader.cases,
         count=reader.count,
         own_runs=tuple(reader.own_runs),
-        origin=Origin(file),
+        origin=Origin(name),
         references=reader.references,
     )
 
 
 class _Reader:
-    """Reads one file twice: to check it, and to pull its cases."""
+    """Goes through the documents twice: to check them, and to pull their cases."""
 
-    def __init__(self, path: Path, file: str, reading: Reading) -> None:
-        self._file = file
-        self._path = path
-        self._reading = reading
-        self._documents: Callable[[], Iterable[Document]] | None = None
-        folder = str(path.parent.resolve())
-        self._claims = ClaimBuilder(folder, (*reading.roots, folder), reading.update_snapshots)
-        self._attachments = Attachments(folder, reading.attachment_roots)
+    def __init__(self, documents: Documents, name: str, folder: Path, reading: Reading) -> None:
+        self._documents = documents
+        self._name = name
+        self.reading = reading
+        root = str(folder.resolve())
+        self.claims = ClaimBuilder(root, (*reading.roots, root), reading.update_snapshots)
+        self.attachments = Attachments(root, reading.attachment_roots)
         self.problems: list[Problem] = []
         self.references: dict[str, Origin] = {}
         self.own_runs: list[int] = []
@@ -79,10 +80,11 @@ class _Reader:
 
     def check(self) -> None:
         seen: dict[str, int] = {}
-        for document in self._first_reading():
+        for document in self._documents.first(self.problems):
             for value in self._checked(document):
                 self.count += 1
                 case = _CaseBuilder(self, document, value).build()
+                self._note_references(document)
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
                 if case.id in seen:
@@ -91,45 +93,20 @@ class _Reader:
                 seen[case.id] = document.line
         if not self.count and not self.problems:
             self.problems.append(
-                Problem(self._file, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
+                Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
             )
+
+    def _note_references(self, document: Document) -> None:
+        """Which helpers the case names, and where the first case to do so stands."""
+        for name in self.claims.references:
+            self.references.setdefault(name.removeprefix("agents:"), Origin(document.file, document.line))
+        self.claims.references.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""
-        assert self._documents is not None
-        for document in self._documents():
+        for document in self._documents.again():
             for value in _expanded(document.value):
                 yield _CaseBuilder(self, document, value).build(read=True)
-
-    def _first_reading(self) -> Iterator[Document]:
-        try:
-            if self._path.suffix == ".jsonl":
-                index = Index(self._path, self._file)
-                self._documents = index.documents
-                yield from self._stream(index)
-                return
-            held = (
-                yaml_documents(self._path, self._file)
-                if self._path.suffix in (".yaml", ".yml")
-                else json_documents(self._path, self._file)
-            )
-            self._documents = lambda: held
-            yield from held
-        except BadInput as wrong:
-            self.problems += wrong.problems
-
-    def _stream(self, index: Index) -> Iterator[Document]:
-        try:
-            for chunk in chunks(self._path):
-                index.add(chunk)
-                try:
-                    document = decode_chunk(self._file, chunk)
-                except BadInput as wrong:
-                    self.problems += wrong.problems
-                else:
-                    yield document
-        except OSError as wrong:
-            self.problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
 
     def _checked(self, document: Document) -> list[Any]:
         """The document's cases, if it fits the schema."""
@@ -142,18 +119,6 @@ class _Reader:
             self.problems.append(document.problem(path, what, key=key))
 
         return complain
-
-    @property
-    def claims(self) -> ClaimBuilder:
-        return self._claims
-
-    @property
-    def attachments(self) -> Attachments:
-        return self._attachments
-
-    @property
-    def reading(self) -> Reading:
-        return self._reading
 
 
 def _expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -244,8 +209,21 @@ class _CaseBuilder:
         if mode is not None and mode not in expected:
             complain((), f"mode is {mode!r}, but its keys make it {max(expected)!r}", "mode")
 
-    def _user(self, lines: tuple[Utterance, ...]) -> Any:
-        return Script(lines, filled=any(has_variables(line.message.content) for line in lines))
+    def _user(self, lines: tuple[Utterance, ...]) -> User:
+        if not self._is_dynamic:
+            return Script(lines, filled=any(has_variables(line.message.content) for line in lines))
+        written = self._value.get("simulator", {"use": self._reader.reading.simulator})
+        use = str(written["use"]).removeprefix("agents:")
+        if use.startswith("scripts:"):
+            self._complain(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
+        options = written.get("options", {})
+        if use == "viva.rules":
+            try:
+                Rules.read(options.get("metadata", {}))
+            except (ValueError, codec.ValidationError) as wrong:
+                self._complain(("simulator", "options"), str(wrong), "metadata")
+        self._reader.claims.references.add(use)
+        return Simulator(use, options, lines)
 
     def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:
         """What came before, and what the user will surely say."""

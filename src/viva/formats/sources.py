@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput, Problem
 from viva.formats import native
-from viva.formats.documents import chunks, decode_chunk, json_documents, yaml_documents
+from viva.formats.documents import Document, documents_in
 from viva.formats.native import Reading
 from viva.model.case import Suite
 
@@ -77,7 +77,9 @@ def _globbed(text: str, folder: Path) -> list[Path]:
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """The suite files below a folder, in order; hidden folders and schemas are left out."""
-    found = sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json"))
+    found = sorted(
+        p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json")
+    )
     kept = [
         p
         for p in found
@@ -116,8 +118,14 @@ def load_files(paths: Sequence[Path], reading: Reading, folder: Path, format_: F
     for path in paths:
         shown = _shown(path, folder)
         try:
-            _refuse_others(path, shown, format_)
-            suites.append(native.load(path, reading, shown=shown))
+            documents = documents_in(path, shown)
+            kind = format_ or sniffed(documents.peek())
+            if kind != "native":
+                what = (
+                    f"looks like a file of the {kind} format, which this version cannot run; --format native overrides"
+                )
+                raise BadInput.saying(what, shown, 1)
+            suites.append(native.load(documents, shown, path.parent, reading))
         except BadInput as wrong:
             problems += wrong.problems
     if problems:
@@ -131,27 +139,8 @@ def _shown(path: Path, folder: Path) -> str:
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
 
 
-def _refuse_others(path: Path, shown: str, format_: Format | None) -> None:
-    kind = format_ or sniffed(path, shown)
-    if kind != "native":
-        raise BadInput.saying(
-            f"looks like a file of the {kind} format, which this version cannot run; --format native overrides",
-            shown,
-            1,
-        )
-
-
-def sniffed(path: Path, shown: str) -> Format:
-    """The format by the keys of the first document. A file that cannot be read is left to the native loader's complaints."""
-    try:
-        if path.suffix == ".jsonl":
-            first = next((decode_chunk(shown, chunk) for chunk in chunks(path)), None)
-        else:
-            first = next(
-                iter((yaml_documents if path.suffix in (".yaml", ".yml") else json_documents)(path, shown)), None
-            )
-    except (BadInput, OSError):
-        return "native"
+def sniffed(first: Document | None) -> Format:
+    """The format by the keys of the first document. One that cannot be read is left to the native loader's complaints."""
     value = first.value if first else None
     keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
     if keys & _OPENWOP:

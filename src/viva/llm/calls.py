@@ -8,16 +8,17 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
 from viva.errors import NotSent, Unreachable
 from viva.llm.limits import Limiter, Pause
 from viva.model import codec
+from viva.model.duration import show_duration
 from viva.protocols import Request, Response, Transport
 
 T = TypeVar("T")
@@ -26,6 +27,12 @@ MAX_WAIT_S = 60.0
 _FIRST_S = 0.5
 _LONGEST_S = 20.0
 _PASSING = frozenset({408, 409, 429})
+_SECONDS = re.compile(r"\d+(\.\d+)?")
+_TAGS = re.compile(r"<[^>]*>")
+_STATUSES = frozenset(HTTPStatus)
+_SHORT = 300
+_SENSITIVE = ("auth", "key", "token", "secret", "cookie", "password")
+_TELLING = 6
 
 
 def is_passing(status: int) -> bool:
@@ -49,18 +56,28 @@ class Retry(Struct, frozen=True):
     worth: Callable[[int], bool] = is_passing
     only_unsent: bool = False
     secrets: tuple[str, ...] = ()
-    limiter: Limiter | None = None
     pause: Pause = asyncio.sleep
     roll: Callable[[], float] = random.random
 
 
-async def post(http: Transport, request: Request, retry: Retry, tokens: float = 0.0) -> Response:
-    """The answer, whatever its status, unless that is one worth a retry: then Unreachable, once the tries are used up."""
-    return await _persist(lambda: http.request(request), retry, tokens)
+async def post(
+    http: Transport, request: Request, retry: Retry, *, limiter: Limiter | None = None, tokens: float = 0.0
+) -> Response:
+    """The answer, whatever its status, unless that is one worth a retry: then Unreachable, once the tries are used up.
+
+    `tokens` is a guess of what the call will use, for the limiter.
+    """
+    return await _persist(lambda: http.request(request), retry, limiter, tokens)
 
 
 async def read(
-    http: Transport, request: Request, retry: Retry, digest: Callable[[AsyncIterator[bytes]], Awaitable[T]], tokens: float = 0.0
+    http: Transport,
+    request: Request,
+    digest: Callable[[AsyncIterator[bytes]], Awaitable[T]],
+    retry: Retry,
+    *,
+    limiter: Limiter | None = None,
+    tokens: float = 0.0,
 ) -> T | Response:
     """The same for an answer that comes as a stream: what `digest` makes of it, or the answer if its status is no success."""
 
@@ -68,53 +85,100 @@ async def read(
         async with http.stream(request) as streaming:
             if streaming.status < 300:
                 return await digest(streaming.chunks())
-            return Response(streaming.status, streaming.headers, b"".join([piece async for piece in streaming.chunks()]))
+            return Response(
+                streaming.status, streaming.headers, b"".join([piece async for piece in streaming.chunks()])
+            )
 
-    return await _persist(attempt, retry, tokens)
+    return await _persist(attempt, retry, limiter, tokens)
 
 
-async def _persist(attempt: Callable[[], Awaitable[T]], retry: Retry, tokens: float) -> T:
-    tries, trouble = 0, ""
+async def _persist(attempt: Callable[[], Awaitable[T]], retry: Retry, limiter: Limiter | None, tokens: float) -> T:
+    tries, what, detail = 0, "", ""
     try:
         while True:
             tries += 1
-            if retry.limiter is not None:
-                await retry.limiter.take(tokens)
             wait_s = None
+            if limiter is not None:
+                await limiter.take(tokens)
             try:
                 answer = await attempt()
             except Unreachable as failed:
-                trouble = failed.said
+                what, detail = failed.said, ""
                 if tries > retry.retries or (retry.only_unsent and not isinstance(failed, NotSent)):
-                    raise type(failed)(_told(retry, trouble, tries)) from failed
+                    raise type(failed)(_told(retry, tries, what)) from failed
             else:
                 if not isinstance(answer, Response) or not retry.worth(answer.status):
                     return answer
-                trouble = described(answer, retry.secrets)
+                what, detail = status_line(answer.status), short_text(answer.body, retry.secrets)
                 wait_s = _asked_for(answer)
-                _give_up(retry, answer, trouble, tries, wait_s)
+                if tries > retry.retries or b"insufficient_quota" in answer.body:
+                    raise Unreachable(_told(retry, tries, what, detail))
+                if wait_s is not None and wait_s > MAX_WAIT_S:
+                    what += f", asking to wait {show_duration(wait_s)}, which is too long,"
+                    raise Unreachable(_told(retry, tries, what, detail))
             await retry.pause(_pause_s(retry, tries, wait_s))
     except asyncio.CancelledError as cut:
-        if trouble:
-            cut.add_note(f"{retry.who}: {trouble} (try {tries} of {retry.retries + 1})")
+        if what:
+            cut.add_note(_told(retry, tries, what, detail))
         raise
 
 
-def _give_up(retry: Retry, answer: Response, trouble: str, tries: int, wait_s: float | None) -> None:
-    if tries > retry.retries or b"insufficient_quota" in answer.body:
-        raise Unreachable(_told(retry, trouble, tries))
-    if wait_s is not None and wait_s > MAX_WAIT_S:
-        raise Unreachable(_told(retry, f"{trouble} (it asks for {wait_s:.0f} s of patience; {MAX_WAIT_S:.0f} s is the most)", tries))
-
-
-def _told(retry: Retry, trouble: str, tries: int) -> str:
-    status, colon, rest = trouble.partition(": ")
+def _told(retry: Retry, tries: int, what: str, detail: str = "") -> str:
     after = f" after {tries} tries" if tries > 1 else ""
-    return f"{retry.who}: {status}{after}{colon}{rest}"
+    return f"{retry.who}: {what}{after}" + (f": {detail}" if detail else "")
 
 
 def _pause_s(retry: Retry, tries: int, wait_s: float | None) -> float:
     """Full jitter, so that many callers do not come back together; what the server asked for is kept, and a bit more."""
     if wait_s is not None:
-        return wait_s + retry.roll() * wait_s / 4
+        return wait_s * (1 + retry.roll() / 4)
     return retry.roll() * min(_LONGEST_S, _FIRST_S * 2 ** (tries - 1))
+
+
+def _asked_for(answer: Response) -> float | None:
+    """What Retry-After says: seconds, or a date."""
+    said = answer.headers.get("retry-after")
+    if said is None:
+        return None
+    try:
+        wait_s = float(said) if _SECONDS.fullmatch(said) else parsedate_to_datetime(said).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, wait_s)
+
+
+def status_line(status: int) -> str:
+    """The status with its name: `429 Too Many Requests`."""
+    return f"{status} {HTTPStatus(status).phrase}" if status in _STATUSES else str(status)
+
+
+def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of headers whose names say that they are secret, with and without a word such as Bearer before them."""
+    values = [value for name, value in headers.items() if any(word in name.lower() for word in _SENSITIVE)]
+    words = {word for value in values for word in (value, value.rpartition(" ")[2]) if len(word) >= _TELLING}
+    return tuple(sorted(words, key=len, reverse=True))
+
+
+def short_text(body: bytes, secrets: tuple[str, ...] = ()) -> str:
+    """What an answer says about an error, in one line and without our own keys."""
+    try:
+        text = _message_in(codec.decode(body)) or ""
+    except codec.DecodeError:
+        text = ""
+    text = " ".join((text or _TAGS.sub(" ", body[:4000].decode(errors="replace"))).split())
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text if len(text) <= _SHORT else text[:_SHORT] + "…"
+
+
+def _message_in(value: Any) -> str | None:
+    """The message of an error in the shapes that providers use."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        known = cast("dict[str, Any]", value)
+        return next(
+            (found for key in ("error", "message", "detail") if key in known and (found := _message_in(known[key]))),
+            None,
+        )
+    return None

@@ -10,7 +10,9 @@ _PER = 1_000_000
 _Cost = Callable[[int, int, int], float]
 
 
-def cost_usd(connector: Connector, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float | None:
+def cost_usd(
+    connector: Connector, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0
+) -> float | None:
     """USD, or None for a model whose price is not known. Cached tokens are among the input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _PER
@@ -27,13 +29,14 @@ def _known(provider: str, base_url: str, model: str) -> _Cost | None:
         usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cache_read_tokens=cached_tokens or None)
         return float(calc_price(usage, model, **where).total_price)
 
-    for where in ({"provider_api_url": base_url}, {"provider_id": provider}):
+    by_address: list[dict[str, Any]] = [{"provider_api_url": base_url}] if base_url else []
+    by_name: list[dict[str, Any]] = [{"provider_id": provider}]
+    for where in by_address + by_name:
         try:
-            price = calc_price(Usage(input_tokens=1), model, **where).model_price if any(where.values()) else None
+            price = calc_price(Usage(input_tokens=1), model, **where).model_price
         except LookupError:
             continue
-        if price is not None:
-            return _quick(price, exact) or exact
+        return _quick(price, exact) or exact
     return None
 
 

@@ -23,7 +23,7 @@ from viva.protocols import Request
 
 CONNECT_S = 30.0
 _PORTS = {"http": 80, "https": 443}
-_OURS = frozenset({"content-length", "transfer-encoding", "connection"})
+_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -96,7 +96,7 @@ def target_of(request: Request, find_proxy: FindProxy) -> Target:
         tls=parts.scheme == "https",
         url=urlunsplit((parts.scheme, netloc, "", "", "")) + path,
         headers=headers,
-        head=_head(request.method, path, {"Host": netloc} | headers),
+        head=_head(request.method, path, netloc, headers),
         proxy=proxy,
     )
 
@@ -141,24 +141,25 @@ def _ascii_host(host: str, port: int) -> str:
 
 
 def _headers(given: Mapping[str, str], user: str | None, password: str | None) -> dict[str, str]:
-    headers = {name: value.strip() for name, value in given.items() if name.lower() not in _OURS}
-    for name, value in headers.items():
-        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+    """What is sent, each name once, in whatever case it was written: the last one wins."""
+    chosen = {"user-agent": ("User-Agent", f"viva/{__version__}"), "accept-encoding": ("Accept-Encoding", "identity")}
+    if user is not None:
+        chosen["authorization"] = ("Authorization", _basic(user, password))
+    for name, value in given.items():
+        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value.strip()):
             raise NotSent(f"the header {name!r} holds a character that cannot be sent")
-    present = {name.lower() for name in headers}
-    if user is not None and "authorization" not in present:
-        headers["Authorization"] = _basic(user, password)
-    if "user-agent" not in present:
-        headers["User-Agent"] = f"viva/{__version__}"
-    if "accept-encoding" not in present:
-        headers["Accept-Encoding"] = "identity"
-    return headers
+        if name.lower() not in _OURS:
+            chosen[name.lower()] = (name, value.strip())
+    return dict(chosen.values())
 
 
-def _head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    # A user's own Host comes later and wins.
-    chosen = {name.lower(): f"{name}: {value}" for name, value in headers.items()}
-    return "\r\n".join((f"{method.upper()} {path} HTTP/1.1", *chosen.values(), "Content-Length: ")).encode()
+def _head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> bytes:
+    lines = [
+        f"{method.upper()} {path} HTTP/1.1",
+        f"Host: {netloc}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return ("\r\n".join(lines) + "\r\nContent-Length: ").encode()
 
 
 def _proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | None:

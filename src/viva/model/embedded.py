@@ -9,7 +9,7 @@ from msgspec import UNSET
 from viva.model import codec
 
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-_OPENING = re.compile(r"[{\[]")
+_OPENING = re.compile(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
 def json_of(text: str) -> Any:
@@ -41,7 +41,7 @@ def _among_words(text: str) -> Any:
     """The first balanced value. `[1]` and `[ ]` are most often a footnote or a check box: they give way to what follows.
 
     A parser that tells where a value ends is needed here, which msgspec does not offer. The work is bounded: text
-    made of nothing but openings would otherwise be read over and over.
+    made of nothing but openings would otherwise be read over and over (its errors count lines from the top, too).
     """
     work_left = 10_000 + 8 * len(text)
     at, spare = 0, UNSET
@@ -52,7 +52,7 @@ def _among_words(text: str) -> Any:
         except RecursionError:
             break
         except ValueError as wrong:
-            work_left -= wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1
+            work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)
             at = start + 1
             continue
         if isinstance(value, dict) or any(not isinstance(item, int) for item in value):

@@ -182,3 +182,8 @@ class Evidence(Struct, dict=True):
     @property
     def tool_calls(self) -> list[ToolCall]:
         return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]
+
+
+def answer_in(reply: Reply) -> Any:
+    """The structured answer of a helper: its data or, without any, JSON found in its text; else UNSET."""
+    return json_in(reply.content) if reply.data is None else reply.data

@@ -25,7 +25,7 @@ _WHY_ROOM = 300
 _TEXT_ROOM = 2_000
 _DETAILS_ROOM = 10_000
 _ICONS: dict[Status, str] = {"passed": "✅", "failed": "❌", "error": "⚠️", "skipped": "⏭️"}
-_MARKUP = re.compile(r"[!-/:-?\[-`{-~]")
+_MARKUP = re.compile(r"[!#$&()*+.:<>\[\\\]^_`{|}~-]")
 
 
 class MarkdownReport(Report):
@@ -79,10 +79,9 @@ def _row(case: CaseTrials) -> str:
     found = why(case.telling(case.records()))
     verdict = found.verdict if found.status == case.status else case.status
     if len(case.heads) > 1:
-        rate = pass_rate(case.statuses)
-        verdict += f", {rate.passed}/{rate.judged} passed"
-        if (name := stability(case.statuses)) is not None:
-            verdict += f", {name.replace('_', ' ')}"
+        rate, name = pass_rate(case.statuses), stability(case.statuses)
+        if name is not None:
+            verdict += f", {rate.passed}/{rate.judged} passed, {name.replace('_', ' ')}"
     title, reason = as_text(one_line(case.title, 120)), as_text(one_line(found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from viva.model.event import RunEnded, RunStarted, RunSummary
 from viva.reporters.figures import cost, counted, seconds
+from viva.reporters.ink import MARKS
 from viva.reporters.visible import one_line
 
 
@@ -55,7 +56,7 @@ def quiet_line(ended: RunEnded) -> str:
 
 def trials_text(summary: RunSummary) -> str:
     """Single trials by status, for runs that try each case several times."""
-    counts = ", ".join(f"{number:,} {status}" for status, number in summary.trials.items() if number)
+    counts = ", ".join(f"{summary.trials[status]:,} {status}" for status in MARKS if summary.trials.get(status))
     return f"{sum(summary.trials.values()):,} ({counts})"
 
 

@@ -77,7 +77,7 @@ class Tree:
     def end_turn(self, turn: TurnRecord) -> str:
         """The agent has answered, or was cut off."""
         answered = turn.output or turn.tool_calls or turn.assertions or turn.data is not None
-        if turn.error is not None:
+        if turn.error is not None or not answered:
             self._held = turn
             return ""
         return self._end(turn, turn_status(turn))
@@ -115,7 +115,7 @@ class Tree:
         return f"  │\n{text}" if gap else text
 
     def _details(self, lines: list[str]) -> str:
-        self._gap = self._gap or bool(lines)
+        self._gap = bool(lines)
         return "".join(f"{_DETAIL}{line}\n" for line in lines)
 
     def _end(self, turn: TurnRecord, status: Status, error: str | None = None) -> str:

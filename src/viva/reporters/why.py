@@ -85,7 +85,7 @@ def why(record: TrialRecord) -> Why:
         asked=unanswered(record),
         file=file,
         line=line,
-        command=_command(file, record.id) if file and record.turns else None,
+        command=_command(file, record) if file and record.turns else None,
     )
 
 
@@ -137,16 +137,20 @@ def place(source: str | None) -> tuple[str | None, int | None]:
 
 
 def finding(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> Finding:
-    """What an assertion of a record says of itself."""
+    """What an assertion of a record says of itself; a reason that only repeats expected and actual is left out."""
+    expected, actual = _value(assertion, "expected"), _value(assertion, "actual")
+    reason = str(assertion.get("reason") or "")
+    if expected is not None and actual is not None and reason.startswith("expected "):
+        reason = ""
     return Finding(
         place=place,
         label=name_of(assertion),
         turn=turn,
         broken=assertion.get("passed") is None,
         message=str(assertion.get("message") or ""),
-        reason=str(assertion.get("reason") or ""),
-        expected=_value(assertion, "expected"),
-        actual=_value(assertion, "actual"),
+        reason=reason,
+        expected=expected,
+        actual=actual,
     )
 
 
@@ -192,9 +196,11 @@ def _value(assertion: Mapping[str, Any], key: str) -> str | None:
     return None if value is UNSET else literal(value, _VALUE_ROOM)
 
 
-def _command(file: str, case: str) -> str:
-    pattern = f"^{_REGEX_SIGN.sub(_escaped, case)}$"
-    return f"viva test -i {shlex.quote(file)} -k {shlex.quote(pattern)} -v"
+def _command(file: str, record: TrialRecord) -> str:
+    """What to type to see more: exactly this case, against the same agent."""
+    pattern = f"^{_REGEX_SIGN.sub(_escaped, record.id)}$"
+    agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
+    return f"viva test -i {shlex.quote(file)} -k {shlex.quote(pattern)} -v{agent}"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -9,12 +9,18 @@ from msgspec import Struct, structs
 from viva import catalog
 from viva.agents.python import PythonAgent
 from viva.config import Settings
-from viva.errors import BadInput, Problem
+from viva.errors import BadInput, Problem, Role
 from viva.model.case import Origin
 from viva.model.connector import Connector
 from viva.model.duration import parse_duration
 from viva.protocols import Agent
 
+_PROMPTS: dict[Role, str] = {
+    "simulator": "simulator",
+    "judge": "validator",
+    "generator": "generator",
+    "reporter": "reporter",
+}
 _PREFIXES = ("python:", "http://", "https://", "scripted:")
 
 
@@ -53,8 +59,11 @@ class Agents:
             name = known[0]
         return self.named(name, under_test=True)
 
-    def find(self, name: str) -> Agent:
-        """A helper's agent."""
+    def find(self, name: str, role: Role = "agent") -> Agent:
+        """A helper's agent. A connector's name alone stands for the built-in helper of that role on that connector."""
+        bare = name.removeprefix("agents:")
+        if role != "agent" and bare in self._settings.connectors and bare not in self._settings.agents:
+            return self._prompt(bare, {"prompt": f"viva.{_PROMPTS[role]}", "connector": bare}, None)
         return self.named(name).agent
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
@@ -83,7 +92,11 @@ class Agents:
     def _build(self, name: str, connector: Connector | None) -> NamedAgent:
         written: Mapping[str, Any] | None = self._settings.agents.get(name)
         if written is None:
-            if name.startswith(_PREFIXES):
+            if name == "viva.rules":
+                written = {"type": "rules"}
+            elif name.startswith("viva.") and name.removeprefix("viva.") in _PROMPTS.values():
+                written = {"type": "prompt", "prompt": name}
+            elif name.startswith(_PREFIXES):
                 written = {"use": name}
             elif name in self._settings.connectors:
                 written = {"type": "chat", "connector": name}
@@ -143,18 +156,17 @@ class Agents:
 
     def _scripted(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
         from viva.agents.scripted import ScriptedAgent
-        from viva.formats.documents import chunks, decode_chunk, json_documents, yaml_documents
+        from viva.formats.documents import documents_in
 
         replies: list[Any] = list(fields.get("replies", ()))
         if "file" in fields:
             path = self._settings.folder / fields["file"]
             if not path.is_file():
                 raise self._settings.problem(f"agent {name!r}: there is no file {path}", "agents", name, "file")
-            if path.suffix == ".jsonl":
-                replies += [decode_chunk(str(path), chunk).value for chunk in chunks(path)]
-            else:
-                read = yaml_documents if path.suffix in (".yaml", ".yml") else json_documents
-                replies += [document.value for document in read(path, str(path))]
+            problems: list[Problem] = []
+            replies += [document.value for document in documents_in(path, str(path)).first(problems)]
+            if problems:
+                raise BadInput(*problems)
         return ScriptedAgent(tuple(replies), fields.get("repeat", False))
 
     def _http(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
@@ -183,6 +195,22 @@ class Agents:
             fields["system"] = self._text(name, fields.pop("system_file"))
         tools = tuple(self._tool(name, tool, Tool) for tool in fields.pop("tools", ()))
         return ChatAgent(connector=connector, tools=tools, **fields)
+
+    def _prompt(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
+        """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
+        from viva.agents.prompt import PromptAgent, built_in_prompt
+
+        prompt = str(fields.pop("prompt", ""))
+        connector = override or self._connector_of(name, fields.pop("connector", None) or self._settings.defaults.judge)
+        fields.pop("connector", None)
+        own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
+        connector = structs.replace(connector, **own) if own else connector
+        fields.pop("tools", None)
+        try:
+            text, schema = built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
+            return PromptAgent(prompt=text, connector=connector, output=fields.pop("output", None) or schema, **fields)
+        except ValueError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
 
     def _tool(self, name: str, written: Any, tool: Any) -> Any:
         if isinstance(written, str):

@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,17 +22,20 @@ from viva.engine.helpers import Crew
 from viva.engine.scheduler import Scheduler, plan
 from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
-from viva.errors import BadInput, Problem, RunStopped
+from viva.errors import BadInput, HelperFailed, Problem, RunStopped
 from viva.formats.native import TIMEOUT_S, Reading
 from viva.formats.sources import Files, Format, Made, Words, load_files, understood
+from viva.llm.budget import Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, OnMissingInput, Suite
-from viva.model.event import RunEnded, RunStarted, RunSummary
+from viva.model.event import Note, RunEnded, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
 from viva.record.journal import Journal
 from viva.session.agents import Agents, NamedAgent
+from viva.session.generated import generate
 from viva.session.redaction import Redactor
+from viva.session.reporting import report_by
 
 T = TypeVar("T")
 
@@ -59,6 +62,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     update_snapshots: bool = False
     history: bool = True
     dry_run: bool = False
+    simulator: str | None = None
+    reporter: str | None = None
+    max_cost_usd: float | None = None
+    min_pass: float | None = None
 
 
 class RunResult:
@@ -94,6 +101,10 @@ class Prepared(Struct):
     suites: list[Suite]
     agents: Agents
     agent: NamedAgent
+    crew: Crew
+    http: HttpTransport
+    budget: Budget
+    redactor: Redactor
     cases: int = 0
     trials: int = 0
 
@@ -123,26 +134,36 @@ async def prepare(options: RunOptions) -> Prepared:
     catalog.load_plugins(settings.plugins)
     _check_filter(options.only)
     _check_outputs(options.outputs, dry_run=options.dry_run)
+    simulator = options.simulator or settings.defaults.simulator
     reading = Reading(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
         update_snapshots=options.update_snapshots,
-        simulator=settings.defaults.simulator,
+        simulator=simulator.removeprefix("agents:") if simulator else None,
         timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
     )
-    suites = _suites(options, reading)
     agents = Agents(settings, options.connector)
+    budget = Budget(options.max_cost_usd)
+    http = HttpTransport()
+    crew = Crew(agents.find, http, settings.connectors, budget.spend)
+    suites, made = _suites(options, reading)
     target = next((suite.target for suite in suites if suite.target), None)
     agent = agents.under_test(options.agent, target)
+    if options.reporter is not None:
+        agents.find(options.reporter, "reporter")
+    for each in made:
+        suites.append(await generate(each, agent, crew, settings, reading))
     for suite in suites:
         agents.check_references(suite.references)
-    prepared = Prepared(options, settings, suites, agents, agent)
+    prepared = Prepared(options, settings, suites, agents, agent, crew, http, budget, Redactor(settings.secrets))
     await prepared.count()
     return prepared
 
 
-def _suites(options: RunOptions, reading: Reading) -> list[Suite]:
+def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made]]:
+    """What is in files, and what has still to be made."""
     paths: list[Path] = []
+    made: list[Made] = []
     problems: list[Problem] = []
     for text in options.inputs:
         try:
@@ -150,11 +171,10 @@ def _suites(options: RunOptions, reading: Reading) -> list[Suite]:
                 case Files(found):
                     paths += found
                 case Words(words):
-                    problems.append(
-                        Problem("", 0, "", f"the message {words[:40]!r} cannot be mixed with suites; send it by itself")
-                    )
-                case Made(by):
-                    problems.append(Problem("", 0, "", f"{by}: as an input is not known to this version"))
+                    what = f"the message {words[:40]!r} cannot be mixed with suites; send it by itself"
+                    problems.append(Problem("", 0, "", what))
+                case Made() as found:
+                    made.append(found)
         except BadInput as wrong:
             problems += wrong.problems
     try:
@@ -163,7 +183,7 @@ def _suites(options: RunOptions, reading: Reading) -> list[Suite]:
         raise BadInput(*problems, *wrong.problems) from wrong
     if problems:
         raise BadInput(*problems)
-    return suites
+    return suites, made
 
 
 def _check_filter(pattern: str | None) -> None:
@@ -219,33 +239,17 @@ def _wanted(options: RunOptions, settings: Settings) -> Callable[[Case], Case | 
 
 async def examine(prepared: Prepared, sinks: Sequence[Sink] = ()) -> RunResult:
     """Runs what was prepared and tells the sinks all about it."""
-    options, settings = prepared.options, prepared.settings
+    options = prepared.options
     run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    async with AsyncExitStack() as stack:
-        journal = _journal(settings, run, history=options.history)
-        http = HttpTransport()
-        stack.push_async_callback(http.close)
-        reports = [catalog.find("reporter", path.suffix)(path, journal) for path in options.outputs]  # pyright: ignore[reportOptionalCall] -- checked by `prepare`
-        bus = Bus(journal, [*sinks, *reports])
-        redactor = Redactor(settings.secrets)
-        stage = Stage(
-            run=run,
-            agent=prepared.agent.agent,
-            agent_name=prepared.agent.name,
-            http=http,
-            helpers=Crew(prepared.agents.find, http, settings.connectors),
-            bus=bus,
-            agent_options=prepared.agent.options,
-            options={"connector": options.connector} if options.connector else {},
-            connectors=settings.connectors,
-        )
-        if redactor:
-            stage.redact = redactor.record
-            stage.redact_turn = redactor.record
-        tally = Tally(prepared.cases)
-        scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast)
-        bus.emit(_started(run, prepared))
-        why: str | None = None
+    journal = _journal(prepared.settings, run, history=options.history)
+    reporters = [(catalog.find("reporter", path.suffix), path) for path in options.outputs]
+    reports = [reporter(path, journal) for reporter, path in reporters if reporter is not None]
+    bus = Bus(journal, [*sinks, *reports])
+    tally = Tally(prepared.cases, options.min_pass)
+    scheduler = Scheduler(_stage(prepared, run, bus), Local(prepared.parallel), tally, options.fail_fast)
+    why: str | None = None
+    try:
+        bus.emit(_started(run, prepared, journal))
         with _stopping(scheduler):
             try:
                 await scheduler.run(prepared.plan())
@@ -253,8 +257,54 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = ()) -> RunResult:
                 scheduler.stopped, why = "budget" if broken.budget else "broken", broken.why
         summary = tally.summary()
         code = exit_code(summary, scheduler.stopped)
+        texts = await _tell_reporter(prepared, bus, journal, summary)
         _say_goodbye(bus, RunEnded(run, _now(), code, summary, scheduler.stopped, why), why)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+    finally:
+        await prepared.http.close()
     return RunResult(run, code, summary, journal)
+
+
+def _stage(prepared: Prepared, run: str, bus: Bus) -> Stage:
+    options, redactor = prepared.options, prepared.redactor
+    stage = Stage(
+        run=run,
+        agent=prepared.agent.agent,
+        agent_name=prepared.agent.name,
+        http=prepared.http,
+        helpers=prepared.crew,
+        bus=bus,
+        agent_options=prepared.agent.options,
+        options={"connector": options.connector} if options.connector else {},
+        connectors=prepared.settings.connectors,
+        meter=prepared.budget.spend,
+    )
+    if redactor:
+        stage.redact = redactor.record
+        stage.redact_turn = redactor.record
+    return stage
+
+
+async def _tell_reporter(prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary) -> dict[Path, str]:
+    """What an agent as reporter writes for each file. Where it breaks, a warning, and the built-in report stays."""
+    options = prepared.options
+    texts: dict[Path, str] = {}
+    if options.reporter is None:
+        return texts
+    for path in options.outputs or (None,):
+        form = path.suffix.removeprefix(".") if path else "text"
+        try:
+            text = prepared.redactor.text(await report_by(prepared.crew, options.reporter, journal, summary, form))
+        except HelperFailed as broken:
+            instead = f"{path} is the built-in report" if path else "there is no report of it"
+            bus.emit(Note(f"reporter {options.reporter}: {broken.said}; {instead}", "warning"))
+            continue
+        if path is None:
+            bus.emit(Note(text))
+        else:
+            texts[path] = text
+    return texts
 
 
 def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
@@ -267,7 +317,7 @@ def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
         bus.without_journal().emit(event)
 
 
-def _started(run: str, prepared: Prepared) -> RunStarted:
+def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
     return RunStarted(
         run=run,
         at=_now(),
@@ -277,6 +327,11 @@ def _started(run: str, prepared: Prepared) -> RunStarted:
         cases=prepared.cases,
         trials=prepared.trials,
         parallel=prepared.parallel,
+        settings={
+            "reports": [str(path) for path in prepared.options.outputs],
+            "journal": str(journal.path) if prepared.options.history else None,
+            "min_pass": prepared.options.min_pass,
+        },
     )
 
 

@@ -21,4 +21,9 @@ class Script(Struct, frozen=True):
 
     async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
         for line in self.lines:
-            yield structs.replace(line, message=fill_message(line.message, talk.variables)) if self.filled else line
+            yield filled_line(line, talk) if self.filled else line
+
+
+def filled_line(line: Utterance, talk: Talk) -> Utterance:
+    """The line with its `{{variables}}` filled in."""
+    return structs.replace(line, message=fill_message(line.message, talk.variables))

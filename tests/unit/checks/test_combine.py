@@ -5,11 +5,10 @@ import inspect
 from collections.abc import Awaitable
 
 import pytest
+from msgspec import field
 
-from viva.catalog import register
 from viva.errors import CheckBroken
 from viva.model.component import Written
-from viva.model.judging import judge
 from viva.model.message import ModelCall
 from viva.model.talk import Evidence, Quote, Verdict
 from viva.testing.evidence import evidence_of
@@ -19,12 +18,11 @@ F = {"type": "contains", "value": "z"}
 E = {"type": "max_tokens", "value": 1}  # the agent reports no usage
 
 
-@register("check", "test-slow")
 class Slow(Written, frozen=True, kw_only=True):
     """A judge that takes a while, costs something and counts how often it was asked."""
 
     passes: bool | None
-    asked: list[int] = []
+    asked: list[int] = field(default_factory=list[int])
     costly: bool = True
     label: str = "slow"
 
@@ -45,9 +43,14 @@ class Slow(Written, frozen=True, kw_only=True):
         )
 
 
-SP = {"type": "test-slow", "passes": True}
-SF = {"type": "test-slow", "passes": False}
-SE = {"type": "test-slow", "passes": None}
+@pytest.fixture(autouse=True)
+def _know_slow(bench):
+    bench.own["slow"] = Slow
+
+
+SP = {"type": "slow", "passes": True}
+SF = {"type": "slow", "passes": False}
+SE = {"type": "slow", "passes": None}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,15 @@ def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  
 
 @pytest.mark.parametrize(
     ("claim", "status"),
-    [(P, "failed"), (F, "passed"), (E, "error"), (SP, "failed"), (SF, "passed"), (SE, "error"), ({**P, "negate": True}, "passed")],
+    [
+        (P, "failed"),
+        (F, "passed"),
+        (E, "error"),
+        (SP, "failed"),
+        (SF, "passed"),
+        (SE, "error"),
+        ({**P, "negate": True}, "passed"),
+    ],
 )
 def test_not(bench, claim, status):  # N24: an error stays an error
     verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": claim}, evidence_of("a")))
@@ -104,15 +115,9 @@ def test_combinations_nest(bench):
 
 @pytest.mark.parametrize("kind", ["all", "any"])
 def test_every_claim_is_judged_never_only_the_first(bench, kind):  # N10
-    claim = bench.claim({"type": kind, "assertions": [SF, SP, SF, SP]})
-    for nested in claim.check.claims:
-        nested.check.asked.clear()
-    asyncio.run(await_verdict(claim, evidence_of("a")))
-    assert [len(nested.check.asked) for nested in claim.check.claims] == [1, 1, 1, 1]
-
-
-async def await_verdict(claim, evidence):
-    return (await judge(claim, evidence)).verdict
+    check = bench.claim({"type": kind, "assertions": [SF, SP, SF, SP]}).check
+    asyncio.run(check.check(evidence_of("a")))
+    assert [len(claim.check.asked) for claim in check.claims] == [1, 1, 1, 1]
 
 
 def test_cheap_claims_need_no_event_loop(bench):
@@ -121,7 +126,10 @@ def test_cheap_claims_need_no_event_loop(bench):
     assert not check.costly
 
 
-@pytest.mark.parametrize("written", [{"type": "all", "assertions": [P, SP]}, {"type": "any", "assertions": [SP]}, {"type": "not", "assertion": SP}])
+@pytest.mark.parametrize(
+    "written",
+    [{"type": "all", "assertions": [P, SP]}, {"type": "any", "assertions": [SP]}, {"type": "not", "assertion": SP}],
+)
 def test_a_combination_is_as_costly_as_its_dearest_part(bench, written):
     assert bench.claim(written).check.costly
 
@@ -151,11 +159,17 @@ def test_what_judges_said_and_used_is_kept(bench):
         ({"type": "all", "assertions": []}, "a list of at least one assertion"),
         ({"type": "any", "assertions": P}, "a list of at least one assertion"),
         ({"type": "all", "assertions": ["a"]}, "assertions[0] is an assertion, like"),
-        ({"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]}, "assertions[1]: '(' is no regular expression"),
+        (
+            {"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]},
+            "assertions[1]: '(' is no regular expression",
+        ),
         ({"type": "all", "assertions": [P], "min": 1}, "unknown field 'min'"),
         ({"type": "not", "assertions": [P]}, "unknown field 'assertions'; the only one here is 'assertion'"),
         ({"type": "not"}, "assertion is missing"),
-        ({"type": "not", "assertion": {"type": "any", "assertions": [{"type": "contains"}]}}, "assertion: assertions[0]: "),
+        (
+            {"type": "not", "assertion": {"type": "any", "assertions": [{"type": "contains"}]}},
+            "assertion: assertions[0]: ",
+        ),
     ],
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24

@@ -54,7 +54,16 @@ def test_equals_says_that_a_text_is_no_data(bench):
     assert (verdict.expected, verdict.actual) == (5, "5")
 
 
-DATA = {"status": "ok", "n": 5, "f": 1.5, "t": True, "none": None, "list": ["a", "b"], "items": [{"p": 1}, {"p": 2}], "o": {"k": 1}}
+DATA = {
+    "status": "ok",
+    "n": 5,
+    "f": 1.5,
+    "t": True,
+    "none": None,
+    "list": ["a", "b"],
+    "items": [{"p": 1}, {"p": 2}],
+    "o": {"k": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +227,11 @@ def test_a_pattern_in_a_filter_cannot_hang_the_run(bench):  # N27
 )
 def test_filters_know_match_and_search(bench, path, found):
     data = ["abc", "b", "a\nc", ".", 5]
-    written = {"type": "json_path", "path": path, "exists": False} if found is None else {"type": "json_path", "path": path, "value": found}
+    written = (
+        {"type": "json_path", "path": path, "exists": False}
+        if found is None
+        else {"type": "json_path", "path": path, "value": found}
+    )
     assert bench.judge(written, evidence_of(Reply(data=data))).passed
 
 

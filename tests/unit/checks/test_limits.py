@@ -71,7 +71,10 @@ def test_max_tokens(bench, value, replies, over, status):  # N25
     assert bench.judge({"type": "max_tokens", "value": value}, evidence_of(*replies, over=over)).status == status
 
 
-@pytest.mark.parametrize(("value", "over", "status"), [(3, "turn", "passed"), (2, "turn", "failed"), (3, "case", "passed"), (2, "case", "failed")])
+@pytest.mark.parametrize(
+    ("value", "over", "status"),
+    [(3, "turn", "passed"), (2, "turn", "failed"), (3, "case", "passed"), (2, "case", "failed")],
+)
 def test_max_turns(bench, value, over, status):  # N25
     assert bench.judge({"type": "max_turns", "value": value}, evidence_of("a", "b", "c", over=over)).status == status
 

@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from viva.model.judging import judge
 from viva.model.message import Reply, ToolCall
+from viva.model.talk import Judged
 from viva.testing.evidence import evidence_of
 
 SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
@@ -106,7 +108,7 @@ def test_a_final_snapshot_of_tool_calls_holds_those_of_all_turns(bench):  # N12
         ({"path": "."}, "must be a file in the suite's folder"),
         ({"path": "x.txt", "of": "all"}, "Invalid enum value 'all'"),
         ({}, "missing required field `path`"),
-        ({"path": "x.txt", "shelf": {}}, "Expected `Shelf`, got `object`"),
+        ({"path": "x.txt", "shelf": {}}, "Expected `Shelf`, got `dict`"),
     ],
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
@@ -127,8 +129,9 @@ def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
     claim = bench.claim({"type": "snapshot", "path": "out/x.txt"})
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
-    bench.claim = lambda written: claim
-    assert bench.judge({}, evidence_of("x")).status == "error"
+    judged = judge(claim, evidence_of("x"))
+    assert isinstance(judged, Judged)
+    assert judged.verdict.status == "error"
     assert os.listdir(elsewhere) == []
 
 

@@ -35,7 +35,9 @@ def calls(*made: ToolCall | str) -> Reply:
     return Reply("ok", tool_calls=tuple(ToolCall(call) if isinstance(call, str) else call for call in made))
 
 
-EXPENSE = ToolCall("create_expense", {"amount": 3500, "type": "travel", "to": {"city": "Beijing"}, "tags": [{"k": 1, "v": 2}]})
+EXPENSE = ToolCall(
+    "create_expense", {"amount": 3500, "type": "travel", "to": {"city": "Beijing"}, "tags": [{"k": 1, "v": 2}]}
+)
 AS_TEXT = ToolCall("create_expense", '{"amount": 3500}')
 FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
 
@@ -65,7 +67,11 @@ FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
         ({"name": "t", "arguments": {"a": 1}}, calls(ToolCall("t", "not json")), "failed"),
         ({"name": "t", "arguments": {}}, calls(ToolCall("t")), "passed"),
         ({"name": "t", "arguments": {"a": 1}}, calls(ToolCall("t")), "failed"),
-        ({"name": "t", "arguments": {"a": 1, "b": 2}}, calls(ToolCall("t", {"a": 1}), ToolCall("t", {"b": 2})), "failed"),
+        (
+            {"name": "t", "arguments": {"a": 1, "b": 2}},
+            calls(ToolCall("t", {"a": 1}), ToolCall("t", {"b": 2})),
+            "failed",
+        ),
         ({"name": "t", "times": 2}, calls("t", "t"), "passed"),
         ({"name": "t", "times": 2}, calls("t", "t", "t"), "failed"),
         ({"name": "t", "times": 0}, calls("x"), "passed"),
@@ -75,7 +81,11 @@ FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
         ({"name": "t", "times": {"max": 1}}, calls(), "passed"),
         ({"name": "t", "times": {"max": 1}}, calls("t", "t"), "failed"),
         ({"name": "t", "times": {"min": 1, "max": 2}}, calls("t", "t"), "passed"),
-        ({"name": "t", "times": 1, "arguments": {"a": 1}}, calls(ToolCall("t", {"a": 1}), ToolCall("t", {"a": 2})), "passed"),
+        (
+            {"name": "t", "times": 1, "arguments": {"a": 1}},
+            calls(ToolCall("t", {"a": 1}), ToolCall("t", {"a": 2})),
+            "passed",
+        ),
         ({"name": "create_expense"}, calls(FAILED), "passed"),
         ({"name": "create_expense", "status": "any"}, calls(FAILED), "passed"),
         ({"name": "create_expense", "status": "ok"}, calls(FAILED), "failed"),
@@ -109,7 +119,11 @@ def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N
             calls(EXPENSE),
             '"create_expense" was called, but its arguments differ: $.to.zip is missing',
         ),
-        ({"name": "t", "status": "ok"}, calls(ToolCall("t", error="denied")), '"t" was called, but it failed: "denied"'),
+        (
+            {"name": "t", "status": "ok"},
+            calls(ToolCall("t", error="denied")),
+            '"t" was called, but it failed: "denied"',
+        ),
         ({"name": "t", "times": 2}, calls("t"), '"t" was called 1 times, not 2 times; called: t'),
         ({"name": "t", "times": {"min": 2}}, calls("t"), '"t" was called 1 times, not at least 2 times; called: t'),
     ],
@@ -157,7 +171,9 @@ def test_tool_not_called(bench, fields, reply, status):  # N25
 
 
 def test_tool_not_called_shows_the_call(bench):
-    verdict = bench.judge({"type": "tool_not_called", "name": "delete"}, evidence_of(calls(ToolCall("db.delete", {"id": 1}))))
+    verdict = bench.judge(
+        {"type": "tool_not_called", "name": "delete"}, evidence_of(calls(ToolCall("db.delete", {"id": 1})))
+    )
     assert verdict.reason == '"db.delete" must not be called, but was, with {"id":1}'
 
 
@@ -255,7 +271,10 @@ def test_tool_result_misuse(bench):
     [
         ({"type_": "tool_called", "name": "create_expense"}, 'tool_called "create_expense"'),
         ({"type_": "tool_called", "name": ["a", "b"], "times": 2}, 'tool_called "a" or "b" 2 times'),
-        ({"type_": "tool_called", "name": "a", "arguments": {"n": 1}, "status": "ok"}, 'tool_called "a" with {"n":1} (ok)'),
+        (
+            {"type_": "tool_called", "name": "a", "arguments": {"n": 1}, "status": "ok"},
+            'tool_called "a" with {"n":1} (ok)',
+        ),
         ({"type_": "tool_called", "name": "a", "times": {"min": 1, "max": 3}}, 'tool_called "a" 1 to 3 times'),
         ({"type_": "tool_not_called", "name": "a"}, 'tool_not_called "a"'),
         ({"type_": "tool_sequence", "names": ["a", "b"], "exact": True}, "tool_sequence a → b (exact)"),

@@ -360,7 +360,7 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
 
 def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
     trials = [trial("A", status, [turn(1, "x")], trial=n) for n, status in enumerate(["passed", "failed", "passed"], 1)]
-    end = ended(1, total=1, trials={"passed": 2, "failed": 1})
+    end = ended(1, total=1, trials={"failed": 1, "passed": 2})
     text = shown([started(1, 3), *map(over, trials), end])
     assert "(1 test case, 3 trials)" in text
     assert "\n✗ A (trial 2)  1 turn  1.0s\n" in text

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -79,7 +79,9 @@ def test_a_report_is_found_by_its_extension(suffix: str) -> None:  # N34
 @pytest.mark.parametrize("report", SUFFIXES.values())
 def test_a_report_replaces_an_older_one_and_leaves_nothing_else(report: type[Report], tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old")
-    assert written(report, tmp_path, [passed_static()]) != "old"
+    with (tmp_path / "report").open() as reader:
+        assert written(report, tmp_path, [passed_static()]) != "old"
+        assert reader.read() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "report"]
 
 
@@ -265,6 +267,7 @@ def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None
 
 
 @given(st.text(), st.text(), st.sampled_from(["passed", "failed", "skipped", "error"]))
+@example("\ufffe\uffff\x00\x1b]]>&<\r", "\ufffe\"'<", "failed")
 @settings(max_examples=60)
 def test_junit_is_well_formed_whatever_was_said(said: str, name: str, status: str) -> None:
     call = ToolCallRecord(said, {said: said}, error=said)

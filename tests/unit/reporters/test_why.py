@@ -4,7 +4,7 @@ import pytest
 
 from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
 from viva.reporters.figures import cost, counted, seconds
-from viva.reporters.why import place, turn_status, why
+from viva.reporters.why import finding, place, turn_status, why
 
 
 def test_each_check_that_did_not_hold_is_a_finding() -> None:
@@ -78,6 +78,16 @@ def test_a_source_is_a_file_and_maybe_a_line(source: str | None, expected: tuple
 def test_the_command_names_exactly_this_case_and_survives_the_shell() -> None:
     record = trial("a.b (1)-c", "failed", [turn(1, "x")], source="my tests/a.jsonl:3", fault="agent")
     assert why(record).command == r"viva test -i 'my tests/a.jsonl' -k '^a\.b \(1\)-c$' -v"
+    record.agent = "python:./my bot.py:agent"
+    assert why(record).command == (
+        r"viva test -i 'my tests/a.jsonl' -k '^a\.b \(1\)-c$' -v -n 'python:./my bot.py:agent'"
+    )
+
+
+def test_a_reason_that_repeats_expected_and_actual_is_left_out() -> None:
+    repeated = finding(check("equals 5", False, reason="expected 5, was 6", expected=5, actual=6), "turn 1")
+    assert (repeated.reason, repeated.headline) == ("", "turn 1: equals 5: expected 5, was 6")
+    assert finding(check("equals 5", False, reason="expected 5, was 6"), "").reason == "expected 5, was 6"
 
 
 def test_times_money_and_counts() -> None:

@@ -1,0 +1,47 @@
+"""Viva in a few seconds: an assistant passes its suites, then the same assistant with a planted bug is caught.
+
+Needs no network, no key and no set-up beyond Viva itself. Reports are written to demo-out/ in the working folder.
+"""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+EXPENSE = Path(__file__).resolve().parent / "expense"
+OUT = Path("demo-out")
+REPORTS = [OUT / name for name in ("expense.jsonl", "expense.xml", "expense.md")]
+
+
+def main() -> int:
+    OUT.mkdir(exist_ok=True)
+    expense = EXPENSE.relative_to(Path.cwd()) if EXPENSE.is_relative_to(Path.cwd()) else EXPENSE
+    always = ["test", "--config", str(expense / "viva.toml"), "--no-history"]
+    outputs = [argument for report in REPORTS for argument in ("-o", str(report))]
+    as_expected = [
+        run(
+            "The expense assistant and its suites: every case has to pass.",
+            [*always, "-i", str(expense / "tests"), *outputs],
+            exit_code=0,
+        ),
+        run(
+            "The same assistant with a bug planted in it: one case has to fail, and to say why.",
+            [*always, "-i", str(expense / "planted"), "-n", "assistants.expense-buggy", "--parallel", "1", "-v"],
+            exit_code=1,
+        ),
+    ]
+    print(f"\nReports of the first run: {', '.join(map(str, REPORTS))}")
+    print("The suites passed and the bug was caught." if all(as_expected) else "This is not what was expected.")
+    return 0 if all(as_expected) else 1
+
+
+def run(what: str, arguments: list[str], *, exit_code: int) -> bool:
+    """Runs Viva as a user would, and tells whether it ended with the expected exit code."""
+    print(f"\n{what}\n$ viva {shlex.join(arguments)}\n", flush=True)
+    code = subprocess.run([sys.executable, "-m", "viva", *arguments], check=False).returncode
+    print(f"\nExit code {code}, expected {exit_code}.", flush=True)
+    return code == exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

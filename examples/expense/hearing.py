@@ -1,0 +1,109 @@
+"""What a message says: the details of an expense, and what its author wants. Rules only, no model."""
+
+import re
+from calendar import month_name
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Any
+
+# From the specific to the general: a dinner on a trip is a meal.
+CATEGORIES = {
+    "lodging": r"lodging|hotels?|hostel",
+    "meals": r"meals?|lunch|dinner|breakfast|restaurant",
+    "equipment": r"equipment|laptops?|monitors?|keyboards?|chairs?",
+    "travel": r"travel|trips?|flights?|trains?|taxis?|mileage",
+    "other": r"other|supplies|books?|software",
+}
+WANTS = {
+    "cancel": r"cancel|never ?mind|forget (it|about it)",
+    "policy": r"policy|limits?|allowed|maximum|how much (may|can)",
+    "no": r"no|nope|wrong|don.?t|do not",
+    "yes": r"yes|yep|sure|ok|okay|correct|confirm|go ahead|submit",
+    "start": r"expenses?|reimburse(ment)?|claim|submit|file|purchase",
+    "greet": r"hello|hi|hey|help",
+}
+MONTHS = list(month_name)
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+MONEY = rf"(?P<minus>-)?(?:(?:\$|\bUSD)\s?(?P<after>{NUMBER})|\b(?P<before>{NUMBER})\s?(?:USD|dollars?)\b)"
+FOREIGN = r"[€£¥]|\b(?:EUR|GBP|CNY|euros?|pounds?|yuan)\b"
+DATES = (
+    r"\b(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)\b",
+    rf"\b(?P<day>\d\d?) (?P<month>{'|'.join(MONTHS[1:])})(?:,? (?P<year>\d{{4}}))?\b",
+    rf"\b(?P<month>{'|'.join(MONTHS[1:])}) (?P<day>\d\d?)(?:,? (?P<year>\d{{4}}))?\b",
+)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message as the assistant understands it. `number` is one that may or may not be an amount."""
+
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    wants: frozenset[str] = frozenset()
+    number: float | None = None
+    reference: str | None = None
+    foreign_money: bool = False
+
+
+def hear(message: dict[str, Any], today: date) -> Heard:
+    """Understands one message of the user, attachments included."""
+    content = message["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    text = " ".join(part["text"] for part in parts if part["type"] == "text")
+    reference = re.search(r"\bEXP-\d{4}\b", text)
+    po_number = re.search(r"\bPO[-\s#]*(\d{3,})\b", text, re.IGNORECASE)
+    day, text_left = _date(text, today)
+    text_left = re.sub(r"\b(?:EXP|PO)[-\s#]*\d+", "", text_left, flags=re.IGNORECASE)
+    number = re.search(NUMBER, text_left)
+    found = {
+        "category": next((name for name, words in CATEGORIES.items() if _says(words, text)), None),
+        "amount": _amount(text_left),
+        "date": day and day.isoformat(),
+        "po_number": po_number and f"PO-{po_number[1]}",
+        # Its bytes came along: an address without them is no receipt.
+        "receipt": next((p["name"] for p in parts if str(p.get("url")).startswith("data:image/")), None),
+    }
+    return Heard(
+        details={name: value for name, value in found.items() if value is not None},
+        wants=_wants(text),
+        number=_number(number[0]) if number else None,
+        reference=reference[0] if reference else None,
+        foreign_money=re.search(FOREIGN, text_left, re.IGNORECASE) is not None,
+    )
+
+
+def _says(words: str, text: str) -> bool:
+    return re.search(rf"\b(?:{words})\b", text, re.IGNORECASE) is not None
+
+
+def _wants(text: str) -> frozenset[str]:
+    wants = {want for want, words in WANTS.items() if _says(words, text)}
+    return frozenset(wants - {"yes"} if "no" in wants else wants)
+
+
+def _amount(text: str) -> float | None:
+    """The first amount that is not taken back: "$420, not $500" is 420."""
+    found = re.search(MONEY, re.sub(rf"\bnot {MONEY}", "", text, flags=re.IGNORECASE), re.IGNORECASE)
+    if found is None:
+        return None
+    amount = _number(found["after"] or found["before"])
+    return -amount if found["minus"] else amount
+
+
+def _number(text: str) -> float:
+    value = float(text.replace(",", ""))
+    return int(value) if value.is_integer() else value
+
+
+def _date(text: str, today: date) -> tuple[date | None, str]:
+    """The day that is meant, and the text without it."""
+    if _says("yesterday", text):
+        return today - timedelta(days=1), text
+    for pattern in DATES:
+        if found := re.search(pattern, text, re.IGNORECASE):
+            month = found["month"]
+            number = int(month) if month.isdigit() else MONTHS.index(month.capitalize())
+            try:
+                return date(int(found["year"] or today.year), number, int(found["day"])), text.replace(found[0], "")
+            except ValueError:  # there is no 30 February
+                return None, text.replace(found[0], "")
+    return (today if _says("today", text) else None), text

@@ -1,0 +1,185 @@
+"""What a chat completion says, whole or streamed: its message byte for byte, and the little that we need to know of it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from viva.agents.openai_messages import assistant
+from viva.errors import Unreachable
+from viva.llm.sse import Events
+from viva.model import codec
+from viva.model.message import ToolCall
+
+
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _Call(Struct, gc=False):
+    id: str | None = None
+    function: _Function = field(default_factory=_Function)
+    index: int | None = None
+
+
+class _Said(Struct, gc=False):
+    role: str | None = None
+    content: str | list[Any] | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct, gc=False):
+    message: msgspec.Raw = msgspec.Raw(b"{}")
+    delta: _Said = field(default_factory=_Said)
+    finish_reason: str | None = None
+
+
+class _Cached(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Answer(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+    error: Any = None
+
+
+class Completion(Struct, gc=False):
+    """One answer of a model. `message` goes back to it with the next call, just as it came."""
+
+    message: bytes
+    content: str
+    tool_calls: list[ToolCall]
+    finish_reason: str | None
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_messages = msgspec.json.Decoder(_Said)
+
+
+def completion_in(body: bytes) -> Completion:
+    """The completion in an answer. Anything else is the provider's fault, not the agent's."""
+    answer = _decoded(body)
+    if not answer.choices:
+        raise Unreachable("the answer holds no choices")
+    choice = answer.choices[0]
+    try:
+        said = _messages.decode(choice.message)
+    except msgspec.ValidationError as wrong:
+        raise Unreachable(f"the answer is no chat completion: {wrong}") from wrong
+    content, calls = _text(said), _calls(said.tool_calls or ())
+    # A message without its role, or without any content, is one that a model may refuse to take back.
+    usable = said.role == "assistant" and (said.content is not None or calls)
+    message = bytes(choice.message) if usable else assistant(content, calls)
+    return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_tokens(answer.usage))
+
+
+async def streamed_completion(chunks: AsyncIterator[bytes]) -> Completion:
+    """The same from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
+    events, gathering = Events(), _Gathering()
+    async for chunk in chunks:
+        for event in events.feed(chunk):
+            gathering.add(event)
+    for event in events.end():
+        gathering.add(event)
+    return gathering.completion()
+
+
+class _Gathering:
+    """Deltas, joined."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._finish_reason: str | None = None
+        self._model: str | None = None
+        self._usage: _Usage | None = None
+        self._done = False
+
+    def add(self, event: bytes) -> None:
+        if event.strip() == b"[DONE]":
+            self._done = True
+            return
+        answer = _decoded(event)
+        self._model = answer.model or self._model
+        self._usage = answer.usage or self._usage
+        for choice in (answer.choices or ())[:1]:
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            self._texts.append(_text(choice.delta))
+            for call in choice.delta.tool_calls or ():
+                self._add_call(call)
+
+    def _add_call(self, delta: _Call) -> None:
+        at = delta.index
+        if at is None:  # some servers send whole calls without a number
+            at = len(self._calls) if delta.id or not self._calls else len(self._calls) - 1
+        call = self._calls.setdefault(at, _Call())
+        call.id = call.id or delta.id
+        call.function.name = call.function.name or delta.function.name
+        if (arguments := delta.function.arguments) is not None:
+            self._arguments.setdefault(at, []).append(
+                arguments if isinstance(arguments, str) else codec.compact(arguments)
+            )
+
+    def completion(self) -> Completion:
+        if not self._done and self._finish_reason is None:
+            raise Unreachable("the stream ended before the answer did")
+        for at, call in self._calls.items():
+            call.function.arguments = "".join(self._arguments.get(at, ()))
+        content, calls = "".join(self._texts), _calls([call for _, call in sorted(self._calls.items())])
+        message = assistant(content or (None if calls else ""), calls)
+        return Completion(message, content, calls, self._finish_reason, self._model or "", *_tokens(self._usage))
+
+
+def _decoded(body: bytes) -> _Answer:
+    try:
+        answer = _answers.decode(body)
+    except msgspec.ValidationError as wrong:
+        raise Unreachable(f"the answer is no chat completion: {wrong}") from wrong
+    except msgspec.DecodeError as wrong:
+        raise Unreachable(f"the answer is no JSON: {wrong}") from wrong
+    if answer.error:
+        error: Any = answer.error
+        raise Unreachable(
+            f"it answered with an error: {error.get('message', error) if isinstance(error, dict) else error}"
+        )
+    return answer
+
+
+def _tokens(usage: _Usage | None) -> tuple[int, int, int]:
+    if usage is None:
+        return 0, 0, 0
+    cached = usage.prompt_tokens_details
+    return usage.prompt_tokens or 0, usage.completion_tokens or 0, 0 if cached is None else cached.cached_tokens or 0
+
+
+def _text(said: _Said) -> str:
+    """The text; where there is none, why it was refused. Some servers send a list of parts."""
+    content = said.content
+    if isinstance(content, list):
+        content = "".join(
+            str(part["text"]) for part in content if isinstance(part, dict) and part.get("type") == "text"
+        )
+    return content or said.refusal or ""
+
+
+def _calls(calls: "list[_Call] | tuple[()]") -> list[ToolCall]:
+    return [
+        ToolCall(call.function.name or "", call.function.arguments, call.id or f"call_{number}")
+        for number, call in enumerate(calls, 1)
+    ]

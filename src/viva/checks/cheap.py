@@ -1,0 +1,11 @@
+"""The root of checks that call no model: they are asked first."""
+
+from viva.model.component import Written
+
+
+class Cheap(Written, frozen=True, kw_only=True):
+    """A check that costs next to nothing."""
+
+    @property
+    def costly(self) -> bool:
+        return False

@@ -1,0 +1,258 @@
+"""Checks that a model (or any other agent) decides: `agent` and `rubric`. What a judge quotes is looked up in the transcript."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from msgspec import UNSET, Struct
+
+from viva.checks.wording import labelled, quoted
+from viva.errors import HelperFailed
+from viva.model.component import Building, Written
+from viva.model.message import Reply
+from viva.model.talk import Evidence, Quote, Verdict, answer_in, shown, text_of
+
+BUILT_IN = "viva.validator"
+_FOLD = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "…": " ", "\u00a0": " "})
+_GAPS = re.compile(r"\.{2,}|\s+")
+
+
+class AgentSays(Written, frozen=True, kw_only=True):
+    """A validator agent says whether the criteria hold. Without `use`, the built-in judge does, and has to quote what it saw."""
+
+    costly: ClassVar[bool] = True
+
+    use: str = BUILT_IN
+    criteria: str | None = None
+    value: str | None = None
+    metadata: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    min_score: float | None = None
+    votes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.use.startswith("scripts:"):
+            raise ValueError(f"{self.use!r} is a script; use the assertion type 'script' for it")
+        if not self.asked and self.use.removeprefix("agents:") == BUILT_IN:
+            raise ValueError("misses 'criteria': what must hold, in words")
+
+    @property
+    def asked(self) -> str:
+        return self.criteria or self.value or str(self.metadata.get("criteria") or "")
+
+    @property
+    def label(self) -> str:
+        return labelled("agent", quoted(self.asked or self.use))
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return (self.use,)
+
+    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+        metadata = {**self.metadata, **({"criteria": self.asked} if self.asked else {})}
+        return asked_of(self.use, evidence, metadata, self.options, self.min_score, self.votes)
+
+
+class Criterion(Struct, frozen=True):
+    """One line of a rubric."""
+
+    criterion: str
+    weight: float = 1.0
+
+
+class Rubric(Written, frozen=True, kw_only=True):
+    """Weighted criteria, each judged by itself; passed when the share that is met reaches `min_score` (all, if not given)."""
+
+    costly: ClassVar[bool] = True
+
+    criteria: tuple[Criterion, ...]
+    use: str = BUILT_IN
+    metadata: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    min_score: float = 1.0
+    votes: int = 1
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], building: Building) -> "Rubric":
+        criteria = [{"criterion": c} if isinstance(c, str) else c for c in fields["criteria"]]
+        return super().build({**fields, "criteria": criteria}, building)
+
+    def __post_init__(self) -> None:
+        if not sum(criterion.weight for criterion in self.criteria):
+            raise ValueError("the weights of its criteria add up to nothing")
+
+    @property
+    def label(self) -> str:
+        return labelled("rubric", f"of {len(self.criteria)} criteria")
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return (self.use,)
+
+    async def check(self, evidence: Evidence) -> Verdict:
+        verdicts = await asyncio.gather(
+            *(
+                asked_of(
+                    self.use, evidence, {**self.metadata, "criteria": each.criterion}, self.options, None, self.votes
+                )
+                for each in self.criteria
+            )
+        )
+        total = sum(each.weight for each in self.criteria)
+        met = sum(each.weight for each, verdict in zip(self.criteria, verdicts, strict=True) if verdict.passed)
+        score = met / total
+        lines = [
+            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})"
+            for each, verdict in zip(self.criteria, verdicts, strict=True)
+        ]
+        return Verdict(
+            "passed" if score >= self.min_score - 1e-9 else "failed",
+            f"{score:.2f} of 1, needs {self.min_score:g}; " + "; ".join(lines),
+            score=score,
+            evidence=tuple(quote for verdict in verdicts for quote in verdict.evidence),
+            suggestions=tuple(hint for verdict in verdicts for hint in verdict.suggestions),
+        )
+
+
+async def asked_of(
+    use: str,
+    evidence: Evidence,
+    metadata: Mapping[str, Any],
+    options: Mapping[str, Any],
+    min_score: float | None = None,
+    votes: int = 1,
+) -> Verdict:
+    """A validator's verdict, or the majority of several. A judge that breaks is an error, unless the others already decide."""
+    if votes == 1:
+        return await _vote(use, evidence, metadata, options, min_score)
+    ballots = await asyncio.gather(
+        *(_vote(use, evidence, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
+    )
+    cast_votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
+    for status in ("passed", "failed"):
+        side = [ballot for ballot in cast_votes if ballot.status == status]
+        if len(side) * 2 > votes:
+            return Verdict(
+                status,
+                f"{len(side)} of {votes} votes: {side[0].reason}",
+                score=len(side) / votes if status == "passed" else 1 - len(side) / votes,
+                evidence=side[0].evidence,
+                suggestions=side[0].suggestions,
+            )
+    broken = next((ballot for ballot in ballots if isinstance(ballot, BaseException)), None)
+    raise broken or HelperFailed("judge", f"no majority among {votes} votes")
+
+
+async def _vote(
+    use: str, evidence: Evidence, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
+) -> Verdict:
+    """One ask in a session of its own, so that no vote knows of another."""
+    judge = use.removeprefix("agents:")
+    parse = _Parser(evidence, min_score, must_quote=judge == BUILT_IN)
+    about = {**metadata, **_about(evidence)}
+    async with evidence.talk.helpers.open("judge", judge, evidence.talk, {**options, "metadata": about}) as session:
+        return await session.ask(_question(metadata, evidence), parse.verdict)
+
+
+def _about(evidence: Evidence) -> dict[str, Any]:
+    last = evidence.talk.turns[-1] if evidence.talk.turns else evidence.turn
+    return {
+        "output": evidence.text,
+        "input": last.utterance.message.text,
+        "turn_number": evidence.turn.number,
+        "files": [{"path": f.path, "change": f.change} for f in evidence.turn.files],
+    }
+
+
+def _question(metadata: Mapping[str, Any], evidence: Evidence) -> str:
+    """For a validator that reads no metadata: the criteria, and the conversation as data."""
+    return (
+        f"Criteria: {metadata.get('criteria', '')}\n\nReply to judge, as a JSON string: {shown([evidence.text])[1:-1]}"
+    )
+
+
+class _Parser(Struct, frozen=True):
+    """Makes a verdict of a validator's answer, or says why that cannot be done."""
+
+    evidence: Evidence
+    min_score: float | None
+    must_quote: bool
+
+    def verdict(self, reply: Reply) -> Verdict:
+        answer = answer_in(reply)
+        if not isinstance(answer, Mapping):
+            raise ValueError("it is no JSON object with a boolean `passed`")
+        given = cast("Mapping[str, Any]", answer)
+        passed = given.get("passed", given.get("pass"))
+        if not isinstance(passed, bool):
+            raise ValueError("it has no boolean `passed`")
+        score = given.get("score")
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise ValueError("its `score` is no number")
+        reason = str(given.get("reason") or "")
+        if self.min_score is not None:
+            if score is None:
+                raise ValueError(f"it has no `score`, which is needed against the least score {self.min_score:g}")
+            if passed and score < self.min_score:
+                passed, reason = False, f"score {score:g} is below {self.min_score:g}: {reason}"
+        return Verdict(
+            "passed" if passed else "failed",
+            reason,
+            score=float(score) if score is not None else None,
+            evidence=self._quotes(given.get("evidence")),
+            suggestions=tuple(str(each) for each in cast("Sequence[Any]", given.get("suggestions") or ())),
+        )
+
+    def _quotes(self, given: Any) -> tuple[Quote, ...]:
+        if not given:
+            if self.must_quote:
+                raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
+            return ()
+        if not isinstance(given, list):
+            raise ValueError("its `evidence` is no list of {turn, quote}")
+        return tuple(self._quote(item) for item in cast("list[Any]", given))
+
+    def _quote(self, item: Any) -> Quote:
+        if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
+            raise ValueError("a piece of `evidence` has no `quote`")
+        turn, quote = item.get("turn"), cast("str", item["quote"])
+        said = {t.number: _said(t) for t in self.evidence.talk.turns}
+        if isinstance(turn, int) and turn in said and _found(quote, said[turn]):
+            return Quote(turn, quote)
+        for number, text in said.items():
+            if _found(quote, text):
+                return Quote(number, quote)
+        raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
+
+
+def _said(turn: Any) -> str:
+    """All that was said and done in a turn, as one text to look quotes up in."""
+    parts = [turn.utterance.message.text]
+    if turn.reply is not None:
+        parts.append(text_of(turn.reply))
+        if turn.reply.data is not None:
+            parts.append(shown(turn.reply.data))
+        for call in turn.reply.tool_calls:
+            parts += [call.name, shown(call.arguments), call.error or ""]
+            if call.result is not UNSET:
+                parts.append(shown(call.result))
+    parts += [change.path for change in turn.files]
+    return _folded("\n".join(parts))
+
+
+def _folded(text: str) -> str:
+    """Without differences in white space, quotation marks and ellipses."""
+    return _GAPS.sub(" ", text.translate(_FOLD)).strip().casefold()
+
+
+def _found(quote: str, text: str) -> bool:
+    """Is each piece of the quote in the text, in order? An ellipsis leaves something out."""
+    at = 0
+    pieces = [piece for part in re.split(r"\.{3,}|…|\[\.\.\.\]", quote) if (piece := _folded(part).strip(" \"'"))]
+    for piece in pieces:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return bool(pieces)

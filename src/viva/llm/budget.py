@@ -1,0 +1,22 @@
+"""How much a run may cost. It stops the run cleanly; what has ended by then is kept."""
+
+from viva.errors import RunStopped
+from viva.model.message import ModelCall
+
+
+class Budget:
+    """Adds up what every model call of a run cost: the agent's, the simulators' and the judges' alike."""
+
+    def __init__(self, max_usd: float | None = None, spent_usd: float = 0.0) -> None:
+        self.max_usd = max_usd
+        self.spent_usd = spent_usd
+        self.unpriced = 0
+
+    def spend(self, call: ModelCall) -> None:
+        """Raises RunStopped once the budget is used up. A call whose price is unknown is counted apart, never as free."""
+        if call.cost_usd is None:
+            self.unpriced += 1
+            return
+        self.spent_usd += call.cost_usd
+        if self.max_usd is not None and self.spent_usd >= self.max_usd:
+            raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", budget=True)

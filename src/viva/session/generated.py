@@ -1,0 +1,97 @@
+"""Cases that nobody wrote down: `-i agents:id?count=10` and `-i scripts:module.function?k=v`.
+
+They are validated like hand-written ones. What a generator gets wrong is asked for once more, and then is its fault.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import UNSET
+
+from viva.catalog import find_script
+from viva.config import Settings
+from viva.engine.helpers import Crew
+from viva.errors import BadInput
+from viva.formats import native
+from viva.formats.documents import documents_of
+from viva.formats.native import Reading
+from viva.formats.sources import Made
+from viva.model.case import Suite
+from viva.model.message import Reply
+from viva.model.talk import answer_in
+from viva.session.agents import NamedAgent
+from viva.threads import in_thread
+
+_ASK = 'Write the cases now, as JSON: {"cases": [...]}'
+
+
+async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> Suite:
+    """The suite that an agent or a script makes for the agent under test."""
+    about = {
+        "target_agent": target.name,
+        "target_description": target.description,
+        "target_tools": list(target.tools),
+        **made.query,
+    }
+    name = f"{made.by}:{made.reference}"
+
+    def suite_of(answer: Any) -> Suite:
+        return native.load(documents_of(cases_in(answer), name), name, settings.folder, reading)
+
+    if made.by == "scripts":
+        return suite_of(await _from_script(made.reference, about, settings))
+
+    def parse(reply: Reply) -> Suite:
+        try:
+            return suite_of(answer_in(reply))
+        except BadInput as wrong:
+            raise ValueError(str(wrong)) from wrong
+
+    async with crew.open("generator", made.reference, None, {"metadata": about}) as generator:
+        return await generator.ask(_ASK, parse)
+
+
+def cases_in(answer: Any) -> Sequence[Any]:
+    """`{cases|test_cases: [...]}`, a bare array, or one case."""
+    if isinstance(answer, list):
+        return cast("list[Any]", answer)
+    if isinstance(answer, Mapping):
+        given = cast("Mapping[str, Any]", answer)
+        for key in ("cases", "test_cases"):
+            if key in given:
+                if not isinstance(given[key], list):
+                    raise ValueError(f"its `{key}` is no list")
+                return given[key]
+        return [given]
+    raise ValueError("it holds no JSON" if answer is UNSET else "it is no list of cases")
+
+
+async def _from_script(reference: str, about: Mapping[str, Any], settings: Settings) -> Any:
+    """Calls `generate`, or the named function, with the query and the target by parameter name."""
+    try:
+        module, function = find_script(reference, (str(settings.folder), str(Path.cwd())))
+    except ValueError as wrong:
+        raise BadInput.saying(f"scripts:{reference}: {wrong}") from wrong
+    if function is None:
+        function = getattr(module, "generate", None)
+    if not callable(function):
+        raise BadInput.saying(f"scripts:{reference}: {module.__name__} has neither test_* functions nor `generate`")
+    call = cast("Callable[..., Any]", function)
+    parameters = inspect.signature(call).parameters
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    given = {key: value for key, value in about.items() if open_ended or key in parameters}
+    missing = [
+        n
+        for n, p in parameters.items()
+        if p.default is p.empty and n not in given and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if missing:
+        names = "&".join(f"{each}=..." for each in missing)
+        raise BadInput.saying(f"scripts:{reference} needs {', '.join(missing)}; give it as scripts:{reference}?{names}")
+    try:
+        made = await in_thread(lambda: call(**given))
+        return await made if inspect.isawaitable(made) else made
+    except Exception as raised:  # the script is other people's code: name it, whatever it raised
+        raise BadInput.saying(f"scripts:{reference} raised {type(raised).__name__}: {raised}") from raised

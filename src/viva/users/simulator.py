@@ -1,0 +1,204 @@
+"""A user that an agent plays: it sees the conversation and says what the user would say next."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import UNSET, Struct
+
+from viva.errors import HelperFailed
+from viva.model.case import Utterance
+from viva.model.message import Message, Reply
+from viva.model.talk import Talk, answer_in, text_of
+from viva.model.template import fill
+from viva.users.script import filled_line
+
+FIRST = "Write the user's first message."
+_OTHER_SIDE = re.compile(r"\s*(assistant|agent)\s*:", re.IGNORECASE)
+_SPACE = re.compile(r"\s+")
+
+
+class Spoken(Struct, frozen=True):
+    """What a simulator answered."""
+
+    text: str
+    goal_achieved: bool = False
+    reasoning: str = ""
+
+
+class Simulator(Struct, frozen=True):
+    """Says `lines` first (the case's own input), then whatever the agent `use` makes of the conversation.
+
+    `can_end` is false where only the goal ends the talk: its `goal_achieved` is then no more than an opinion.
+    """
+
+    use: str
+    options: Mapping[str, Any] = {}
+    lines: tuple[Utterance, ...] = ()
+    can_end: bool = True
+
+    @property
+    def simulator(self) -> str | None:
+        return self.use
+
+    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
+        for line in self.lines:
+            yield filled_line(line, talk)
+        options = fill(self.options, talk.variables)
+        facts = cast("Mapping[str, Any]", dict(options.get("metadata", {})).get("facts") or {})
+        async with talk.helpers.open("simulator", self.use, talk, options) as helper:
+            while True:
+                guard = Guard(talk, facts, may_repeat=helper.may_repeat)
+                spoken = await helper.ask(_prompt(talk, options), guard.usable, about_now(talk))
+                if spoken.goal_achieved and self.can_end:
+                    if not talk.turns:
+                        raise HelperFailed(
+                            "simulator", "says that the goal is achieved before the agent has said anything"
+                        )
+                    talk.goal_achieved = spoken.reasoning or "the simulator says so"
+                    return
+                yield Utterance(Message("user", spoken.text), by="simulated", remark=spoken.reasoning or None)
+
+
+def about_now(talk: Talk) -> dict[str, Any]:
+    """What a simulator is told beside the conversation; the turn number is that of the turn its answer will open."""
+    number = len(talk.turns) + 1
+    last = talk.last
+    results: dict[str, Any] = {}
+    for turn in talk.turns:
+        for call in turn.reply.tool_calls if turn.reply else ():
+            if call.result is not UNSET:
+                results[call.name] = call.result
+    return {
+        "turn_number": number,
+        "turn_count": number,
+        "max_turns": talk.case.limits.max_turns,
+        "last_response": text_of(last.reply) if last and last.reply else "",
+        "tool_results": results,
+        "session_id": talk.key.session_id,
+    }
+
+
+def _prompt(talk: Talk, options: Mapping[str, Any]) -> str:
+    """What is new for the one who plays the user: the agent's last reply or, at the start, who the user is."""
+    if len(talk.turns) > 1 or (talk.turns and talk.turns[-1].utterance.by == "simulated"):
+        last = talk.turns[-1].reply
+        return text_of(last) if last else ""
+    metadata = options.get("metadata", {})
+    about = [f"{key.capitalize()}: {metadata[key]}" for key in ("persona", "goal") if metadata.get(key)]
+    for turn in talk.turns:
+        about.append(f"You have said: {turn.utterance.message.text}")
+        about.append(f"The assistant answered: {text_of(turn.reply) if turn.reply else ''}")
+    return "\n".join([*about, FIRST if not talk.turns else "Write the user's next message."])
+
+
+class Guard(Struct, frozen=True):
+    """Tells, without a model, whether a simulator's answer can be used; what cannot is the simulator's fault."""
+
+    talk: Talk
+    facts: Mapping[str, Any]
+    may_repeat: bool = False
+
+    def usable(self, reply: Reply) -> Spoken:
+        """The answer, or ValueError with the reason."""
+        spoken = understood(reply)
+        if spoken.goal_achieved:
+            return spoken
+        if not spoken.text.strip():
+            raise ValueError("it is empty")
+        if _OTHER_SIDE.match(spoken.text):
+            raise ValueError("it speaks for the assistant; only the user's own words are wanted")
+        last = self.talk.last
+        if last is not None and last.reply is not None and folded(spoken.text) == folded(text_of(last.reply)):
+            raise ValueError("it repeats the assistant's last reply")
+        if not self.may_repeat and self._third_time(spoken.text):
+            raise ValueError("it is the same message a third time running, although the assistant answered differently")
+        self._check_facts(spoken.text, reply)
+        return spoken
+
+    def _third_time(self, text: str) -> bool:
+        before = self.talk.turns[-2:]
+        if len(before) < 2 or any(folded(turn.utterance.message.text) != folded(text) for turn in before):
+            return False
+        first, second = (folded(text_of(turn.reply)) if turn.reply else "" for turn in before)
+        return first != second
+
+    def _check_facts(self, text: str, reply: Reply) -> None:
+        answer = answer_in(reply)
+        claimed = cast("Mapping[str, Any]", answer).get("facts") if isinstance(answer, Mapping) else None
+        for slot, value in self.facts.items():
+            if isinstance(claimed, Mapping) and slot in claimed and folded(str(claimed[slot])) != folded(str(value)):
+                raise ValueError(f"it says that {slot} is {claimed[slot]!r}, but its facts say {value!r}")
+            other = other_value(text, slot, str(value))
+            if other is not None:
+                raise ValueError(f"it says that {slot} is {other!r}, but its facts say {value!r}")
+
+
+def understood(reply: Reply) -> Spoken:
+    """`{input|message, goal_achieved, reasoning}`, fenced or with words around it; a plain text is the message."""
+    answer = answer_in(reply)
+    if not isinstance(answer, Mapping):
+        return Spoken(reply.content.strip() if answer is UNSET else "")
+    given = cast("Mapping[str, Any]", answer)
+    if "input" not in given and "message" not in given and "goal_achieved" not in given:
+        if reply.content.strip() and reply.data is None:
+            return Spoken(reply.content.strip())
+        raise ValueError(f"it has no `input`; it holds {', '.join(map(repr, given)) or 'nothing'}")
+    if "input" in given and "message" in given and given["input"] != given["message"]:
+        raise ValueError("it gives both `input` and `message`")
+    text = given.get("input", given.get("message"))
+    if text is not None and not isinstance(text, str):
+        raise ValueError("its `input` is not a text")
+    achieved = given.get("goal_achieved", False)
+    if not isinstance(achieved, bool):
+        raise ValueError("its `goal_achieved` is neither true nor false")
+    return Spoken(text or "", achieved, str(given.get("reasoning") or ""))
+
+
+def folded(text: str) -> str:
+    return _SPACE.sub(" ", text).strip().casefold()
+
+
+_VALUE = r"[\"'(]?([$€£#]?[\w@][\w@.,:/+-]*)"
+
+
+def other_value(text: str, slot: str, value: str) -> str | None:
+    """Another value than the fact's, given for that very slot: `my order id is W2` where the fact is `W1`.
+
+    Only a value of the same kind counts (a number for a number, an id with digits for one), and none if the right one is in the text too.
+    """
+    if folded(value) in folded(text):
+        return None
+    words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", slot)))
+    for found in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*{_VALUE}", text, re.IGNORECASE):
+        given = found[1].rstrip(".,:")
+        if bool(re.search(r"\d", given)) == bool(re.search(r"\d", value)) and _bare(given) != _bare(value):
+            if not re.search(r"\d", given) and given.casefold() in _NO_VALUE:
+                continue
+            return given
+    return None
+
+
+_NO_VALUE: Sequence[str] = (
+    "not",
+    "what",
+    "the",
+    "a",
+    "an",
+    "my",
+    "in",
+    "on",
+    "for",
+    "this",
+    "that",
+    "unknown",
+    "missing",
+    "still",
+    "correct",
+)
+
+
+def _bare(value: str) -> str:
+    """A value without currency signs, thousands separators and trailing zeros, so `$3,500.00` is `3500`."""
+    bare = re.sub(r"[$€£#,\s]", "", value).casefold()
+    return re.sub(r"(\d)\.0+$", r"\1", bare)

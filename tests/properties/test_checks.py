@@ -1,0 +1,198 @@
+"""The laws of comparison, and what every check keeps to whatever an agent answers."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from viva import catalog
+from viva.checks.compare import equal, json_type, misfit
+from viva.checks.wording import quoted, shorten
+from viva.model.case import Claim
+from viva.model.component import Building
+from viva.model.embedded import json_in, json_of
+from viva.model.judging import judge
+from viva.model.message import ModelCall, Reply, ToolCall
+from viva.model.talk import Judged, Verdict
+from viva.testing.evidence import evidence_of
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.text(max_size=4), values, max_size=5)
+
+
+@given(values)
+def test_equality_is_reflexive(value):
+    assert equal(value, json.loads(json.dumps(value)))
+
+
+@given(values, values)
+def test_equality_is_symmetric_and_implies_equal_types(one, other):
+    assert equal(one, other) == equal(other, one)
+    if equal(one, other):
+        assert json_type(one) == json_type(other)
+
+
+@given(values, values, values)
+def test_equality_is_transitive(one, two, three):
+    if equal(one, two) and equal(two, three):
+        assert equal(one, three)
+
+
+@given(st.integers(-(2**53), 2**53))
+def test_types_are_strict_but_whole_numbers_are_numbers(number):  # N25
+    assert equal(number, float(number))
+    assert not equal(number, str(number))
+    assert not equal(bool(number), int(bool(number)))
+    assert not equal([True], [1])
+    assert not equal({"a": False}, {"a": 0})
+    assert not equal(float("nan"), float("nan"))
+
+
+@given(objects)
+def test_the_order_of_keys_does_not_matter(value):  # N25
+    assert equal(value, dict(reversed(value.items())))
+
+
+@given(st.lists(values, min_size=2, max_size=5))
+def test_the_order_of_items_does(items):
+    backwards = items[::-1]
+    assert equal(items, backwards) == all(map(equal, items, backwards))
+
+
+@given(values)
+def test_a_value_is_a_part_of_itself(value):
+    assert misfit(value, value) is None
+
+
+@given(values, values)
+def test_equal_values_are_parts_of_each_other(one, other):
+    if equal(one, other):
+        assert misfit(one, other) is None
+        assert misfit(other, one) is None
+
+
+@given(objects, st.data())
+def test_dropping_keys_keeps_a_part_a_part(whole, data):
+    kept = data.draw(st.sets(st.sampled_from(sorted(whole))) if whole else st.just(set()))
+    part = {key: value for key, value in whole.items() if key in kept}
+    assert misfit(part, whole) is None
+    assert (misfit(whole, part) is None) == (len(part) == len(whole))
+
+
+@given(values, objects)
+def test_a_part_of_a_part_is_a_part(value, more):
+    whole = {**more, "x": value}
+    assert misfit({"x": value}, whole) is None
+    assert misfit([{"x": value}], [whole]) is None
+    assert misfit({"deep": {"x": value}}, {"deep": whole, "other": 1}) is None
+
+
+@given(objects, st.text(max_size=4))
+def test_a_key_that_is_not_there_is_missing(whole, key):
+    if key not in whole:
+        assert misfit({key: None}, whole) == f"$.{key} is missing"
+
+
+@given(
+    st.dictionaries(st.text(max_size=4), values, min_size=1, max_size=4)
+    | st.lists(values.filter(lambda v: not isinstance(v, int)), min_size=1)
+)
+def test_json_is_found_whole_fenced_and_among_words(value):  # N25, N29
+    text = json.dumps(value, ensure_ascii=False)
+    assert equal(json_of(text), value)
+    assert equal(json_of(f"```json\n{text}\n```"), value) or "```" in text
+    assert equal(json_in(f"So it is: {text} and no more"), value)
+
+
+@given(st.text())
+def test_any_text_holds_json_or_none(text):
+    found = json_in(text)
+    assert found is UNSET or isinstance(found, dict | list)
+
+
+@given(values, st.integers(2, 50))
+def test_quoted_values_are_short_and_printable(value, limit):
+    assert quoted(value, limit).isprintable()
+    assert len(shorten(str(value), limit)) <= limit
+
+
+WRITTEN = [
+    {"type": "equals", "value": {"a": 1}},
+    {"type": "contains", "value": "a", "ignore_case": True},
+    {"type": "not_contains", "value": "a"},
+    {"type": "regex", "pattern": "a+"},
+    {"type": "json_path", "path": "$..a", "value": [1, 2], "gt": 0, "matches": "1"},
+    {"type": "type", "path": "$.a", "value": "number"},
+    {"type": "json_schema", "schema": {"required": ["a"]}},
+    {"type": "tool_called", "name": "t", "arguments": {"a": {"matches": "1"}}, "times": {"min": 1, "max": 2}},
+    {"type": "tool_not_called", "name": ["t", "u"], "arguments": {"a": 1}},
+    {"type": "tool_sequence", "names": ["t", "t"]},
+    {"type": "tool_result", "name": "t", "result": {"a": "regex:1"}},
+    {"type": "max_latency", "value": "50ms"},
+    {"type": "max_cost", "value": 0.5},
+    {"type": "max_tokens", "value": 10},
+    {"type": "max_turns", "value": 1},
+]
+
+
+def claim_of(written, *, negate=False):
+    kind = catalog.find("check", written["type"])
+    assert kind is not None
+    fields = {key: value for key, value in written.items() if key != "type"}
+    return Claim(kind.build(fields, Building(".", (), claim_of)), negate=negate)
+
+
+replies = st.builds(
+    Reply,
+    content=st.text(max_size=20) | values.map(json.dumps),
+    data=values,
+    tool_calls=st.lists(
+        st.builds(
+            ToolCall,
+            name=st.sampled_from(["t", "x__t", "u"]),
+            arguments=values | values.map(json.dumps),
+            result=values | st.just(UNSET),
+            error=st.none() | st.text(max_size=5),
+        ),
+        max_size=3,
+    ).map(tuple),
+    calls=st.lists(
+        st.builds(ModelCall, input_tokens=st.integers(0, 99), cost_usd=st.none() | st.floats(0, 1)), max_size=2
+    ).map(tuple),
+)
+COMBINED = [
+    {"type": "all", "assertions": WRITTEN},
+    {"type": "any", "assertions": WRITTEN},
+    {"type": "not", "assertion": {"type": "all", "assertions": WRITTEN}},
+]
+
+
+@given(
+    st.lists(replies, min_size=1, max_size=3), st.sampled_from(["turn", "case"]), st.sampled_from(WRITTEN + COMBINED)
+)
+def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers, over, written):  # N24
+    verdict = verdict_of(claim_of(written), evidence_of(*answers, over=over))
+    opposite = verdict_of(claim_of(written, negate=True), evidence_of(*answers, over=over))
+    assert opposite.status == {"passed": "failed", "failed": "passed", "error": "error"}[verdict.status]
+    if verdict.status == "error":
+        assert written["type"] in ("max_cost", "max_tokens", "all", "any", "not"), verdict.reason
+    if verdict.status == "failed":
+        assert verdict.reason.isprintable()
+
+
+def verdict_of(claim, evidence) -> Verdict:
+    found = judge(claim, evidence)
+    assert isinstance(found, Judged)
+    return found.verdict

@@ -1,0 +1,40 @@
+"""Server-sent events, however they are split."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.llm.sse import Events
+
+STREAM = (
+    b"\xef\xbb\xbf: a comment\r\n\r\n"
+    b"event: message\r\ndata: one\r\n\r\n"
+    b"id: 7\ndata:two\ndata:  lines\nretry: 10\n\n"
+    b"data: three\r\rdata\n\n"
+    b"data: [DONE]\n\n"
+    b"data: no closing line"
+)
+DATA = [b"one", b"two\n lines", b"three", b"", b"[DONE]", b"no closing line"]
+
+
+def test_data_is_found_among_comments_names_and_all_line_ends():
+    events = Events()
+    assert events.feed(STREAM) + events.end() == DATA
+
+
+@given(st.sets(st.integers(1, len(STREAM) - 1)))
+def test_the_split_does_not_matter(cuts):
+    events = Events()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    got = [event for a, b in zip(edges, edges[1:], strict=False) for event in events.feed(STREAM[a:b])]
+    assert got + events.end() == DATA
+
+
+def test_an_event_comes_as_soon_as_it_is_whole():
+    events = Events()
+    assert events.feed(b"data: a\n") == []
+    assert events.feed(b"\ndata: b") == [b"a"]
+
+
+def test_nothing_comes_of_nothing():
+    events = Events()
+    assert events.feed(b"") + events.feed(b"\n\n: ping\n\n") + events.end() == []

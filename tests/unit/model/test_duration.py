@@ -1,0 +1,87 @@
+"""Durations as people write them (N6)."""
+
+import pytest
+
+from viva.model.duration import parse_duration, show_duration
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("30s", 30),
+        ("2m", 120),
+        ("2m30s", 150),
+        ("500ms", 0.5),
+        ("1h", 3600),
+        ("1h0m1s", 3601),
+        ("1.5h", 5400),
+        (".5s", 0.5),
+        ("10us", 1e-5),
+        ("10µs", 1e-5),
+        ("100ns", 1e-7),
+        ("0", 0),
+        ("0s", 0),
+        ("45", 45),
+        (" 45s ", 45),
+        (45, 45),
+        (0.25, 0.25),
+    ],
+)
+def test_go_style_durations_and_bare_seconds_are_read(written, seconds):  # N6
+    assert parse_duration(written) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        " ",
+        "s",
+        "5 s",
+        "5S",
+        "5M",
+        "-5s",
+        "1e3",
+        "1d",
+        "5mss",
+        "5s3",
+        "1,5s",
+        "٣s",
+        "inf",
+        "nan",
+        -1,
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        [],
+        10**400,
+        "9" * 400,
+    ],
+)
+def test_anything_else_is_refused_with_what_would_be_right(written):  # N2, N6
+    with pytest.raises(ValueError, match="is no duration: write for example 30s, 2m30s, 500ms or 1h"):
+        parse_duration(written)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (300, "5m"),
+        (30, "30s"),
+        (150, "2m30s"),
+        (0.5, "500ms"),
+        (3600, "1h"),
+        (3661, "1h1m1s"),
+        (3601, "1h1s"),
+        (1.5, "1.5s"),
+        (2.1, "2.1s"),
+        (0.0015, "1.5ms"),
+        (0.00002, "20us"),
+        (0.9999999, "1s"),
+        (0, "0s"),
+        (86400, "24h"),
+    ],
+)
+def test_durations_are_shown_as_short_as_they_can_be(seconds, shown):  # N16
+    assert show_duration(seconds) == shown
