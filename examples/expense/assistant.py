@@ -68,14 +68,15 @@ class ExpenseAssistant:
             return self._tell_status(heard.reference)
         if self.confirms(heard):
             return self._submit()
+        changes = self._changes(heard)
+        self._known |= changes
         if heard.foreign_money:
             return self._ask("amount", "I can only take US dollars.")
-        if changes := self._changes(heard):
-            self._known |= changes
+        if changes:
             return self._go_on()
         if "no" in heard.wants and self._asked == "confirmation":
             return self._ask("change")
-        if "start" in heard.wants:
+        if "start" in heard.wants or ("yes" in heard.wants and self._asked == "change"):
             return self._go_on()
         excuse = "Hello!" if "greet" in heard.wants else "Sorry, I did not understand that."
         return f"{excuse} {QUESTIONS[self._asked] if self._asked else ABILITIES}"

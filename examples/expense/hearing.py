@@ -17,7 +17,7 @@ CATEGORIES = {
 WANTS = {
     "cancel": r"cancel|never ?mind|forget (it|about it)",
     "policy": r"policy|limits?|allowed|maximum|how much (may|can)",
-    "no": r"no|nope|wrong|don.?t|do not",
+    "no": r"no|not|nope|wrong|don.?t|wait",
     "yes": r"yes|yep|sure|ok|okay|correct|confirm|go ahead|submit",
     "start": r"expenses?|reimburse(ment)?|claim|submit|file|purchase",
     "greet": r"hello|hi|hey|help",
@@ -54,6 +54,7 @@ def hear(message: dict[str, Any], today: date) -> Heard:
     day, text_left = _date(text, today)
     text_left = re.sub(r"\b(?:EXP|PO)[-\s#]*\d+", "", text_left, flags=re.IGNORECASE)
     number = re.search(NUMBER, text_left)
+    foreign = re.search(FOREIGN, text_left, re.IGNORECASE) is not None
     found = {
         "category": next((name for name, words in CATEGORIES.items() if _says(words, text)), None),
         "amount": _amount(text_left),
@@ -65,9 +66,9 @@ def hear(message: dict[str, Any], today: date) -> Heard:
     return Heard(
         details={name: value for name, value in found.items() if value is not None},
         wants=_wants(text),
-        number=_number(number[0]) if number else None,
+        number=_number(number[0]) if number and not foreign else None,
         reference=reference[0] if reference else None,
-        foreign_money=re.search(FOREIGN, text_left, re.IGNORECASE) is not None,
+        foreign_money=foreign,
     )
 
 

@@ -90,7 +90,9 @@ def find_config(start: Path) -> Path | None:
 
 def load(file: Path | None, start: Path, env_file: Path | None = None) -> Settings:
     """The settings of a project; those of an empty config where there is none."""
-    environ = {**os.environ, **(_env_file(env_file) if env_file else {})}
+    if env_file is not None:
+        os.environ.update(_env_file(env_file))  # an agent that is Python code looks there by itself
+    environ = dict(os.environ)
     if file is None and (file := find_config(start)) is None:
         settings = Settings(folder=start, environ=environ)
         settings.secrets += _key_values(environ)
@@ -159,25 +161,31 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
     if key:
         settings.secrets.append(key)
     price = written.get("price")
-    return Connector(
-        name=name,
-        provider=provider,
-        model=written.get("model", ""),
-        base_url=settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url").rstrip("/"),
-        api_key=Secret(key) if key else None,
-        key_from=key_from,
-        headers={k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()},
-        temperature=written.get("temperature"),
-        seed=written.get("seed"),
-        max_tokens=written.get("max_tokens"),
-        timeout_s=_duration(written, "timeout", settings, "connectors", name) or 120.0,
-        retries=written.get("retries", 4),
-        requests_per_minute=written.get("requests_per_minute"),
-        tokens_per_minute=written.get("tokens_per_minute"),
-        price=Price(price["input"], price["output"]) if price else None,
-        models=tuple(written.get("models", ())),
-        extra=cast("Mapping[str, object]", written.get("body", {})),
-    )
+    try:
+        return Connector(
+            name=name,
+            provider=provider,
+            model=written.get("model", ""),
+            base_url=settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url").rstrip("/"),
+            api_key=Secret(key) if key else None,
+            key_from=key_from,
+            headers={
+                k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()
+            },
+            temperature=written.get("temperature"),
+            seed=written.get("seed"),
+            max_tokens=written.get("max_tokens"),
+            timeout_s=_duration(written, "timeout", settings, "connectors", name) or 120.0,
+            retries=written.get("retries", 4),
+            requests_per_minute=written.get("requests_per_minute"),
+            tokens_per_minute=written.get("tokens_per_minute"),
+            price=Price(price["input"], price["output"]) if price else None,
+            models=tuple(written.get("models", ())),
+            structured=written.get("structured", "schema"),
+            extra=cast("Mapping[str, object]", written.get("body", {})),
+        )
+    except ValueError as wrong:
+        raise settings.problem(f"connector {name!r}: {wrong}", "connectors", name, "seed") from wrong
 
 
 def _key_values(environ: Mapping[str, str]) -> list[str]:

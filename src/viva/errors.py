@@ -7,7 +7,8 @@
     │   ├── Unreachable       it could not be reached, or its provider failed after retries  error, infra
     │   │   └── NotSent           and no byte of the request had left: it can be sent again without harm
     │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
-    │   └── Undecidable       the evidence fits two                                          error, undetermined
+    │   ├── Undecidable       the evidence fits two                                          error, undetermined
+    │   └── Skipped           the trial cannot be held here, and that is no failure           skipped
     ├── CheckBroken       a check that cannot be evaluated: the verdict is an error, never a pass or a failure
     └── RunStopped        the run cannot go on (journal not writable, budget spent); what is done is kept
 
@@ -91,6 +92,10 @@ class HelperFailed(TrialFault):
 
 class Undecidable(TrialFault):
     """What happened fits more than one culprit."""
+
+
+class Skipped(TrialFault):
+    """The trial is left out, for a reason."""
 
 
 class CheckBroken(VivaError):  # noqa: N818 -- see BadInput

@@ -6,7 +6,7 @@ are what the user writes; `catalog` finds it by its name.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from viva.model.case import Case, Feature, Fixtures, Key, Suite, Utterance
 from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.record import TrialRecord
 from viva.model.talk import Evidence, Talk, Verdict
 
 T = TypeVar("T")
@@ -65,7 +66,8 @@ class Streaming(Protocol):
 class SessionContext(Struct, kw_only=True):
     """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later.
 
-    `conversation` is there for helpers: all that was said so far in the talk that they help with.
+    `conversation` is there for helpers: all that was said so far in the talk that they help with; the first `prior`
+    messages of it came before its first turn.
     """
 
     key: Key
@@ -78,6 +80,7 @@ class SessionContext(Struct, kw_only=True):
     http: Transport
     connectors: Mapping[str, Connector] = {}
     conversation: Callable[[], list[Message]] | None = None
+    prior: int = 0
 
 
 class AgentSession(Protocol):
@@ -96,7 +99,10 @@ class Agent(Protocol):
 
 
 class User(Protocol):
-    """Who speaks: a generator of utterances, which sees the talk grow; the `lines` that it surely says are known before."""
+    """Who speaks: a generator of utterances, which sees the talk grow; the `lines` that it surely says are known before.
+
+    A fault of the agent is raised where the utterance was yielded; unless it is caught there, it ends the talk.
+    """
 
     @property
     def lines(self) -> Sequence[Utterance]: ...
@@ -126,11 +132,15 @@ class Check(Protocol):
 class HelperSession(Protocol):
     """A simulator or judge that is being asked: `parse` makes what we need of its reply, or raises ValueError with what is wrong.
 
-    One that `may_repeat` itself is played by rules or a script, not by a model.
+    One that `may_repeat` itself is played by rules or a script, not by a model. One that `must_quote` has to show what
+    its verdict rests on.
     """
 
     @property
     def may_repeat(self) -> bool: ...
+
+    @property
+    def must_quote(self) -> bool: ...
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
 
@@ -147,10 +157,48 @@ class Helpers(Protocol):
     ) -> AbstractAsyncContextManager[HelperSession]: ...
 
 
+class Hooks(Protocol):
+    """What the user's own code does around a trial. `before` sets `talk.set_up` and variables, or raises a TrialFault.
+
+    `after` sees the result of a trial whose `before` went well, and returns what went wrong with itself, if anything did.
+    """
+
+    async def before(self, talk: Talk) -> None: ...
+
+    async def after(self, talk: Talk, record: TrialRecord) -> str | None: ...
+
+
 class Clock(Protocol):
     """The case's time limit; it can stand still while a person thinks."""
 
     def pause(self) -> AbstractAsyncContextManager[None]: ...
+
+
+class Question(Struct, frozen=True):
+    """What shall the user say next? `proposed` is what would be said; where nothing is, `simulator` may be asked for it."""
+
+    talk: Talk
+    proposed: Utterance | None = None
+    simulator: str | None = None
+
+
+class Choice(Struct, frozen=True):
+    """What a person wants: the proposed line said, `text` said instead, the simulator asked, the talk saved in the file
+    `text`, or an end of it.
+    """
+
+    do: Literal["accept", "say", "simulate", "save", "stop"]
+    text: str = ""
+
+
+class Asking(Protocol):
+    """How a person is asked: shows the agent's hint and the line that would be said, and hears what the person wants."""
+
+    async def ask(self, question: Question) -> Choice: ...
+
+    def tell(self, text: str) -> None:
+        """Something that the person should know now."""
+        ...
 
 
 class Source(Protocol):

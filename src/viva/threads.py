@@ -51,36 +51,58 @@ class _Worker(threading.Thread):
 
 
 _idle: list[_Worker] = []
+_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt)
+"""A future cannot carry the first, and the others would end the whole process for one who called `sys.exit()`."""
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Runs `work` in a thread and waits for it; when cancelled, the thread is given up."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    worker = _idle.pop() if _idle else _Worker()
-    context = contextvars.copy_context()
-
-    def settle(value: Any, raised: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        _idle.append(worker)
-        if isinstance(raised, StopIteration):  # a future cannot carry it
-            future.set_exception(RuntimeError("StopIteration"))
-        elif raised is not None:
-            future.set_exception(raised)
-        else:
-            future.set_result(value)
-
-    def done(value: Any, raised: BaseException | None) -> None:
-        try:
-            loop.call_soon_threadsafe(settle, value, raised)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
-
-    worker.jobs.put((lambda: context.run(work, *arguments), done))
+    thread = OneThread()
     try:
-        return await future
-    except asyncio.CancelledError:
-        if future.cancelled():  # else the work was done in the same moment, and the worker is idle again
-            worker.give_up()
-        raise
+        return await thread.run(work, *arguments)
+    finally:
+        thread.release()
+
+
+class OneThread:
+    """The same thread for call after call, since some things (an SQLite connection) work only where they were made."""
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        worker = self._worker = self._worker or (_idle.pop() if _idle else _Worker())
+        context = contextvars.copy_context()
+
+        def settle(value: Any, raised: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if isinstance(raised, _NOT_FOR_FUTURES):
+                future.set_exception(RuntimeError(f"{type(raised).__name__}: {raised}".removesuffix(": ")))
+            elif raised is not None:
+                future.set_exception(raised)
+            else:
+                future.set_result(value)
+
+        def done(value: Any, raised: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(settle, value, raised)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+        worker.jobs.put((lambda: context.run(work, *arguments), done))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.cancelled():  # else the work was done in the same moment, and the thread is free
+                worker.give_up()
+                self._worker = None
+            raise
+
+    def release(self) -> None:
+        """Lets others have the thread."""
+        if self._worker is not None:
+            _idle.append(self._worker)
+            self._worker = None

@@ -35,7 +35,7 @@ def test_demo_passes_its_suites_and_catches_the_planted_bug(tmp_path: Path) -> N
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stderr == ""
     passing, planted = demo.stdout.split("a bug planted in it")
-    assert "Passed:  20" in passing
+    assert "Passed:  22" in passing
     assert "Exit code 0, expected 0." in passing
     assert "Passed:  2" in planted
     assert "Failed:  1" in planted
@@ -44,8 +44,8 @@ def test_demo_passes_its_suites_and_catches_the_planted_bug(tmp_path: Path) -> N
     assert "Exit code 1, expected 1." in planted
     out = tmp_path / "demo-out"
     assert {record["status"] for record in records_in(out / "expense.jsonl")} == {"passed"}  # N34
-    assert len(ET.parse(out / "expense.xml").findall(".//testcase")) == 20
-    assert "20" in (out / "expense.md").read_text(encoding="utf-8")
+    assert len(ET.parse(out / "expense.xml").findall(".//testcase")) == 22
+    assert "22" in (out / "expense.md").read_text(encoding="utf-8")
 
 
 def test_demo_fails_when_the_bug_is_not_caught(tmp_path: Path) -> None:

@@ -158,6 +158,18 @@ def test_a_connection_closed_between_calls_costs_nothing(make):
     assert [r.connection for r in server.requests] == [1, 2, 3]
 
 
+def test_a_closed_connection_that_the_loop_has_not_noticed_yet_costs_nothing_either(make):
+    with HttpServer(lambda r: Answer(body=b"x", close="unsaid")) as server:
+
+        async def scenario(http):
+            for _ in range(3):
+                await http.request(Request(server.url, once=True))
+                server.wait_for(lambda: server.open_connections == 0)  # blocks the loop, as busy code does
+
+        use(make, scenario)
+    assert len(server.requests) == 3
+
+
 def test_a_kept_connection_that_dies_on_a_call_is_tried_once_more_on_a_new_one(make):
     with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"), Answer(body=b"2"))) as server:
         assert [r.body for r in ask(make, server, times=2)] == [b"1", b"2"]
@@ -272,7 +284,7 @@ def test_compression_is_not_asked_for_but_understood(make, encoding):
         b"SSH-2.0-OpenSSH_9.7\r\n\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
         OK + b"Content-Length: five\r\n\r\nhello",
-        OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        OK + b"Content-Length: 5\r\nContent-Length: 4\r\n\r\nhello",
         OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\nhello\r\n0\r\n\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
     ],
@@ -280,6 +292,33 @@ def test_compression_is_not_asked_for_but_understood(make, encoding):
 def test_what_is_not_http_is_not_guessed_at(make, wire):
     with HttpServer(lambda r: Answer(raw=(wire,), close="unsaid")) as server:
         assert fails(make, server).startswith(f"127.0.0.1:{server.port}: ")
+
+
+def test_an_answer_may_come_before_the_request_is_all_sent(make):
+    """The rest of the request still clogs that connection: the next call takes another one."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as hasty:
+        accepted: list[socket.socket] = []
+
+        def serve() -> None:
+            for _ in range(2):
+                accepted.append(hasty.accept()[0])
+                accepted[-1].settimeout(10)
+                accepted[-1].recv(100)
+                accepted[-1].sendall(b"HTTP/1.1 413 Too Much\r\nContent-Length: 2\r\n\r\nno")
+
+        async def scenario(http):
+            serving = asyncio.create_task(asyncio.to_thread(serve))
+            url = f"http://127.0.0.1:{hasty.getsockname()[1]}"
+            for body in (b"x" * 30_000_000, b"y"):
+                response = await http.request(Request(url, body, timeout_s=10))
+                assert (response.status, response.body) == (413, b"no")
+            await serving
+
+        try:
+            use(make, scenario)
+        finally:
+            for each in accepted:
+                each.close()
 
 
 def test_a_redirect_is_an_answer_and_is_not_followed(make):
@@ -315,7 +354,7 @@ def test_a_call_that_takes_too_long_is_cut_off_and_its_connection_closed(make):
         async def scenario(http):
             await http.request(Request(server.url + "/quick", timeout_s=60))
             with pytest.raises(Unreachable) as failed:
-                await http.request(Request(server.url + "/slow", timeout_s=0.05))
+                await asyncio.wait_for(http.request(Request(server.url + "/slow", timeout_s=0.05)), 10)
             assert failed.value.said == f"127.0.0.1:{server.port}: no answer within 50ms"
             await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
 
@@ -424,6 +463,50 @@ def test_both_kinds_of_addresses_work(make, host):
         (response,) = ask(make, server)
     assert response.body == b"x"
     assert server.requests[0].headers["host"] == server.origin.removeprefix("http://")
+
+
+def test_a_name_may_stand_for_several_addresses(make):
+    """`localhost` often means ::1 first, where this server does not listen."""
+    with HttpServer(lambda r: Answer(body=b"x")) as server:
+
+        async def scenario(http):
+            url = server.url.replace("127.0.0.1", "localhost")
+            calls = [http.request(Request(url, timeout_s=10)) for _ in range(5)]
+            assert {response.body for response in await asyncio.gather(*calls)} == {b"x"}
+
+        use(make, scenario)
+
+
+def test_a_call_cancelled_while_it_connects_leaves_nothing_open(make):
+    """A server that accepts and then says nothing never finishes a TLS handshake."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as mute:
+
+        def rest_of(accepted: socket.socket) -> None:
+            with closing(accepted):
+                accepted.settimeout(10)
+                while accepted.recv(65536):
+                    pass
+
+        async def scenario(http):
+            call = asyncio.create_task(http.request(Request(f"https://127.0.0.1:{mute.getsockname()[1]}")))
+            accepted, _ = await asyncio.to_thread(mute.accept)
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call
+            with suppress(ConnectionResetError):
+                await asyncio.to_thread(rest_of, accepted)
+
+        use(make, scenario)
+
+
+def test_a_connection_that_does_not_come_about_in_time_was_not_used(make):
+    with closing(socket.create_server(("127.0.0.1", 0))) as mute:
+
+        async def scenario(http):
+            with pytest.raises(Unreachable, match="within 50ms"):
+                await http.request(Request(f"https://127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.05))
+
+        use(make, scenario)
 
 
 def test_a_transport_is_made_without_loading_a_client():

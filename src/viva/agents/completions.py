@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from viva.agents.dialogue import Completion, decoded
 from viva.agents.openai_messages import assistant
 from viva.errors import Unreachable
 from viva.llm.sse import Events
@@ -54,19 +55,6 @@ class _Answer(Struct, gc=False):
     error: Any = None
 
 
-class Completion(Struct, gc=False):
-    """One answer of a model. `message` goes back to it with the next call, just as it came."""
-
-    message: bytes
-    content: str
-    tool_calls: list[ToolCall]
-    finish_reason: str | None
-    model: str
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-
-
 _answers = msgspec.json.Decoder(_Answer)
 _messages = msgspec.json.Decoder(_Said)
 
@@ -77,10 +65,7 @@ def completion_in(body: bytes) -> Completion:
     if not answer.choices:
         raise Unreachable("the answer holds no choices")
     choice = answer.choices[0]
-    try:
-        said = _messages.decode(choice.message)
-    except msgspec.ValidationError as wrong:
-        raise Unreachable(f"the answer is no chat completion: {wrong}") from wrong
+    said = decoded(_messages, choice.message, "chat completion")
     content, calls = _text(said), _calls(said.tool_calls or ())
     # A message without its role, or without any content, is one that a model may refuse to take back.
     usable = said.role == "assistant" and (said.content is not None or calls)
@@ -147,18 +132,7 @@ class _Gathering:
 
 
 def _decoded(body: bytes) -> _Answer:
-    try:
-        answer = _answers.decode(body)
-    except msgspec.ValidationError as wrong:
-        raise Unreachable(f"the answer is no chat completion: {wrong}") from wrong
-    except msgspec.DecodeError as wrong:
-        raise Unreachable(f"the answer is no JSON: {wrong}") from wrong
-    if answer.error:
-        error: Any = answer.error
-        raise Unreachable(
-            f"it answered with an error: {error.get('message', error) if isinstance(error, dict) else error}"
-        )
-    return answer
+    return decoded(_answers, body, "chat completion")
 
 
 def _tokens(usage: _Usage | None) -> tuple[int, int, int]:

@@ -4,16 +4,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from viva import catalog
-from viva.errors import BadInput
+from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector
 from viva.protocols import Agent
 
 _PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"}
+KINDS = frozenset(_PROVIDERS.values())
 
 
 def model_agent(connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any) -> Agent:
     """`output` is a JSON Schema that every answer has to fit."""
+    return agent_type(connector)(connector=connector, system=system, output=output, **more)
+
+
+def agent_type(connector: Connector) -> Any:
+    """The class of agents that speak the API of a connector's provider."""
     found = catalog.find("agent", _PROVIDERS.get(connector.provider, ""))
     if found is None:
         raise BadInput.saying(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
-    return found(connector=connector, system=system, output=output, **more)
+    return found
+
+
+def chosen_connector(options: Mapping[str, Any], own: Connector, connectors: Mapping[str, Connector]) -> Connector:
+    """A case may ask for another connector than the agent's own, as `options.connector`."""
+    wanted = options.get("connector")
+    if wanted is None or wanted == own.name:
+        return own
+    other = connectors.get(wanted)
+    if other is None:
+        raise Unreachable(f"there is no connector {wanted!r}; known: {', '.join(connectors) or 'none'}")
+    return other

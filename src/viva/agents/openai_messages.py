@@ -3,46 +3,33 @@
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, structs
-
+from viva.agents.tools import steps, tool_text
 from viva.model import codec
 from viva.model.message import Attachment, Audio, Content, File, Message, Text, ToolCall
-from viva.model.talk import shown
-
-NOT_RUN = "This tool is not run here. What comes of it, the user says next."
 
 
 def encoded(message: Message) -> list[bytes]:
     """One message, or several: tools that a message of the assistant tells of were used before its text was said."""
-    if not message.tool_calls:
-        return [codec.encode(_plain(message))]
-    calls = with_ids(message.tool_calls)
-    asking = _plain(message) | {"tool_calls": [_asked(call) for call in calls]}
-    if all(map(is_open, calls)):  # the results follow as messages of their own
-        return [codec.encode(asking)]
-    told = [codec.encode(asking | {"content": None}), *(tool_message(call.id, tool_text(call)) for call in calls)]
-    return [*told, codec.encode(_plain(message))] if message.content else told
+    asking, used, saying = steps(message)
+    told = [encoded_one(asking), *tool_messages(used)]
+    return told if saying is None else [*told, encoded_one(saying)]
 
 
-def is_open(call: ToolCall) -> bool:
-    """A call that has not come to an end."""
-    return call.result is UNSET and call.error is None
+def encoded_one(message: Message) -> bytes:
+    plain: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        plain["content"] = plain["content"] or None
+        plain["tool_calls"] = [_asked(call) for call in message.tool_calls]
+    return codec.encode(plain)
 
 
-def with_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Chat completions tie results to calls by their ids; a call that has none gets one by its place."""
-    return [call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, 1)]
-
-
-def tool_message(call_id: str, text: str) -> bytes:
-    return codec.encode({"role": "tool", "tool_call_id": call_id, "content": text})
-
-
-def tool_text(call: ToolCall) -> str:
-    """What the model gets to read of a tool's result."""
-    if call.error is not None:
-        return codec.compact({"error": call.error})
-    return NOT_RUN if call.result is UNSET else shown(call.result)
+def tool_messages(calls: Sequence[ToolCall]) -> list[bytes]:
+    """The results of calls, one message each."""
+    return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": tool_text(call)}) for call in calls]
 
 
 def assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
@@ -51,15 +38,6 @@ def assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes
     if tool_calls:
         message["tool_calls"] = [_asked(call) for call in tool_calls]
     return codec.encode(message)
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    plain: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
-    if message.name is not None:
-        plain["name"] = message.name
-    if message.tool_call_id is not None:
-        plain["tool_call_id"] = message.tool_call_id
-    return plain
 
 
 def _content(content: Content) -> Any:

@@ -7,39 +7,31 @@ session, to which each message is added; any other is filled in anew and asked b
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET, Struct, structs
 
+from viva.agents.dialogue import ModelAgent
 from viva.agents.models import model_agent
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Part, Reply, Text
 from viva.model.talk import shown
 from viva.model.template import fill, variables_in
 from viva.protocols import AgentSession, SessionContext
 
-OF_THE_MOMENT = frozenset(
-    {
-        "conversation",
-        "output",
-        "input",
-        "last_response",
-        "turn_number",
-        "turn_count",
-        "tool_results",
-        "files",
-        "fence",
-        "metadata",
-        "criteria",
-        "problem",
-    }
-)
+_SHOWING = frozenset({"conversation", "output", "last_response"})
+"""Variables that show what was said. A prompt of the moment without any of them gets the conversation below it."""
+OF_THE_MOMENT = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
+_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | OF_THE_MOMENT
+"""What Viva tells of itself; the rest of the metadata is the author's word."""
 VARIABLES: Mapping[str, Any] = {
-    **dict.fromkeys(OF_THE_MOMENT, ""),
+    **dict.fromkeys(sorted(_OURS), ""),
+    "criteria": "",
     "persona": "an ordinary user of this assistant",
     "goal": "to get help",
     "facts": "nothing in particular",
@@ -47,10 +39,6 @@ VARIABLES: Mapping[str, Any] = {
     "mood": "neutral",
     "language": "the language of the conversation so far; English at the start",
     "patience": "ordinary",
-    "max_turns": "",
-    "session_id": "",
-    "test_id": "",
-    "test_mode": "",
     "expected_intent": "",
     "tone": "",
     "target_agent": "",
@@ -95,29 +83,48 @@ OUTPUTS: Mapping[str, Mapping[str, Any]] = {
 def built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     """The text of `viva.simulator` and its kind, and the shape of their answers."""
     bare = name.removeprefix("viva.")
-    return files("viva.agents").joinpath(f"prompts/{bare}.md").read_text(encoding="utf-8"), OUTPUTS.get(bare)
+    prompts = files("viva.agents").joinpath("prompts")
+    known = sorted(f"viva.{each.name.removesuffix('.md')}" for each in prompts.iterdir())
+    if name not in known:
+        raise ValueError(f"there is no such built-in prompt; there are {', '.join(known)}")
+    return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUTS.get(bare)
 
 
-class PromptAgent(Struct, frozen=True, kw_only=True):
-    """A prompt on a connector. `output` is the JSON Schema of its answer; `variables` adds names, with what they are by default."""
+class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
+    """A prompt on a connector. `output` is the JSON Schema of its answer; `variables` adds names, with what they are by default.
+
+    A judge that `must_quote` has to show what its verdict rests on.
+    """
 
     prompt: str
     connector: Connector
     output: Mapping[str, Any] | None = None
     variables: Mapping[str, Any] = {}
+    must_quote: bool = False
 
     def __post_init__(self) -> None:
         known = {**VARIABLES, **self.variables}
-        unknown = sorted({name for name in variables_in(self.prompt) if name not in known})
-        if unknown:
-            names = ", ".join(f"{{{{{name}}}}}" for name in unknown)
-            raise ValueError(
-                f"the prompt uses {names}, which nobody sets; known: {', '.join(known)}; add others with `variables`"
-            )
+        for number, line in enumerate(self.prompt.splitlines(), 1):
+            unknown = sorted({name for name in variables_in(line) if name not in known})
+            if unknown:
+                names = ", ".join(f"{{{{{name}}}}}" for name in unknown)
+                raise ValueError(
+                    f"line {number} uses {names}, which nobody sets; known: {', '.join(known)}; "
+                    "add others with `variables`"
+                )
 
     @property
     def provides(self) -> frozenset[Feature]:
         return frozenset({"tool_stubs", "memory"})
+
+    @cached_property
+    def model(self) -> ModelAgent:
+        return cast("ModelAgent", model_agent(self.connector, output=self.output))
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """The variables that the prompt holds."""
+        return frozenset(variables_in(self.prompt))
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PromptSession"]:
@@ -132,47 +139,62 @@ class PromptSession:
         self._agent = agent
         self._context = context
         self._stack = stack
-        self._of_the_moment = bool(OF_THE_MOMENT & set(variables_in(agent.prompt)))
         self._session: AgentSession | None = None
+        self._said = list(context.history)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        prompt = str(fill(self._agent.prompt, self._values(options.get("metadata", {}))))
-        connector = self._connector(options)
-        if self._of_the_moment:
-            problem = options.get("metadata", {}).get("problem")
-            again = f"\n\nYour last answer could not be used: {problem}." if problem else ""
-            context = structs.replace(self._context, history=())
-            async with model_agent(connector, "", self._agent.output).open(context) as session:
-                return await session.send(Message("user", prompt + again), {})
-        if self._session is None:
-            opened = model_agent(connector, prompt, self._agent.output).open(self._context)
-            self._session = await self._stack.enter_async_context(opened)
-        return await self._session.send(message, {})
+        metadata: Mapping[str, Any] = options.get("metadata") or {}
+        if not self._agent.used & OF_THE_MOMENT:
+            if self._session is None:
+                opened = self._agent.model.open(self._context, self._filled(message, metadata))
+                self._session = await self._stack.enter_async_context(opened)
+            return await self._session.send(message, options)
+        question = self._question(message, metadata)
+        async with self._agent.model.open(structs.replace(self._context, history=())) as session:
+            reply = await session.send(question, options)
+        self._said += [message, Message("assistant", reply.content, tool_calls=reply.tool_calls)]
+        return reply
 
-    def _connector(self, options: Mapping[str, Any]) -> Connector:
-        """A case may ask for another one, as `options.connector`."""
-        return self._context.connectors.get(str(options.get("connector") or ""), self._agent.connector)
+    def _question(self, message: Message, metadata: Mapping[str, Any]) -> Message:
+        """The whole prompt as it is now, as one message."""
+        used = self._agent.used
+        texts = [self._filled(message, metadata)]
+        if not used & _SHOWING and (conversation := self._conversation()):
+            texts.append(f"The conversation so far, one JSON object a line:\n{conversation}")
+        if not used & (_SHOWING | {"input"}):
+            texts.append(message.text)
+        elif "problem" not in used and (problem := metadata.get("problem")):
+            texts.append(f"Your last answer could not be used: {problem}.")
+        text = "\n\n".join(texts)
+        attached = cast("list[Part]", message.attachments)
+        return Message("user", (Text(text), *attached) if attached else text)
 
-    def _values(self, metadata: Mapping[str, Any]) -> dict[str, str]:
+    def _filled(self, message: Message, metadata: Mapping[str, Any]) -> str:
+        return str(fill(self._agent.prompt, self._values(message, metadata)))
+
+    def _values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
         known = {**VARIABLES, **self._agent.variables}
         given = {name: value for name, value in metadata.items() if value not in (None, "", [], {})}
+        if self._context.role == "agent":
+            given["input"] = message.text
         values = {name: _readable(given.get(name, default)) for name, default in known.items()}
-        conversation = self._conversation()
-        values["conversation"] = conversation
+        values["conversation"] = self._conversation() if self._agent.used & {"conversation", "fence"} else ""
         values["output"] = codec.compact(str(given.get("output", "")))
-        values["metadata"] = _readable({name: value for name, value in given.items() if name not in known}) or "nothing"
+        author = {name: value for name, value in given.items() if name not in self._agent.used | _OURS}
+        values["metadata"] = _readable(author) or "nothing"
         # Nobody can put this mark into a text: it is made of that very text.
-        values["fence"] = "=== " + blake2b(conversation.encode(), digest_size=8).hexdigest() + " ==="
+        told = "\n".join(values.values())
+        values["fence"] = "=== " + blake2b(told.encode(), digest_size=8).hexdigest() + " ==="
         return values
 
     def _conversation(self) -> str:
         """One JSON object a line: no text in it can end its line, and so pretend to be somebody else's."""
-        if self._context.conversation is None:
-            return ""
+        helping = self._context.conversation
+        said, prior = (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior)
         lines: list[str] = []
         turn = 0
-        for message in self._context.conversation():
-            turn += message.role == "user"
+        for at, message in enumerate(said):
+            turn += message.role == "user" and at >= prior
             line: dict[str, Any] = {"turn": turn, "role": message.role, "text": message.text}
             if message.data is not None:
                 line["data"] = message.data

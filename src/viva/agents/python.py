@@ -4,17 +4,21 @@
     class Agent: def reply(self, ...)       an object with `reply`; a class gives one object a case
     def make_agent(): return Agent()        a factory (no parameters) gives one object a case
 
+An object made for one case is closed (`close` or `aclose`) when the case has ended.
+
 Parameters are given by name where they have one of ours (`messages`, `options`, `tools`, `memory`, `workspace`,
 `session_id`, `metadata`), and otherwise in the order messages, options.
 """
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, cast
@@ -27,9 +31,11 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
-from viva.threads import in_thread
+from viva.threads import OneThread
 
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
+
+CLOSING_S = 5.0
 
 
 class PythonAgent(Struct, frozen=True):
@@ -56,44 +62,77 @@ class PythonAgent(Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PythonSession"]:
-        speaker = self.target
+        thread = OneThread()
+        made = inspect.isclass(self.target) or _is_factory(self.target)
         try:
-            if inspect.isclass(speaker) or _is_factory(speaker):
-                speaker = speaker()
-                if inspect.isawaitable(speaker):
-                    speaker = await speaker
-        except Exception as raised:  # the agent's own code
-            raise AgentFailed(f"{type(raised).__name__}: {raised}") from raised
-        yield PythonSession(_call_of(speaker), context)
+            speaker = await _called(thread, self.target) if made else self.target
+            try:
+                yield PythonSession(_call_of(speaker), context, thread)
+            except BaseException:
+                with suppress(AgentFailed):  # what went wrong before is what counts
+                    await _closed(thread, speaker, made=made)
+                raise
+            await _closed(thread, speaker, made=made)
+        finally:
+            thread.release()
+
+
+async def _closed(thread: OneThread, speaker: Any, *, made: bool) -> None:
+    """An object that was made for one case may want to tidy up: `close` or `aclose`."""
+    close = getattr(speaker, "aclose", None) or getattr(speaker, "close", None)
+    if not made or not callable(close):
+        return
+    try:
+        async with asyncio.timeout(CLOSING_S):
+            await _called(thread, close)
+    except TimeoutError:
+        raise AgentFailed(f"its {close.__name__} took more than {CLOSING_S:g}s") from None
+
+
+async def _called(thread: OneThread, call: Callable[..., Any], *ordered: Any, **named: Any) -> Any:
+    """Calls the agent's own code, async on the loop and anything else in the session's thread. What it raises is its failure."""
+    try:
+        if _is_async(_speaker(call) if inspect.isclass(call) else call):
+            returned = call(*ordered, **named)
+        else:
+            returned = await thread.run(lambda: call(*ordered, **named))
+        return await returned if inspect.isawaitable(returned) else returned
+    except TrialFault:
+        raise
+    except asyncio.CancelledError as raised:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        raise AgentFailed("it cancelled itself") from raised
+    except (Exception, SystemExit) as raised:  # other people's code: whatever it is
+        raise AgentFailed(_told(raised)) from raised
+
+
+def _is_async(call: Any) -> bool:
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+def _told(raised: BaseException) -> str:
+    try:
+        said = str(raised)
+    except Exception:  # an exception that cannot even be shown
+        said = ""
+    return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
 
 
 class PythonSession:
     """One conversation: the history as plain dicts, and the agent's function called with all of it each turn."""
 
-    def __init__(self, call: Callable[..., Any], context: SessionContext) -> None:
+    def __init__(self, call: Callable[..., Any], context: SessionContext, thread: OneThread) -> None:
         self._call = call
         self._context = context
+        self._thread = thread
         self._messages: list[dict[str, Any]] = [codec.builtins(message) for message in context.history]
         self._names = _parameters(call)
-        self._is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
-            getattr(call, "__call__", None)
-        )
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(codec.builtins(message))
-        ordered, named = self._arguments(dict(options))
-        try:
-            if self._is_async:
-                returned = await self._call(*ordered, **named)
-            else:
-                returned = await in_thread(lambda: self._call(*ordered, **named))
-                if inspect.isawaitable(returned):
-                    returned = await returned
-        except TrialFault:
-            raise
-        except Exception as raised:  # the agent's own code: whatever it raises is its failure
-            raise AgentFailed(f"{type(raised).__name__}: {raised}") from raised
-        reply = self._reply(returned)
+        ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
+        reply = _kept(self._reply(await _called(self._thread, self._call, *ordered, **named)))
         for call in reply.calls:
             self._context.meter(call)
         said = {
@@ -108,7 +147,7 @@ class PythonSession:
     def _heard(self) -> list[dict[str, Any]]:
         """The history; for a helper, the conversation that it helps with."""
         said = self._context.conversation() if self._context.conversation else ()
-        return [codec.builtins(message) for message in said] or list(self._messages)
+        return [codec.builtins(message) for message in said] or [dict(message) for message in self._messages]
 
     def _reply(self, returned: Any) -> Reply:
         """A helper's dict is its answer; the agent under test has to keep to the shape of a reply."""
@@ -146,6 +185,17 @@ class PythonSession:
             n: offered[n] for n, kind in self._names.items() if kind is inspect.Parameter.KEYWORD_ONLY and n in _BY_NAME
         }
         return ordered, named
+
+
+def _kept(reply: Reply) -> Reply:
+    """The reply as it was now: what the agent does with its objects later changes nothing. What JSON cannot say is rubbish."""
+    try:
+        if reply.data is None and not reply.tool_calls:
+            reply.content.encode()
+            return reply
+        return codec.decode(codec.encode(reply), type=Reply)
+    except Exception as wrong:  # values of any kind, with encoders of any kind
+        raise AgentFailed(f"returned what JSON cannot hold: {_told(wrong)}") from wrong
 
 
 def _parameters(call: Any) -> dict[str, Any]:

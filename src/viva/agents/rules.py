@@ -27,6 +27,21 @@ _ASKING = re.compile(
     r"[?？]|\b(please|provide|tell me|let me know|need|enter|specify|what|which|how|when|where|who|could you|confirm)\b",
     re.IGNORECASE,
 )
+_OTHER_WORDS: Mapping[str, tuple[str, ...]] = {
+    "amount": ("how much", "cost", "price", "total", "sum"),
+    "price": ("how much", "cost", "amount"),
+    "date": ("when", "what day", "which day"),
+    "time": ("when", "what time"),
+    "name": ("who", "called"),
+    "reason": ("why", "purpose"),
+    "purpose": ("why", "reason", "what for"),
+    "destination": ("where",),
+    "city": ("where",),
+    "address": ("where",),
+    "quantity": ("how many",),
+    "count": ("how many",),
+}
+"""By which other words agents ask for a slot of that name; `ask` adds to it."""
 _CONFIRMING = re.compile(
     r"\b(confirm\w*|proceed|go ahead|shall i|should i|is (?:this|that|it|everything) (?:right|correct|ok(?:ay)?)|correct\?|yes/no|y/n)\b",
     re.IGNORECASE,
@@ -118,7 +133,7 @@ def _slots_asked(rules: Rules, heard: str) -> list[str]:
     asking = " ".join(part for part in _SENTENCE.findall(heard) if _ASKING.search(part)).casefold()
     found: list[str] = []
     for slot in rules.facts:
-        words = (slot.replace("_", " ").replace("-", " "), *rules.ask.get(slot, ()))
+        words = (slot.replace("_", " ").replace("-", " "), *_OTHER_WORDS.get(slot, ()), *rules.ask.get(slot, ()))
         if any(re.search(rf"\b{re.escape(word.casefold())}", asking) for word in words):
             found.append(slot)
     return found

@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
-import regex
 from msgspec import Struct
 
 from viva.agents.replies import reply_from
-from viva.errors import AgentFailed
+from viva.errors import AgentFailed, CheckBroken
 from viva.model.case import Feature
 from viva.model.duration import parse_duration
 from viva.model.message import Message, Reply
+from viva.model.pattern import compile_pattern, search
 from viva.protocols import SessionContext
 
 _OURS = frozenset({"error", "delay", "when"})
@@ -29,6 +29,15 @@ class ScriptedAgent(Struct, frozen=True):
     repeat: bool = False
 
     may_repeat: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """What cannot be said is a mistake of the config, found before anything runs."""
+        for number, reply in enumerate(self.replies, 1):
+            if not isinstance(reply, str | Mapping):
+                raise ValueError(f"reply {number} is a {type(reply).__name__}; write a text, or a table with `content`")
+            if isinstance(reply, Mapping):
+                parse_duration(reply.get("delay", 0))
+                compile_pattern(str(reply.get("when", "")))
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -50,7 +59,10 @@ class ScriptedSession:
         self._said = 0
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        line = self._line_for(message.text)
+        try:
+            line = self._line_for(message.text)
+        except CheckBroken as slow:
+            raise AgentFailed(str(slow)) from slow
         if isinstance(line, str):
             return Reply(line)
         if "delay" in line:
@@ -67,7 +79,7 @@ class ScriptedSession:
 
     def _line_for(self, text: str) -> str | Mapping[str, Any]:
         for line in self._always:
-            if regex.search(str(line["when"]), text, timeout=1.0):
+            if search(str(line["when"]), text):
                 return line
         if self._said < len(self._due):
             self._said += 1

@@ -1,15 +1,18 @@
-"""An agent's tools: local Python functions, or canned answers instead of them."""
+"""An agent's tools: local Python functions, or canned answers instead of them; and what a model is told of their results."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field, structs
+from msgspec import UNSET, Struct, field, structs
 
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
-from viva.model.message import ToolCall
+from viva.model.message import Message, ToolCall
+from viva.model.talk import shown
 from viva.threads import in_thread
+
+NOT_RUN = "This tool is not run here. What comes of it, the user says next."
 
 
 def _no_parameters() -> Mapping[str, Any]:
@@ -73,6 +76,49 @@ async def _run(call: ToolCall, run: Callable[..., Any]) -> ToolCall:
         return structs.replace(call, result=codec.builtins(result))
     except Exception as raised:  # the tool's own code: the model is told, and may do better
         return structs.replace(call, error=f"{type(raised).__name__}: {raised}")
+
+
+def is_open(call: ToolCall) -> bool:
+    """A call that has not come to an end."""
+    return call.result is UNSET and call.error is None
+
+
+def with_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """Results are tied to calls by their ids; a call that has none gets one by its place."""
+    return tuple(
+        call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, 1)
+    )
+
+
+def tool_text(call: ToolCall) -> str:
+    """What the model gets to read of a tool's result."""
+    if call.error is not None:
+        return codec.compact({"error": call.error})
+    return NOT_RUN if call.result is UNSET else shown(call.result)
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any]:
+    """The arguments as the object that some APIs want, whatever a history holds."""
+    try:
+        arguments = _decoded(call.arguments)
+    except codec.DecodeError:
+        arguments = call.arguments
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
+    """What a message tells, in the order in which it happened: a request for tools, their results, and what was said then.
+
+    Tools that are told of with their results were used before the text was said; where there is no result yet, it
+    follows as a message of its own.
+    """
+    if not message.tool_calls:
+        return message, (), None
+    calls = with_ids(message.tool_calls)
+    if all(map(is_open, calls)):
+        return structs.replace(message, tool_calls=calls), (), None
+    asking = Message(message.role, tool_calls=calls)
+    return asking, calls, structs.replace(message, tool_calls=()) if message.content else None
 
 
 def _decoded(arguments: Any) -> Any:

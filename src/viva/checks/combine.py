@@ -140,11 +140,12 @@ def _combined(status: VerdictStatus, judged: list[Judged], score: float | None) 
 def _claims(fields: Mapping[str, Any], building: Building) -> tuple[Claim, ...]:
     _refuse_other_fields(fields, "assertions")
     written = fields["assertions"]
+    if isinstance(written, Mapping):
+        return (_claim(written, "assertions", building),)
     if not isinstance(written, list) or not written:
         raise ValueError("assertions is a list of at least one assertion")
-    return tuple(
-        _claim(each, f"assertions[{place}]", building) for place, each in enumerate(cast("list[Any]", written))
-    )
+    items = cast("list[Any]", written)
+    return tuple(_claim(each, f"assertions[{place}]", building) for place, each in enumerate(items))
 
 
 def _claim(written: Any, place: str, building: Building) -> Claim:

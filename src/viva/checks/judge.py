@@ -8,10 +8,10 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, Struct
 
 from viva.checks.wording import labelled, quoted
-from viva.errors import HelperFailed
+from viva.errors import HelperFailed, RunStopped
 from viva.model.component import Building, Written
-from viva.model.message import Reply
-from viva.model.talk import Evidence, Quote, Verdict, answer_in, shown, text_of
+from viva.model.message import Message, Reply
+from viva.model.talk import Evidence, Quote, Talk, Verdict, answer_in, shown
 
 BUILT_IN = "viva.validator"
 _FOLD = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "…": " ", "\u00a0": " "})
@@ -91,14 +91,16 @@ class Rubric(Written, frozen=True, kw_only=True):
         return (self.use,)
 
     async def check(self, evidence: Evidence) -> Verdict:
-        verdicts = await asyncio.gather(
+        asked = await asyncio.gather(
             *(
                 asked_of(
                     self.use, evidence, {**self.metadata, "criteria": each.criterion}, self.options, None, self.votes
                 )
                 for each in self.criteria
-            )
+            ),
+            return_exceptions=True,  # so that no judge is still at work when this ends
         )
+        verdicts = [_no_error(verdict) for verdict in asked]
         total = sum(each.weight for each in self.criteria)
         met = sum(each.weight for each, verdict in zip(self.criteria, verdicts, strict=True) if verdict.passed)
         score = met / total
@@ -129,6 +131,9 @@ async def asked_of(
     ballots = await asyncio.gather(
         *(_vote(use, evidence, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
     )
+    for ballot in ballots:
+        if isinstance(ballot, RunStopped):
+            raise ballot
     cast_votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
     for status in ("passed", "failed"):
         side = [ballot for ballot in cast_votes if ballot.status == status]
@@ -144,14 +149,20 @@ async def asked_of(
     raise broken or HelperFailed("judge", f"no majority among {votes} votes")
 
 
+def _no_error(verdict: Verdict | BaseException) -> Verdict:
+    if isinstance(verdict, BaseException):
+        raise verdict
+    return verdict
+
+
 async def _vote(
     use: str, evidence: Evidence, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
 ) -> Verdict:
     """One ask in a session of its own, so that no vote knows of another."""
     judge = use.removeprefix("agents:")
-    parse = _Parser(evidence, min_score, must_quote=judge == BUILT_IN)
     about = {**metadata, **_about(evidence)}
     async with evidence.talk.helpers.open("judge", judge, evidence.talk, {**options, "metadata": about}) as session:
+        parse = _Parser(evidence, min_score, session.must_quote)
         return await session.ask(_question(metadata, evidence), parse.verdict)
 
 
@@ -211,13 +222,13 @@ class _Parser(Struct, frozen=True):
             return ()
         if not isinstance(given, list):
             raise ValueError("its `evidence` is no list of {turn, quote}")
-        return tuple(self._quote(item) for item in cast("list[Any]", given))
+        said = _all_said(self.evidence.talk)
+        return tuple(self._quote(item, said) for item in cast("list[Any]", given))
 
-    def _quote(self, item: Any) -> Quote:
+    def _quote(self, item: Any, said: Mapping[int, str]) -> Quote:
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
             raise ValueError("a piece of `evidence` has no `quote`")
         turn, quote = item.get("turn"), cast("str", item["quote"])
-        said = {t.number: _said(t) for t in self.evidence.talk.turns}
         if isinstance(turn, int) and turn in said and _found(quote, said[turn]):
             return Quote(turn, quote)
         for number, text in said.items():
@@ -226,19 +237,27 @@ class _Parser(Struct, frozen=True):
         raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
 
 
-def _said(turn: Any) -> str:
-    """All that was said and done in a turn, as one text to look quotes up in."""
-    parts = [turn.utterance.message.text]
-    if turn.reply is not None:
-        parts.append(text_of(turn.reply))
-        if turn.reply.data is not None:
-            parts.append(shown(turn.reply.data))
-        for call in turn.reply.tool_calls:
-            parts += [call.name, shown(call.arguments), call.error or ""]
-            if call.result is not UNSET:
-                parts.append(shown(call.result))
-    parts += [change.path for change in turn.files]
-    return _folded("\n".join(parts))
+def _all_said(talk: Talk) -> dict[int, str]:
+    """All that was said and done, by turn, as texts to look quotes up in. Turn 0 is what came before."""
+    said = {0: _folded("\n".join(part for message in talk.case.history for part in _parts(message)))}
+    for turn in talk.turns:
+        parts = _parts(turn.utterance.message)
+        if (reply := turn.reply) is not None:
+            parts += _parts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+        said[turn.number] = _folded("\n".join([*parts, *(change.path for change in turn.files)]))
+    return said
+
+
+def _parts(message: Message) -> list[str]:
+    """The texts of a message; what tools got and gave also in the form in which a judge sees it, as JSON."""
+    parts = [message.text]
+    if message.data is not None:
+        parts.append(shown(message.data))
+    for call in message.tool_calls:
+        result = {} if call.result is UNSET else {"result": call.result}
+        parts += [shown({"name": call.name, "arguments": call.arguments, **result}), call.error or ""]
+        parts += [shown(value) for value in result.values()]
+    return parts
 
 
 def _folded(text: str) -> str:
@@ -247,7 +266,14 @@ def _folded(text: str) -> str:
 
 
 def _found(quote: str, text: str) -> bool:
-    """Is each piece of the quote in the text, in order? An ellipsis leaves something out."""
+    """Is each piece of the quote in the text, in order? An ellipsis leaves something out; escapes of JSON may be left in."""
+    if _in_order(quote, text):
+        return True
+    bare = quote.replace("\\n", " ").replace("\\t", " ").replace('\\"', '"')
+    return bare != quote and _in_order(bare, text)
+
+
+def _in_order(quote: str, text: str) -> bool:
     at = 0
     pieces = [piece for part in re.split(r"\.{3,}|…|\[\.\.\.\]", quote) if (piece := _folded(part).strip(" \"'"))]
     for piece in pieces:

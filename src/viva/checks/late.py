@@ -10,7 +10,7 @@ from viva.errors import CheckBroken, Undecidable
 from viva.model import codec
 from viva.model.case import Claim
 from viva.model.judging import judge
-from viva.model.talk import Evidence, Judged, Verdict
+from viva.model.talk import Evidence, Judged, Verdict, shown
 from viva.model.template import fill
 
 
@@ -24,11 +24,17 @@ class Late(Struct, frozen=True):
 
     def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
         try:
-            claim = self.build(fill(self.written, evidence.talk.variables))
+            claim = self._claim(evidence.talk.variables)
         except (Undecidable, ValueError, codec.ValidationError) as wrong:
             raise CheckBroken(str(wrong)) from wrong
         found = judge(claim, evidence)
         return _verdict(found) if inspect.isawaitable(found) else found.verdict
+
+    def _claim(self, variables: Mapping[str, Any]) -> Claim:
+        try:
+            return self.build(fill(self.written, variables))
+        except codec.ValidationError:  # a number, say, where only a text can stand
+            return self.build(fill(self.written, {name: shown(value) for name, value in variables.items()}))
 
 
 async def _verdict(found: Awaitable[Judged]) -> Verdict:

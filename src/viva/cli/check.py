@@ -8,7 +8,7 @@ import click
 from viva import catalog, config
 from viva.errors import BadInput, Problem
 from viva.formats.native import Reading
-from viva.formats.sources import Files, Format, load_files, understood
+from viva.formats.sources import Files, Format, Piped, load_files, understood
 from viva.model.case import Suite
 from viva.session.agents import Agents
 
@@ -46,9 +46,10 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     for text in files:
         try:
             named = understood(text, Path())
-            if not isinstance(named, Files):
+            if not isinstance(named, Files | Piped):
                 raise BadInput.saying(f"there is no file {text!r}")
-            loaded = load_files(named.paths, reading, Path(), format_)
+            paths = named.paths if isinstance(named, Files) else (named,)
+            loaded = load_files(paths, reading, Path(), format_)
             suites += loaded
             for suite in loaded:
                 agents.check_references(suite.references)

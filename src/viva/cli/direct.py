@@ -1,14 +1,21 @@
 """A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
 
-import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import click
+from msgspec import Struct
+
 from viva import catalog, config
+from viva.config import Settings
 from viva.engine.awaiting import detect
+from viva.engine.helpers import Crew
 from viva.engine.outcome import blamed
-from viva.errors import TrialFault
+from viva.engine.sending import sent
+from viva.errors import TrialFault, VivaError
+from viva.formats.native import TIMEOUT_S
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.message import Message, ModelCall, Reply, Usage
@@ -19,11 +26,24 @@ from viva.session.agents import Agents
 from viva.session.redaction import Redactor
 
 
-async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
-    """Sends each message in turn, in one conversation."""
+class Opened(Struct, frozen=True):
+    """A session with the agent under test, outside of any run."""
+
+    name: str
+    session: AgentSession
+    options: dict[str, Any]
+    settings: Settings
+    redactor: Redactor
+    crew: Crew
+
+
+@asynccontextmanager
+async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
+    """Opens the agent that the flags name. What it breaks with is said as it is, and the exit code is 1."""
     settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
     catalog.load_plugins(settings.plugins)
-    agent = Agents(settings, flags["connector"]).under_test(flags["agent"])
+    agents = Agents(settings, flags["connector"])
+    agent = agents.under_test(flags["agent"])
     redactor = Redactor(settings.secrets)
     calls: list[ModelCall] = []
     options = {"session_id": "viva-direct", "referer": "agent-test", **agent.options}
@@ -33,28 +53,42 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
         context = SessionContext(
             key=Key("", "direct"), options=agent.options, meter=calls.append, http=http, connectors=settings.connectors
         )
+        crew = Crew(agents.find, http, settings.connectors)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
-            for text in words:
-                await _one(session, text, options, redactor, as_json=flags["as_json"])
+            yield Opened(agent.name, session, options, settings, redactor, crew)
         except TrialFault as fault:
-            print(redactor.text(blamed(fault).said or ""), file=sys.stderr)
-            return 1
+            raise VivaError(redactor.text(blamed(fault).said or "")) from fault
+
+
+async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
+    """Sends each message in turn, in one conversation."""
+    if flags["outputs"]:
+        raise click.UsageError("a message has no report; -o needs cases")
+    if flags["dry_run"]:
+        print(f"{len(words)} message{'s' if len(words) > 1 else ''}; nothing was sent")
+        return 0
+    async with opened(flags) as agent:
+        defaults = agent.settings.defaults
+        limit_s = flags["turn_timeout"] or flags["timeout"] or defaults.turn_timeout_s or defaults.timeout_s
+        for text in words:
+            reply = await sent(agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S)
+            _print(agent.redactor.record(reply), as_json=flags["as_json"])
     return 0
 
 
-async def _one(session: AgentSession, text: str, options: dict[str, Any], redactor: Redactor, *, as_json: bool) -> None:
-    reply = redactor.record(await session.send(Message("user", text), options))
+def _print(reply: Reply, *, as_json: bool) -> None:
     if as_json:
         from viva.model import codec
 
         print(codec.compact(reply))
         return
-    for line in _lines(reply):
+    for line in reply_lines(reply):
         print(line)
 
 
-def _lines(reply: Reply) -> list[str]:
+def reply_lines(reply: Reply) -> list[str]:
+    """All that there is to see of a reply."""
     lines = [visible(line) for line in reply.content.splitlines()] if reply.content else []
     if reply.data is not None:
         lines.append(visible(shown(reply.data)))

@@ -1,6 +1,7 @@
 """The street door: `viva COMMAND`. Each command is a file of this folder, imported only when it is asked for."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import click
@@ -12,6 +13,8 @@ COMMANDS = {
     "test": "Run cases against an agent.",
     "check": "Check suite files without running anything.",
     "agents": "List the agents that the config knows, and whether they can be reached.",
+    "runs": "List what was run here, and look at one run or conversation.",
+    "compare": "Compare two runs, case by case.",
     "init": "Make a small project that runs at once.",
     "schema": "Print the JSON Schema of a format.",
     "completion": "Print the line that turns on shell completion.",
@@ -56,11 +59,11 @@ def app() -> None:
     """Viva examines AI agents by talking to them."""
 
 
-def main() -> None:
-    """Runs a command and turns what it raises into an exit code: 4 for bad input, 3 for a bug of ours (with its traceback)."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command (that of the process, unless another is given) and turns what it raises into an exit code: 4 for bad input, 3 for a bug of ours (with its traceback)."""
     _write_utf8()
     try:
-        code = app(standalone_mode=False)
+        code = app(arguments, standalone_mode=False)
     except click.UsageError as wrong:
         wrong.show()
         code = 4

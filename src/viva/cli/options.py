@@ -1,5 +1,6 @@
 """Kinds of flags that several commands share."""
 
+import sys
 from typing import Any
 
 import click
@@ -23,3 +24,8 @@ class Duration(click.ParamType[float]):
 
 
 DURATION = Duration()
+
+
+def person_here() -> bool:
+    """Is there a terminal that somebody can sit at?"""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
-from viva.cli.options import DURATION
+from viva.cli.options import DURATION, person_here
+from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
 from viva.session.run import Prepared, RunOptions, examine, prepare, run_loop
@@ -20,6 +22,7 @@ Examples:
   viva test -i tests/ -o report.xml -o report.md   reports, by extension
   viva test -i tests/ -k '^refund' --fail-fast     some cases; stop at the first failure
   viva test -i "Hello" -n python:./agent.py:agent  send one message and see the answer
+  viva test -n assistants.expense --interactive    talk with it; what was said can be saved as a case
   cat cases.jsonl | viva test -i - -n http://localhost:8000/chat
 
 \b
@@ -87,8 +90,14 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
 @click.option(
     "--on-missing-input",
     type=click.Choice(["skip", "fail", "end"]),
-    help="When turns are used up and the agent still waits.",
+    help="When the agent still waits but turns are used up, or a person does not answer.",
 )
+@click.option(
+    "--interactive",
+    is_flag=True,
+    help="Take part: see each line before it is said, change it, answer when the agent waits. Without -i: just talk.",
+)
+@click.option("--skip-interactive", is_flag=True, help="Skip cases that want a person (interactive.enabled).")
 @click.option("--update-snapshots", is_flag=True, help="Write what snapshot assertions compare with.")
 @click.option(
     "--format",
@@ -106,12 +115,26 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="NAME=value lines to add to the environment.",
 )
+@click.option(
+    "--before",
+    metavar="MODULE:FUNCTION",
+    help="Called with (ctx, cases) before the run; a dict it returns sets variables.",
+)
+@click.option("--after", metavar="MODULE:FUNCTION", help="Called with (ctx, results, data) after the run.")
 @click.option("--no-history", is_flag=True, help="Leave nothing in .viva.")
 def command(**flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
+    if flags["interactive"]:
+        _check_interactive(flags)
     if not flags["inputs"]:
+        if flags["interactive"]:
+            from viva.cli.conversation import talk_freely
+
+            return run_loop(talk_freely(flags))
         raise click.UsageError("what shall be run? Give -i FILE, -i FOLDER, or -i 'a message'")
     if words := _direct_messages(flags["inputs"]):
+        if flags["interactive"]:
+            raise click.UsageError("to talk with the agent leave out -i, and type the message")
         from viva.cli.direct import send_messages
 
         return run_loop(send_messages(words, flags))
@@ -119,14 +142,38 @@ def command(**flags: Any) -> int:
 
 
 def _direct_messages(inputs: tuple[str, ...]) -> list[str]:
-    found = [understood(text, Path()) for text in inputs if text != "-"]
-    words = [each.text for each in found if isinstance(each, Words)]
-    return words if len(words) == len(inputs) else []
+    """The inputs, if all of them are messages. What is wrong with the others is said when they are loaded."""
+    words: list[str] = []
+    for text in inputs:
+        try:
+            found = understood(text, Path())
+        except BadInput:
+            return []
+        if not isinstance(found, Words):
+            return []
+        words.append(found.text)
+    return words
+
+
+def _check_interactive(flags: dict[str, Any]) -> None:
+    for flag, name in (("skip_interactive", "--skip-interactive"), ("as_json", "--json"), ("quiet", "-q")):
+        if flags[flag]:
+            raise click.UsageError(f"--interactive and {name} cannot both be meant")
+    if not flags["inputs"] and not person_here():
+        raise click.UsageError("--interactive without -i is a conversation: it needs a terminal")
 
 
 async def _run(flags: dict[str, Any]) -> int:
     options = options_from(flags)
+    asking = None
+    if person_here() and not (flags["as_json"] or flags["quiet"]):
+        from viva.cli.interactive import Terminal
+
+        asking = Terminal()
+        options = structs.replace(options, asking=asking)
     prepared = await prepare(options)
+    if asking is not None:
+        asking.redact = prepared.redactor.text
     if flags["dry_run"]:
         from viva.cli.dry_run import list_cases
 
@@ -138,6 +185,8 @@ async def _run(flags: dict[str, Any]) -> int:
 def options_from(flags: dict[str, Any]) -> RunOptions:
     return RunOptions(
         inputs=flags["inputs"],
+        before=flags["before"],
+        after=flags["after"],
         agent=flags["agent"],
         connector=flags["connector"],
         outputs=flags["outputs"],
@@ -159,6 +208,8 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         reporter=flags["reporter"],
         max_cost_usd=flags["max_cost"],
         min_pass=flags["min_pass"],
+        interactive=flags["interactive"],
+        skip_interactive=flags["skip_interactive"],
     )
 
 
@@ -170,13 +221,14 @@ def _voice(flags: dict[str, Any], prepared: Prepared) -> Sink:
         return EventLines(sys.stdout)
     from viva.reporters.console import Console
 
-    terminal = sys.stdout.isatty()
+    terminal, person = sys.stdout.isatty(), prepared.with_person
     return Console(
         sys.stdout,
-        verbose=flags["verbose"],
+        verbose=flags["verbose"] or person,
         quiet=flags["quiet"],
         colour=terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb",
-        terminal=terminal,
+        terminal=terminal and not person,
         width=shutil.get_terminal_size((100, 24)).columns if terminal else 100,
         parallel=prepared.parallel,
+        whole=person,
     )

@@ -77,17 +77,31 @@ _CUT_SHORT = frozenset(
     ]
 )
 
-_TAIL_CHARS = 1500
+_TAIL_CHARS = 6000
 _MAX_LINES = 60
-_MAX_PLAIN = 4  # more plain sentences than that after a question, and the reply has moved on
+_MAX_LINE_CHARS = 700
+_MAX_PLAIN = 3  # more plain sentences than that after a question, and the reply has moved on
 
-_CODE = re.compile(r"`[^`\n]*`")
+_FENCE = "```"
+_CODE = re.compile(r"`[^`]*`")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S*[\w/=#&-]")
-_QUOTED = re.compile(r'"[^"\n]*"|“[^”\n]*”|„[^“”\n]*[“”]|«[^»\n]*»|「[^」\n]*」|『[^』\n]*』|(?<!\w)\'[^\'\n]*[.?!]\'')
-_LETTER = re.compile(r"^(?:subject|betreff|objet|asunto) ?:", re.IGNORECASE | re.MULTILINE)
+_QUOTED = re.compile(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
+_IN_SINGLE_QUOTES = re.compile(r"(?<!\w)'[^']*[.?!]'")
+_GLUED = re.compile(r"\?(?=[a-z])")
+# A letter that the agent drafts: from its subject, or from a greeting below "Here is a draft:", to its last line.
+_LETTER = re.compile(
+    r"^subject:|(?<=:)\s*\n\s*(?:dear|hi|hello|hey) [^\n]{1,40}$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_GREETINGS = ("\nDear ", "\nHi ", "\nHello ", "\nHey ")
+_LETTER_END = re.compile(
+    r"^(?:(?:best|kind|warm) (?:regards|wishes)|regards|best|sincerely|yours \w+|cheers|thanks|thank you)[,.!]?\s*\n.{1,60}$|^---",
+    re.IGNORECASE | re.MULTILINE,
+)
 _ITEM = re.compile(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
-_STOPS = tuple(mark + closer for mark in ".!?…" for closer in ("", ")", "]"))
-_BREAK = "\x1f"  # between the sentences of a line
+_BARE_STOPS = tuple(".!?…")
+_STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
+_SENTENCE_END = "\x1f"
 _GREEK = re.compile(r"[\u0370-\u03ff]")
 
 _Place = Literal["prose", "heading", "item"]
@@ -124,14 +138,17 @@ def _is_pending(call: ToolCall) -> bool:
 
 
 def _of_wording(content: str) -> Awaiting:
-    tail = _tail(content)
-    language = language_of(tail)
+    text = _own_words(content)
+    language = language_of(text)
     plain = 0  # sentences further down that go on about something else
     options = closing = False
     asked_in_list: _Reading = None
     after = ""
-    for place, sentence in _backwards(tail):
-        reading = _read(sentence, after, language, last=plain == 0)
+    for place, sentence in _backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
+        if not sentence:
+            options = True
+            continue
+        reading = _read(sentence, after, language, last=plain <= (2 if place == "item" else 0))
         after = sentence
         if place == "item":
             options = True
@@ -144,7 +161,7 @@ def _of_wording(content: str) -> Awaiting:
         if place == "heading" and (plain or options) and reading == "content_is_question":
             reading = None
         found = asked_in_list or reading
-        if found == "content_is_question" or found == "content_is_request":
+        if found in ("content_is_question", "content_is_request"):
             return Awaiting(True, found, 0.85 if plain or options else 0.95)
         if reading == "closing_offer":
             closing = True
@@ -152,7 +169,7 @@ def _of_wording(content: str) -> Awaiting:
             plain += 1
             if plain > _MAX_PLAIN:
                 break
-    if asked_in_list == "content_is_question" or asked_in_list == "content_is_request":
+    if asked_in_list in ("content_is_question", "content_is_request"):
         return Awaiting(True, asked_in_list, 0.8)
     if closing:
         return Awaiting(True, "closing_offer", 0.9)
@@ -186,45 +203,80 @@ def _is_asking(sentence: str) -> bool:
     return "՞" in sentence  # Armenian puts it into the word
 
 
-def _tail(content: str) -> str:
-    """The end of a reply as plain text: no code, addresses, letters and quotations."""
-    if "```" in content:
-        content = "\n".join(content.split("```")[::2])
+def _own_words(content: str) -> str:
+    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation."""
     text = content[-_TAIL_CHARS:].strip()
-    if letter := _LETTER.search(text):
-        text = text[: letter.start()] + text[letter.start() :].partition("\n---")[2]
+    if "</think>" in text:
+        text = text.rpartition("</think>")[2]
+    drafted = "ubject:" in text or (":\n" in text and any(greeting in text for greeting in _GREETINGS))
+    if drafted and (letter := _LETTER.search(text)):
+        end = _LETTER_END.search(text, letter.end())
+        text = text[: letter.start()] + (text[end.end() :] if end else "")
+    if text[:1] in '"“„«「' and _QUOTED.fullmatch(text):
+        return text[1:-1]
+    return text
+
+
+def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
+    """The sentences from the last to the first, each with its place. Code, tables, quotations and asides are left out."""
+    end = len(text)
+    for _ in range(_MAX_LINES):
+        if end < 0:
+            return
+        start = _line_start(text, end)
+        line = text[max(start + 1, end - _MAX_LINE_CHARS) : end].strip()
+        end = start
+        if line.startswith(_FENCE):
+            in_code = not in_code
+        elif in_code or not line or line[0] in "|>":
+            continue
+        elif line[0] == "#" or (line.startswith("**") and line.endswith("**")):
+            for sentence in _sentences(line):
+                yield "heading", sentence
+        elif not (item := _ITEM.match(line)):
+            for sentence in _sentences(line):
+                yield "prose", sentence
+        elif "?" not in line and "lease " not in line and line.isascii():
+            yield "item", ""  # an option, a step or a fact: not worth reading
+        else:
+            for sentence in _sentences(line[item.end() :]):
+                yield "item", sentence
+
+
+def _line_start(text: str, end: int) -> int:
+    """Where the line before `end` is parted from the one above it. One that begins with a small letter goes on from there."""
+    start = text.rfind("\n", 0, end)
+    while start > 0 and text[start + 1 : start + 2].islower():
+        above = text.rfind("\n", 0, start)
+        if text[above + 1] in "\n`#|>":
+            break
+        start = above
+    return start
+
+
+def _sentences(line: str) -> Iterator[str]:
+    """Its sentences, from the last to the first."""
+    text = _plain(line.replace("\n", " "))
+    for stop in _STOPS if ")" in text or "]" in text else _BARE_STOPS:
+        text = text.replace(stop + " ", stop + _SENTENCE_END)
+    if not text.isascii():
+        for stop in "。！？":
+            text = text.replace(stop, stop + _SENTENCE_END)
+    for sentence in reversed(text.split(_SENTENCE_END)):
+        words = sentence.strip(" #_*")
+        if any(map(str.isalnum, words)) and not (words[0] in "([" and words[-1] in ")]"):
+            yield words
+
+
+def _plain(line: str) -> str:
+    """A line in lower case, without markdown, code, addresses and what it quotes."""
+    text = line.lower().replace("’", "'").replace("*", "")
     if "`" in text:
         text = _CODE.sub("``", text)
     if "://" in text or "www." in text:
         text = _ADDRESS.sub("link", text)
-    text = text.replace("’", "'")
-    if _QUOTED.fullmatch(text):
-        return text[1:-1].lower()
-    return _QUOTED.sub('""', text).lower()
-
-
-def _backwards(tail: str) -> Iterator[tuple[_Place, str]]:
-    """The sentences from the last to the first, each with its place. Tables, rules, quotations and asides are left out."""
-    for line in tail.split("\n")[: -_MAX_LINES - 1 : -1]:
-        text = line.strip()
-        if not text or text[0] in "|>":
-            continue
-        place: _Place = "prose"
-        if text[0] == "#" or (text.startswith("**") and text.endswith("**")):
-            place = "heading"
-        elif item := _ITEM.match(text):
-            place, text = "item", text[item.end() :]
-        for sentence in reversed(_sentences(text.replace("*", "").lstrip("#"))):
-            words = sentence.strip(" _")
-            if any(map(str.isalnum, words)) and not (words[0] in "([" and words[-1] in ")]"):
-                yield place, words
-
-
-def _sentences(text: str) -> list[str]:
-    for stop in _STOPS:
-        if stop in text:
-            text = text.replace(stop + " ", stop + _BREAK)
-    if not text.isascii():
-        for stop in "。！？":
-            text = text.replace(stop, stop + _BREAK)
-    return text.split(_BREAK)
+    if " '" in text:
+        text = _IN_SINGLE_QUOTES.sub('""', text)
+    if '"' in text or not text.isascii():
+        text = _QUOTED.sub('""', text)
+    return _GLUED.sub("? ", text) if "?" in text else text

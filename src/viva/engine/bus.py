@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from viva.errors import VivaError
 from viva.model.event import Event, Note, TurnEnded, TurnStarted
 from viva.protocols import Sink
 from viva.record.journal import Journal
@@ -33,6 +34,9 @@ class Bus:
                 broken.append((sink, raised))
         for sink, raised in broken:
             self._sinks.remove(sink)
-            self.emit(
-                Note(f"{type(sink).__name__} broke and is left out: {type(raised).__name__}: {raised}", "warning")
-            )
+            said = str(raised) if isinstance(raised, VivaError) else f"{type(raised).__name__}: {raised}"
+            self.emit(Note(f"{type(sink).__name__} broke and is left out: {said}", "warning"))
+
+    def __contains__(self, sink: Sink) -> bool:
+        """Is it still listening?"""
+        return sink in self._sinks

@@ -1,32 +1,31 @@
 """The turn loop: five ways of talking are five fillings of it. No I/O of its own.
 
 for each line that the user says:
-the agent answers; the line's claims are judged; checkpoints are looked for
-a failed claim ends it                                    -> failed
-(the goal cannot end it while lines that are planned are still to come)
-the goal is met                                           -> the checks decide
-the agent declares itself done with checkpoints missing   -> failed
-`max_turns` is used up, before the user is asked again    -> failed
+    the agent answers; the line's claims are judged; checkpoints are looked for
+    a failed claim ends it                                    -> failed
+    (the goal cannot end it while lines that are planned are still to come)
+    the goal is met                                           -> the checks decide
+    the agent declares itself done with checkpoints missing   -> failed
+    `max_turns` is used up, before the user is asked again    -> failed
 the user has nothing more to say                              -> the checks decide, or checkpoints are missing
 """
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from viva.engine.awaiting import detect
 from viva.engine.goal import Progress
-from viva.engine.outcome import Ending, missing_checkpoints
+from viva.engine.outcome import Ending, missing_checkpoints, out_of_input
+from viva.engine.sending import Send
 from viva.errors import TrialFault
 from viva.model.case import Claim, Utterance
 from viva.model.judging import judge
 from viva.model.lookup import look_up
-from viva.model.message import Reply
 from viva.model.talk import Evidence, Judged, Talk, Turn
 from viva.protocols import User
 
-Send = Callable[[Utterance], Awaitable[Reply]]
 Watch = Callable[[Turn], None]
 """Hears of a turn twice: when the user has spoken (no reply yet) and when it has ended."""
 
@@ -36,25 +35,37 @@ async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending |
     progress = Progress(talk, talk.case.goal)
     planned = len(user.lines)
     async with aclosing(user.speak(talk)) as lines:
-        async for line in lines:
+        line = await anext(lines, None)
+        while line is not None:
             turn = Turn(len(talk.turns) + 1, line)
             talk.turns.append(turn)
             watch(turn)
             try:
-                await _take(talk, turn, send)
+                await take(talk, turn, send)
+            except TrialFault as fault:
+                line = await _told(lines, fault)
+                continue
             finally:
                 watch(turn)
             if ending := _ended_by_claims(turn):
                 return ending
-            if turn.number < planned:
-                continue
-            await progress.look(turn)
-            if ending := await _ended_by_goal(talk, progress, turn):
-                return None if ending.status == "passed" else ending
+            if turn.number >= planned:
+                await progress.look(turn)
+                if ending := await _ended_by_goal(talk, progress, turn):
+                    return None if ending.status == "passed" else ending
+            line = await anext(lines, None)
     return await _ended_by_user(talk, progress)
 
 
-async def _take(talk: Talk, turn: Turn, send: Send) -> None:
+async def _told(lines: AsyncGenerator[Utterance, None], fault: TrialFault) -> Utterance | None:
+    """A fault is raised where the line was said. Only a script test may live with it; from all others it comes back."""
+    try:
+        return await lines.athrow(fault)
+    except StopAsyncIteration:
+        return None
+
+
+async def take(talk: Talk, turn: Turn, send: Send) -> None:
     """One turn: the agent's answer, what is remembered of it, and what is claimed of it."""
     talk.waiting_for = "agent"
     began = time.perf_counter()
@@ -65,6 +76,8 @@ async def _take(talk: Talk, turn: Turn, send: Send) -> None:
         raise
     finally:
         turn.latency_ms = (time.perf_counter() - began) * 1e3
+    if reply.elapsed_ms is not None:
+        turn.latency_ms = reply.elapsed_ms
     turn.awaiting = detect(reply)
     for name, path in turn.utterance.set.items():
         if found := look_up(path, Evidence(talk, turn, over="case")):
@@ -109,5 +122,7 @@ async def _ended_by_goal(talk: Talk, progress: Progress, turn: Turn) -> Ending |
 async def _ended_by_user(talk: Talk, progress: Progress) -> Ending | None:
     if not talk.case.goal.checkpoints or progress.met or not talk.turns:
         return None
+    if (ending := out_of_input(talk)) is not None:
+        return ending
     await progress.look(talk.turns[-1], over=True)
     return None if progress.met else missing_checkpoints(talk, progress.missing)

@@ -4,15 +4,15 @@ A helper is an ordinary agent. Here it gets its metadata, whom we wait for is no
 who hung), a reply that cannot be used is asked for once more with the reason, and after that it is the helper's fault.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
-from viva.errors import HelperFailed, Role, TrialFault
+from viva.errors import HelperFailed, Role, Skipped, TrialFault
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.talk import Talk
+from viva.model.talk import Talk, WaitedFor
 from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class Crew:
             http=self._http,
             connectors=self._connectors,
             conversation=talk.messages if talk else None,
+            prior=len(talk.case.history) if talk else 0,
         )
         opened = False
         try:
@@ -63,10 +64,16 @@ class Crew:
             async with helper.open(context) as session:
                 opened = True
                 yield _Asked(
-                    role, session, talk, context.options, metadata, may_repeat=getattr(helper, "may_repeat", False)
+                    role,
+                    session,
+                    talk,
+                    context.options,
+                    metadata,
+                    may_repeat=getattr(helper, "may_repeat", False),
+                    must_quote=getattr(helper, "must_quote", False),
                 )
         except TrialFault as fault:
-            if opened or isinstance(fault, HelperFailed):
+            if opened or isinstance(fault, HelperFailed | Skipped):
                 raise
             raise HelperFailed(role, fault.said) from fault
 
@@ -83,8 +90,10 @@ class _Asked:
         metadata: Mapping[str, Any],
         *,
         may_repeat: bool,
+        must_quote: bool,
     ) -> None:
         self.may_repeat = may_repeat
+        self.must_quote = must_quote
         self._role: Role = role
         self._session = session
         self._talk = talk
@@ -107,16 +116,29 @@ class _Asked:
             raise HelperFailed(self._role, str(still)) from still
 
     async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
-        before: Role | Literal["person"] | None = self._talk.waiting_for if self._talk else None
-        if self._talk is not None:
-            self._talk.waiting_for = self._role
+        with self._waited_for():
+            try:
+                return await self._session.send(Message("user", text), options)
+            except (HelperFailed, Skipped):
+                raise
+            except TrialFault as fault:
+                raise HelperFailed(self._role, fault.said) from fault
+
+    @contextmanager
+    def _waited_for(self) -> Generator[None]:
+        """Until the last of those who are asked at the same time has answered, we wait for this role."""
+        talk = self._talk
+        if talk is None:
+            yield
+            return
+        before: WaitedFor = "agent" if talk.waiting_for == self._role else talk.waiting_for
+        talk.waiting_for = self._role
+        talk.helping += 1
         try:
-            reply = await self._session.send(Message("user", text), options)
-        except HelperFailed:
+            yield
+        except BaseException:
+            talk.helping -= 1  # whom we waited for when it went wrong is what a time-out wants to know
             raise
-        except TrialFault as fault:
-            raise HelperFailed(self._role, fault.said) from fault
-        else:
-            if self._talk is not None and before is not None:
-                self._talk.waiting_for = before
-            return reply
+        talk.helping -= 1
+        if not talk.helping:
+            talk.waiting_for = before

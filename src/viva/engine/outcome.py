@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from viva.errors import AgentFailed, Fault, HelperFailed, TrialFault
+from viva.errors import AgentFailed, Fault, HelperFailed, Skipped, TrialFault
 from viva.model.case import Checkpoint
 from viva.model.record import Status
 from viva.model.talk import Talk
@@ -35,6 +35,8 @@ class Ending(Struct, frozen=True):
 def blamed(fault: TrialFault) -> Ending:
     """The ending behind a raised fault, in the report's words."""
     said = fault.said
+    if isinstance(fault, Skipped):
+        return Ending("skipped", None, said)
     if isinstance(fault, AgentFailed):
         return Ending.failed(said if said.startswith("timeout after") else f"agent error: {said}")
     if isinstance(fault, HelperFailed):
@@ -52,26 +54,22 @@ def missing_checkpoints(talk: Talk, missing: Sequence[Checkpoint], said: str | N
 
 
 def out_of_input(talk: Talk) -> Ending | None:
-    """The user has nothing more to say, but the agent waits: what `on_missing_input` makes of it."""
-    last = talk.last
-    waits = last is not None and last.awaiting is not None and last.awaiting.awaiting
-    if (
-        not waits
-        or last is None
-        or last.awaiting is None
-        or last.awaiting.reason == "closing_offer"
-        or talk.case.goal.checkpoints
-    ):
+    """The user has nothing more to say, but should have: what `on_missing_input` makes of it."""
+    decides = talk.case.on_missing_input
+    if talk.input_missing is not None:  # a person is no agent: without a word of the author nobody has failed
+        said, hint, fault, decides = talk.input_missing, None, "undetermined", decides or "skip"
+    elif talk.last is None or not talk.last.unanswered or talk.case.goal.checkpoints or not talk.case.one_session:
         return None
-    match talk.case.on_missing_input:
+    else:
+        said, hint, fault = AWAITING, AWAITING_HINT, "agent"
+        decides = decides or ("end" if checks_done(talk) or talk.case.finals else "skip")
+    match decides:
         case "skip":
-            return Ending("skipped", None, AWAITING, AWAITING_HINT)
+            return Ending("skipped", None, said, hint)
         case "fail":
-            return Ending("failed", "agent", AWAITING, AWAITING_HINT)
+            return Ending("failed", fault, said, hint)
         case "end":
             return None
-        case None:
-            return None if checks_done(talk) or talk.case.finals else Ending("skipped", None, AWAITING, AWAITING_HINT)
 
 
 def by_checks(talk: Talk) -> Ending:
@@ -84,6 +82,15 @@ def by_checks(talk: Talk) -> Ending:
     if not checks_done(talk):
         return Ending("skipped", None, UNCHECKED, UNCHECKED_HINT)
     return Ending("passed")
+
+
+def standing(talk: Talk, ending: Ending) -> Ending:
+    """A proven failure of the agent stands, whatever came after it."""
+    if ending.status in ("passed", "failed"):
+        return ending
+    judged = (*talk.finals, *(each for turn in talk.turns for each in turn.judged))
+    failed = any(each.verdict.status == "failed" for each in judged)
+    return Ending.failed(ending.said) if failed else ending
 
 
 def checks_done(talk: Talk) -> int:

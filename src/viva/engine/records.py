@@ -76,13 +76,14 @@ def trial_record(
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
         tags=case.tags,
-        agent=agent,
+        agent=agent or None,
         simulator=case.user.simulator,
         session_id=session_id,
         started_at=started_at,
         source=str(case.origin) if case.origin else None,
         digest=case.digest or None,
         warnings=talk.warnings or None,
+        notes=talk.notes or None,
         workspace=talk.workspace,
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from viva.engine.summary import Tally
 from viva.engine.trial import Stage, run_trial
+from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
 from viva.model.event import Stopped, TrialEnded
 from viva.protocols import Executor, Planned
@@ -45,7 +46,7 @@ async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], r
     """Every trial that is due, in input order, one case decoded at a time; `wanted` leaves cases out or adapts them."""
     index = 0
     for suite in suites:
-        async for found in suite.cases():
+        async for found in _pulled(suite):
             case = wanted(found)
             if case is None:
                 continue
@@ -53,3 +54,12 @@ async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], r
             for trial in range(1, of + 1):
                 yield Planned(case, index, trial, of)
                 index += 1
+
+
+async def _pulled(suite: Suite) -> AsyncIterator[Case]:
+    """The suite's cases. One that cannot be read any more, since its file changed, ends the run; what is done is kept."""
+    try:
+        async for case in suite.cases():
+            yield case
+    except BadInput as changed:
+        raise RunStopped(str(changed)) from changed

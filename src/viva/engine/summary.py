@@ -92,7 +92,7 @@ def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
     """Pytest's codes: 0 passed, 1 failed, error or stopped, 2 interrupted, 5 nothing ran or nothing was checked."""
     if stopped == "interrupted":
         return 2
-    if summary.failed or summary.errors or stopped is not None:
+    if summary.failed or summary.errors or summary.not_run or stopped is not None:
         return 1
     ran = summary.passed + summary.skipped
     return 5 if not ran or (not summary.passed and summary.unchecked == summary.skipped) else 0

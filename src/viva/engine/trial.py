@@ -4,6 +4,7 @@ what is raised                          what becomes of the trial
 AgentFailed                             failed, the agent's fault
 Unreachable, HelperFailed, Undecidable  error, the fault it carries
 the case's time is up                   charged to the one we waited for
+a `before` hook breaks                  error, undetermined; its `after` is not called
 cancelled (Ctrl-C, fail-fast)           no record: it was not run
 anything else                           our own bug: it ends the run
 """
@@ -12,23 +13,24 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
-from viva.engine.outcome import Ending, blamed, by_checks, out_of_input
+from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
 from viva.engine.records import trial_record, turn_record
-from viva.errors import AgentFailed, HelperFailed, TrialFault, Unreachable
-from viva.model.case import Case, Key, Utterance
+from viva.engine.sending import Calls, Listed, in_session, merged, provider_trouble
+from viva.errors import HelperFailed, TrialFault, Undecidable, Unreachable
+from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
-from viva.model.message import ModelCall, Reply
+from viva.model.message import ModelCall
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
-from viva.protocols import Agent, AgentSession, Helpers, Planned, SessionContext, Transport
+from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport
 
 
 class Stage(Struct, kw_only=True):
@@ -46,6 +48,33 @@ class Stage(Struct, kw_only=True):
     meter: Callable[[ModelCall], None] | None = None
     redact: Callable[[TrialRecord], TrialRecord] = lambda record: record
     redact_turn: Callable[[TurnRecord], TurnRecord] = lambda record: record
+    redact_text: Callable[[str], str] = str
+    others: Callable[[str], Listed] | None = None
+    hooks: Hooks | None = None
+
+    def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
+        """How code of the user's own calls agents by name, from a case or from outside of any."""
+        return Calls(
+            find=self._listed,
+            key=key,
+            http=self.http,
+            connectors=self.connectors,
+            meter=meter,
+            ours=_ours(session_id),
+            asked=_asked(case) if case else {},
+            last_word=self.options,
+            limits=case.limits if case else Limits(),
+        )
+
+    def _listed(self, name: str | None) -> Listed:
+        if name is None or name == self.agent_name or self.others is None:
+            return _UnderTest(self.agent, self.agent_options)
+        return self.others(name)
+
+
+class _UnderTest(Struct, frozen=True):
+    agent: Agent
+    options: Mapping[str, Any]
 
 
 class Deadline:
@@ -80,18 +109,26 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
             stage.bus.emit(
                 TrialStarted(key, planned.index, case.name or case.id, len(case.user.lines), case.user.simulator)
             )
-        ending = await _held(stage, talk, limit, session_id)
+        ending = standing(talk, await _held(stage, talk, limit, session_id))
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
     record = trial_record(
         talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
     )
-    return stage.redact(record)
+    record = stage.redact(record)
+    if stage.hooks is not None and talk.set_up is not UNSET:
+        trouble = await stage.hooks.after(talk, record)
+        if trouble is not None:
+            record.warnings = [*(record.warnings or ()), trouble]
+            record = stage.redact(record)
+    return record
 
 
 async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str) -> Ending:
     """The conversation within its time, and who is to blame if it did not come to its end."""
     try:
         async with limit:
+            if stage.hooks is not None:
+                await stage.hooks.before(talk)
             return await _conversation(stage, talk, session_id)
     except TrialFault as fault:
         return blamed(fault)
@@ -99,8 +136,10 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
         if not limit.expired():
             raise
         said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
-        if trouble := _provider_trouble(expired):
+        if trouble := provider_trouble(expired):
             return _provider_hung(talk, f"{said}: {trouble}")
+        if talk.waiting_for == "script":
+            return blamed(Undecidable(f"{said}, in code of the test's own"))
         if talk.waiting_for == "agent":
             if talk.turns and talk.turns[-1].reply is None:
                 talk.turns[-1].error = said
@@ -109,17 +148,8 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
         return blamed(HelperFailed(role, said))
 
 
-def _provider_trouble(expired: BaseException | None) -> str | None:
-    """What a call that was cut off noted about a provider which had failed and was being tried again."""
-    while expired is not None:
-        if notes := getattr(expired, "__notes__", None):
-            return str(notes[-1])
-        expired = expired.__cause__ or expired.__context__
-    return None
-
-
 def _provider_hung(talk: Talk, said: str) -> Ending:
-    if talk.waiting_for in ("agent", "person"):
+    if talk.waiting_for in ("agent", "person", "script"):
         return blamed(Unreachable(said))
     return blamed(HelperFailed(talk.waiting_for, said))
 
@@ -132,18 +162,24 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
         if stage.meter is not None:
             stage.meter(call)
 
-    context = SessionContext(
-        key=talk.key,
-        history=case.history,
-        fixtures=case.fixtures,
-        options=stage.agent_options,
-        meter=meter,
-        http=stage.http,
-        connectors=stage.connectors,
-    )
-    async with stage.agent.open(context) as session:
-        send = _sender(session, case, _options(stage, case, session_id), stage.options)
-        ending = await converse(talk, case.user, send, _watcher(stage, talk.key))
+    if case.one_session:
+        context = SessionContext(
+            key=talk.key,
+            history=case.history,
+            fixtures=case.fixtures,
+            options=stage.agent_options,
+            meter=meter,
+            http=stage.http,
+            connectors=stage.connectors,
+        )
+        async with stage.agent.open(context) as session:
+            base = merged(_ours(session_id), stage.agent_options, _asked(case), stage.options)
+            send = in_session(session, base, stage.options, case.limits)
+            ending = await converse(talk, case.user, send, _watcher(stage, talk.key))
+    else:
+        calls = stage.calls(talk.key, meter, session_id, case)
+        # Nobody watches: such a user judges a turn after its end, so only the whole can be shown.
+        ending = await converse(talk, case.user, calls.send, lambda _turn: None)
     if ending is not None:
         return ending
     if (ending := out_of_input(talk)) is not None:
@@ -152,47 +188,12 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
     return by_checks(talk)
 
 
-def _sender(
-    session: AgentSession, case: Case, base: Mapping[str, Any], last_word: Mapping[str, Any]
-) -> Callable[[Utterance], Any]:
-    """How the loop reaches the agent: with the merged options, and within the turn's time."""
-
-    async def send(line: Utterance) -> Reply:
-        options = merged(base, line.options, last_word) if line.options else base
-        limit_s = line.timeout_s or case.limits.turn_timeout_s
-        if limit_s is None:
-            return await session.send(line.message, options)
-        limit = asyncio.timeout(limit_s)
-        try:
-            async with limit:
-                return await session.send(line.message, options)
-        except TimeoutError as expired:
-            if not limit.expired():
-                raise
-            said = f"timeout after {show_duration(limit_s)}"
-            if trouble := _provider_trouble(expired):
-                raise Unreachable(f"{said}: {trouble}") from None
-            raise AgentFailed(said) from None
-
-    return send
+def _ours(session_id: str) -> dict[str, Any]:
+    return {"session_id": session_id, "referer": "agent-test"}
 
 
-def _options(stage: Stage, case: Case, session_id: str) -> dict[str, Any]:
-    ours = {"session_id": session_id, "referer": "agent-test"}
-    named = {"metadata": case.metadata} if case.metadata else {}
-    return merged(ours, stage.agent_options, named, case.options, stage.options)
-
-
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, later layers over earlier ones by key; `metadata` is merged key by key."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            if key == "metadata" and isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-                result[key] = {**result[key], **cast("Mapping[str, Any]", value)}
-            else:
-                result[key] = value
-    return result
+def _asked(case: Case) -> Mapping[str, Any]:
+    return merged({"metadata": case.metadata}, case.options) if case.metadata else case.options
 
 
 def _watcher(stage: Stage, key: Key) -> Callable[[Turn], None]:
@@ -204,7 +205,7 @@ def _watcher(stage: Stage, key: Key) -> Callable[[Turn], None]:
         if turn.number not in begun:
             begun.add(turn.number)
             line = turn.utterance
-            stage.bus.emit(TurnStarted(key, turn.number, line.message.text, line.by))
+            stage.bus.emit(TurnStarted(key, turn.number, stage.redact_text(line.message.text), line.by))
         else:
             stage.bus.emit(TurnEnded(key, stage.redact_turn(turn_record(turn))))
 

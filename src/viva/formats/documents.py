@@ -4,12 +4,17 @@ A `.jsonl` file is read twice as a stream: once to check it, once as its cases a
 objects of a large suite are held. Pretty-printed objects one after another, with `//` lines between them, load as well.
 """
 
+import io
+import os
 import re
+import shutil
+import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from msgspec import UNSET, Struct
 
@@ -20,7 +25,9 @@ from viva.schemas.positions import Place, error_place, json_line, yaml_lines
 MAX_BYTES = 64 * 1024 * 1024
 """A single document larger than this is a mistake."""
 
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
+_TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
+_PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
@@ -55,7 +62,34 @@ class Chunk(Struct, frozen=True):
     value: Any = UNSET
 
 
-def chunks(path: Path) -> Iterator[Chunk]:
+class Spooled:
+    """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
+        shutil.copyfileobj(stream, self._file)
+        self._file.flush()
+
+    def open(self, _mode: str) -> BinaryIO:
+        """Reads it from its beginning, whoever else reads it too."""
+        return io.BufferedReader(_FromStart(self._file.fileno()))
+
+
+class _FromStart(io.RawIOBase):
+    def __init__(self, file: int) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self._file, len(buffer), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def chunks(path: Path | Spooled) -> Iterator[Chunk]:
     """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need."""
     offset = line = depth = 0
     held: list[bytes] = []
@@ -118,7 +152,7 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
 class Streamed:
     """The documents of a `.jsonl` file, read twice: where they stand and what they were is all that is held in between."""
 
-    def __init__(self, path: Path, file: str) -> None:
+    def __init__(self, path: Path | Spooled, file: str) -> None:
         self._path = path
         self._file = file
         self._offsets = array("Q")
@@ -184,6 +218,23 @@ def documents_in(path: Path, file: str) -> Documents:
     return Held(tuple(json_documents(path, file)))
 
 
+def documents_from(stream: BinaryIO, file: str) -> Documents:
+    """The documents of a stream: lines or pretty-printed objects as in a `.jsonl` file, or one array as in a `.json` file."""
+    spool = Spooled(stream)
+    first = next(chunks(spool), None)
+    if first is not None and _is_list(first):
+        with spool.open("rb") as text:
+            return Held(tuple(_json_documents(text.read(), file)))
+    return Streamed(spool, file)
+
+
+def _is_list(chunk: Chunk) -> bool:
+    try:
+        return chunk.raw.lstrip().startswith(b"[") or _members(codec.decode(chunk.raw))[0][0] != ()
+    except (codec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+        return False
+
+
 def documents_of(values: Sequence[Any], name: str) -> Held:
     """Values that no file holds, under a name that messages show; the n-th stands on line n."""
     return Held(tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1)))
@@ -195,15 +246,38 @@ def _digest(raw: bytes) -> int:
 
 def json_documents(path: Path, file: str) -> list[Document]:
     """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
-    raw = _bytes_of(path, file)
+    return _json_documents(_bytes_of(path, file), file)
+
+
+def _json_documents(raw: bytes, file: str) -> list[Document]:
     stripped = _without_comments(raw)
     whole = _decoded(file, 1, stripped)
-    lines = _json_lines(stripped)
-    return [Document(file, lines(*prefix), value, prefix, stripped, lines) for prefix, value in _members(whole)]
+    members = _members(whole)
+    documents: list[Document] = []
+    line, seen = 1, 0
+    for (prefix, value), (start, end) in zip(members, _spans(stripped, listed=members != [((), whole)]), strict=True):
+        line, seen = line + stripped.count(b"\n", seen, start), start
+        documents.append(Document(file, line, value, prefix, stripped[start:end]))
+    return documents
 
 
-def _json_lines(raw: bytes) -> Any:
-    return lambda *place: json_line(raw, place)
+def _spans(raw: bytes, *, listed: bool) -> Iterator[tuple[int, int]]:
+    """Where the members of the outermost array begin and end; without one, the whole."""
+    if not listed:
+        yield len(raw) - len(raw.lstrip()), len(raw)
+        return
+    depth, start = 1, 0
+    for token in _PIECES.finditer(raw, raw.index(b"[") + 1):
+        piece = token.group()
+        if depth == 1:
+            if piece == b",":
+                continue
+            start = token.start()
+        depth += _DEPTH.get(piece, 0)
+        if depth == 0:
+            return
+        if depth == 1:
+            yield start, token.end()
 
 
 def _without_comments(raw: bytes) -> bytes:
@@ -225,23 +299,29 @@ def yaml_documents(path: Path, file: str) -> list[Document]:
     """A `.yaml` file: a list of documents, one, or several with `---` between them."""
     import yaml
 
+    from viva.formats.yaml_values import yaml_values
+
     raw = _bytes_of(path, file)
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = raw.decode("utf-8-sig")
-        values = [value for value in yaml.load_all(text, Loader=loader) if value is not None]
+        values = yaml_values(text)
     except UnicodeDecodeError as wrong:
         raise BadInput.saying(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
         raise BadInput.saying(f"is not YAML: {wrong.problem or wrong}", file, mark.line + 1 if mark else 0) from wrong
-    except (yaml.YAMLError, ValueError, RecursionError) as wrong:
+    except yaml.reader.ReaderError as wrong:
+        line = raw[: wrong.position].count(b"\n") + 1
+        raise BadInput.saying(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
+    except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput.saying(f"is not YAML: {wrong}", file) from wrong
-    documents: list[Document] = []
-    for position, whole in enumerate(values):
-        lines = yaml_lines(text, position)
-        documents += [Document(file, lines(*prefix), value, prefix, lines=lines) for prefix, value in _members(whole)]
-    return documents
+    lines = yaml_lines(text)
+    return [
+        Document(file, line, value, prefix, lines=partial(lines, position))
+        for position, (whole, starts) in enumerate(values)
+        if whole is not None
+        for (prefix, value), line in zip(_members(whole), starts, strict=True)
+    ]
 
 
 def _bytes_of(path: Path, file: str) -> bytes:

@@ -1,6 +1,6 @@
 """Native cases: from a document to a Case, with every complaint that its schema cannot make."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -12,11 +12,13 @@ from viva.errors import BadInput, Problem
 from viva.formats.attachments import Attachments
 from viva.formats.claims import ClaimBuilder
 from viva.formats.documents import Document, Documents
+from viva.formats.hooks import AFTER, BEFORE, find_hook
 from viva.model import codec
 from viva.model.case import (
     Case,
     Checkpoint,
     Goal,
+    Hook,
     Interactive,
     Limits,
     Origin,
@@ -52,12 +54,13 @@ def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Sui
     reader = _Reader(documents, name, folder, reading)
     reader.check()
     if reader.problems:
-        raise BadInput(*sorted(reader.problems))
+        raise BadInput(*sorted(set(reader.problems)))
     return Suite(
         id=name,
         cases=reader.cases,
         count=reader.count,
         own_runs=tuple(reader.own_runs),
+        interactive=reader.interactive,
         origin=Origin(name),
         references=reader.references,
     )
@@ -76,7 +79,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.references: dict[str, Origin] = {}
         self.own_runs: list[int] = []
-        self.count = 0
+        self.count = self.interactive = 0
 
     def check(self) -> None:
         seen: dict[str, int] = {}
@@ -84,6 +87,7 @@ class _Reader:
             for value in self._checked(document):
                 self.count += 1
                 case = _CaseBuilder(self, document, value).build()
+                self.interactive += case.interactive.enabled
                 self._note_references(document)
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
@@ -106,13 +110,19 @@ class _Reader:
         """The cases once more, one at a time, with their attachments read."""
         for document in self._documents.again():
             for value in _expanded(document.value):
-                yield _CaseBuilder(self, document, value).build(read=True)
+                case = _CaseBuilder(self, document, value).build(read=True)
+                if self.problems:
+                    raise BadInput(*self.problems)
+                yield case
 
     def _checked(self, document: Document) -> list[Any]:
         """The document's cases, if it fits the schema."""
         found = complaints("native", document.value)
+        cases = [] if found else _expanded(document.value)
+        if not found and "for" in document.value:
+            found = [complaint for case in cases for complaint in complaints("native", case)]
         self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
-        return [] if found else _expanded(document.value)
+        return [] if found else cases
 
     def complain_about(self, document: Document) -> Callable[[Place, str, str | None], None]:
         def complain(path: Place, what: str, key: str | None = None) -> None:
@@ -127,11 +137,22 @@ def _expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [value]
     rest = {key: item for key, item in value.items() if key != "for"}
     rows = cast("list[Mapping[str, Any]]", value["for"])
-    filled = [fill(rest, row, keep_unset=True) for row in rows]
+    filled = [_with_texts(fill(rest, row, keep_unset=True)) for row in rows]
     # An id that names a variable tells its rows apart by itself.
     return [
         case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
     ]
+
+
+def _with_texts(case: Any) -> Any:
+    """A number that was filled in where only a text can stand becomes its text."""
+    for complaint in complaints("native", case):
+        holder, last = case, complaint.path[-1:]
+        for step in complaint.path[:-1]:
+            holder = holder[step]
+        if last and isinstance(holder[last[0]], bool | int | float):
+            holder[last[0]] = codec.compact(holder[last[0]])
+    return case
 
 
 class _CaseBuilder:
@@ -175,8 +196,8 @@ class _CaseBuilder:
             interactive=self._interactive(),
             options=value.get("options", {}),
             metadata=value.get("metadata", {}),
-            before=value.get("before"),
-            after=value.get("after"),
+            before=self._hook("before", BEFORE),
+            after=self._hook("after", AFTER),
             skip=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
             written=value,
@@ -298,7 +319,7 @@ class _CaseBuilder:
             try:
                 compile_path(path)
             except ValueError as wrong:
-                self._complain(at, str(wrong), name)
+                self._complain((*at, name), str(wrong), None)
         return written
 
     def _goal(self) -> Goal:
@@ -355,6 +376,15 @@ class _CaseBuilder:
             names = ", ".join(name for name in after if name in waiting)
             self._complain(("checkpoints",), f"wait for each other in a circle: {names}", None)
 
+    def _hook(self, key: str, arguments: Sequence[str]) -> Hook | None:
+        if key not in self._value:
+            return None
+        try:
+            return find_hook(self._value[key], self._reader.claims.roots, arguments)
+        except ValueError as wrong:
+            self._complain((), str(wrong), key)
+            return None
+
     def _interactive(self) -> Interactive:
         written = self._value.get("interactive", {})
         timeout_s = self._duration(written, "timeout", ("interactive",))
@@ -366,10 +396,10 @@ class _CaseBuilder:
         try:
             seconds = parse_duration(written[key])
         except ValueError as wrong:
-            self._complain(at, str(wrong), key)
+            self._complain((*at, key), str(wrong), None)
             return None
         if seconds <= 0:
-            self._complain(at, f"{key} must be more than nothing", key)
+            self._complain((*at, key), "must be more than nothing", None)
         return seconds
 
     def _one_spelling(self, written: Mapping[str, Any], at: Place, first: str, second: str) -> str:

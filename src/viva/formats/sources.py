@@ -1,6 +1,7 @@
 """What `-i` names: files, folders, globs, standard input, generators, or a message to send as it is."""
 
 import glob
+import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,11 +12,12 @@ from msgspec import Struct
 
 from viva.errors import BadInput, Problem
 from viva.formats import native
-from viva.formats.documents import Document, documents_in
+from viva.formats.documents import Document, documents_from, documents_in
 from viva.formats.native import Reading
 from viva.model.case import Suite
 
 Format = Literal["native", "playbook", "openwop"]
+STDIN = "-"
 SUFFIXES = (".jsonl", ".json", ".yaml", ".yml")
 _KNOWN = (*SUFFIXES, ".toml", ".md", ".py", ".txt", ".tgz")
 _OPENWOP, _PLAYBOOK = frozenset({"suiteId", "tasks"}), frozenset({"steps", "persona", "tmpdir"})
@@ -25,6 +27,10 @@ class Files(Struct, frozen=True):
     """Suite files that exist."""
 
     paths: tuple[Path, ...]
+
+
+class Piped(Struct, frozen=True):
+    """Cases on standard input."""
 
 
 class Words(Struct, frozen=True):
@@ -41,7 +47,7 @@ class Made(Struct, frozen=True):
     query: dict[str, Any]
 
 
-Input = Files | Words | Made
+Input = Files | Piped | Words | Made
 
 
 def understood(text: str, folder: Path) -> Input:
@@ -52,6 +58,8 @@ def understood(text: str, folder: Path) -> Input:
             return Made(
                 prefix, reference, {key: _typed(value) for key, value in parse_qsl(query, keep_blank_values=True)}
             )
+    if text == STDIN:
+        return Piped()
     path = folder / text
     if _exists(path):
         return Files(tuple(_files_in(path)) if path.is_dir() else (path,))
@@ -111,21 +119,24 @@ def _typed(value: str) -> Any:
     return value
 
 
-def load_files(paths: Sequence[Path], reading: Reading, folder: Path, format_: Format | None = None) -> list[Suite]:
-    """A suite for each file. All problems of all files are reported in one go."""
+def load_files(
+    paths: Sequence[Path | Piped], reading: Reading, folder: Path, format_: Format | None = None
+) -> list[Suite]:
+    """A suite for each file, and for standard input. All problems of all of them are reported in one go."""
     suites: list[Suite] = []
     problems: list[Problem] = []
     for path in paths:
-        shown = _shown(path, folder)
+        piped = isinstance(path, Piped)
+        shown = STDIN if piped else _shown(path, folder)
         try:
-            documents = documents_in(path, shown)
+            documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
             kind = format_ or sniffed(documents.peek())
             if kind != "native":
                 what = (
                     f"looks like a file of the {kind} format, which this version cannot run; --format native overrides"
                 )
                 raise BadInput.saying(what, shown, 1)
-            suites.append(native.load(documents, shown, path.parent, reading))
+            suites.append(native.load(documents, shown, folder if piped else path.parent, reading))
         except BadInput as wrong:
             problems += wrong.problems
     if problems:

@@ -9,7 +9,6 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
@@ -114,7 +113,7 @@ async def _persist(attempt: Callable[[], Awaitable[T]], retry: Retry, limiter: L
                 if tries > retry.retries or b"insufficient_quota" in answer.body:
                     raise Unreachable(_told(retry, tries, what, detail))
                 if wait_s is not None and wait_s > MAX_WAIT_S:
-                    what += f", asking to wait {show_duration(wait_s)}, which is too long,"
+                    what += f" (it asks for {show_duration(wait_s)}: too long to wait)"
                     raise Unreachable(_told(retry, tries, what, detail))
             await retry.pause(_pause_s(retry, tries, wait_s))
     except asyncio.CancelledError as cut:
@@ -140,6 +139,8 @@ def _asked_for(answer: Response) -> float | None:
     said = answer.headers.get("retry-after")
     if said is None:
         return None
+    from email.utils import parsedate_to_datetime  # loaded late: few servers ever ask
+
     try:
         wait_s = float(said) if _SECONDS.fullmatch(said) else parsedate_to_datetime(said).timestamp() - time.time()
     except (ValueError, OverflowError):

@@ -58,7 +58,7 @@ class LeanClient:
             lookup.cancel()
         if self._open:
             self._all_lost = self._loop.create_future()
-            for connection in self._open:
+            for connection in tuple(self._open):
                 connection.abort()
             await self._all_lost
 

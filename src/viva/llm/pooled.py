@@ -73,15 +73,15 @@ class PooledClient:
             await session.close()
 
     async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
+        """A kept-alive connection that was closed meanwhile is no failure; what may be sent only once never takes one."""
         regular, fresh = self._sessions
         try:
-            return await self._send(regular, request, target, whole)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
-            if not _is_stale(lost) or request.once:
-                raise _fault(lost, request, target) from lost
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
-            raise _fault(failed, request, target) from failed
-        try:
+            if not request.once:
+                try:
+                    return await self._send(regular, request, target, whole)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
+                    if not _is_stale(lost):
+                        raise
             return await self._send(fresh, request, target, whole)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
             raise _fault(failed, request, target) from failed

@@ -7,17 +7,24 @@ from typing import Any
 from viva.model.connector import Connector
 
 _PER = 1_000_000
-_Cost = Callable[[int, int, int], float]
+_Cost = Callable[[int, int, int, int], float]
+_IDS = {"gemini": "google"}
+"""Providers that the table knows by another name."""
 
 
 def cost_usd(
-    connector: Connector, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0
+    connector: Connector,
+    model: str,
+    input_tokens: int,
+    output_tokens: int,
+    cached_tokens: int = 0,
+    written_tokens: int = 0,
 ) -> float | None:
-    """USD, or None for a model whose price is not known. Cached tokens are among the input tokens."""
+    """USD, or None for a model whose price is not known. Cached and written tokens are among the input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _PER
     cost = _known(connector.provider, connector.base_url, connector.model or model)
-    return None if cost is None else cost(input_tokens, output_tokens, cached_tokens)
+    return None if cost is None else cost(input_tokens, output_tokens, cached_tokens, written_tokens)
 
 
 @lru_cache(maxsize=512)
@@ -25,12 +32,17 @@ def _known(provider: str, base_url: str, model: str) -> _Cost | None:
     """How to count for a model. The table is loaded for the first one that asks, and needs no network."""
     from genai_prices import Usage, calc_price
 
-    def exact(input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
-        usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cache_read_tokens=cached_tokens or None)
+    def exact(input_tokens: int, output_tokens: int, cached_tokens: int, written_tokens: int) -> float:
+        usage = Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cache_read_tokens=cached_tokens or None,
+            cache_write_tokens=written_tokens or None,
+        )
         return float(calc_price(usage, model, **where).total_price)
 
     by_address: list[dict[str, Any]] = [{"provider_api_url": base_url}] if base_url else []
-    by_name: list[dict[str, Any]] = [{"provider_id": provider}]
+    by_name: list[dict[str, Any]] = [{"provider_id": _IDS.get(provider, provider)}]
     for where in by_address + by_name:
         try:
             price = calc_price(Usage(input_tokens=1), model, **where).model_price
@@ -50,13 +62,15 @@ def _quick(price: Any, exact: _Cost) -> _Cost | None:
     levels = [(start, *(_rate_over(rate, start) for rate in rates)) for start in (*starts, -1)]
     fee = 0.0
 
-    def quick(input_tokens: int, output_tokens: int, cached_tokens: int) -> float:
+    def quick(input_tokens: int, output_tokens: int, cached_tokens: int, written_tokens: int) -> float:
+        if written_tokens:  # rare, and of a price of its own
+            return exact(input_tokens, output_tokens, cached_tokens, written_tokens)
         for start, fresh, out, cached in levels:
             if input_tokens > start:
                 return (input_tokens - cached_tokens) * fresh + cached_tokens * cached + output_tokens * out + fee
         return fee
 
-    probes = [(start + more, 900 + more, more // 2) for start, *_ in levels for more in (1, 700)]
+    probes = [(start + more, 900 + more, more // 2, 0) for start, *_ in levels for more in (1, 700)]
     fee = round(exact(*probes[0]) - quick(*probes[0]), 9)
     return quick if all(abs(quick(*probe) - exact(*probe)) < 1e-9 for probe in probes) else None
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 
@@ -103,7 +102,11 @@ def target_of(request: Request, find_proxy: FindProxy) -> Target:
 
 def environment_proxy(scheme: str, host: str, port: int) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY ask for. Loopback never takes one."""
-    if _is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+    if _is_loopback(host):
+        return None
+    from urllib.request import getproxies, proxy_bypass  # loaded late: a local run needs none of it
+
+    if proxy_bypass(f"{host}:{port}"):
         return None
     known = getproxies()
     return known.get(scheme) or known.get("all")

@@ -74,7 +74,11 @@ class Goal(Struct, frozen=True):
 
 
 class Utterance(Struct, frozen=True):
-    """What a user says, what must hold of the answer, and what to remember of it (`set`: variable -> JSONPath)."""
+    """What a user says, what must hold of the answer, and what to remember of it (`set`: variable -> JSONPath).
+
+    With a `history` it opens a conversation of its own, in which that was said before; `to` is then another agent than
+    the one under test.
+    """
 
     message: Message
     by: By = "static"
@@ -83,14 +87,21 @@ class Utterance(Struct, frozen=True):
     set: Mapping[str, str] = {}
     timeout_s: float | None = None
     remark: str | None = None
+    history: tuple[Message, ...] | None = None
+    to: str | None = None
 
 
 class Limits(Struct, frozen=True):
-    """None means no limit."""
+    """None means no limit. With `overruled`, `turn_timeout_s` comes from the command line and stands over what turns say."""
 
     timeout_s: float | None = 300.0
     turn_timeout_s: float | None = None
     max_turns: int | None = 20
+    overruled: bool = False
+
+    def reply_s(self, own: float | None) -> float | None:
+        """The time for one reply to a line with a limit of its `own`."""
+        return self.turn_timeout_s if own is None or self.overruled else own
 
 
 class ToolStub(Struct, frozen=True):
@@ -135,9 +146,16 @@ class Interactive(Struct, frozen=True):
     timeout_s: float | None = 300.0
 
 
+class Hook(Struct, frozen=True):
+    """A function of the user's that is called around a case or a run, and how its author refers to it."""
+
+    reference: str
+    function: Callable[..., Any]
+
+
 class Case(Struct, frozen=True, kw_only=True):
     """One test. `written` is its definition as its author wrote it, and `digest` names that definition:
-    two runs compare a case only where it is the same.
+    two runs compare a case only where it is the same. Without `one_session` each line opens a conversation of its own.
     """
 
     id: str
@@ -158,8 +176,9 @@ class Case(Struct, frozen=True, kw_only=True):
     needs: frozenset[Feature] = frozenset()
     options: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
-    before: str | None = None
-    after: str | None = None
+    before: Hook | None = None
+    after: Hook | None = None
+    one_session: bool = True
     skip: str | None = None
     runs: int | None = None
     written: Mapping[str, Any] = {}
@@ -177,17 +196,20 @@ class Bar(Struct, frozen=True):
 class Suite(Struct, frozen=True, kw_only=True):
     """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
 
-    `own_runs` are the `runs` of cases that set their own; `references` are the agents that its cases name (helpers),
-    and where the first to do so stands.
+    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person; `references`
+    are the agents that its cases name (helpers), and where the first to do so stands.
     """
 
     id: str
     cases: Callable[[], AsyncIterator[Case]]
     count: int
     own_runs: tuple[int, ...] = ()
+    interactive: int = 0
     version: str = ""
     origin: Origin | None = None
     bar: Bar | None = None
     target: str | None = None
     references: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     needs: Mapping[Feature, Origin] = field(default_factory=dict["Feature", Origin])
+    names_agents: bool = False
+    """Its cases say themselves whom they call: no agent has to be under test."""

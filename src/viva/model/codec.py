@@ -36,9 +36,19 @@ def plain(value: Any) -> Any:
     return decode(_encoder.encode(value))
 
 
+def as_written(value: Any) -> Any:
+    """A value of Python code as a file would hold it; TypeError or ValueError for what has no JSON form."""
+    return decode(msgspec.json.encode(value))
+
+
 def convert(value: Any, to: type[T]) -> T:
     """Plain dicts and lists as a struct; raises ValidationError with the place of the first misfit."""
     return msgspec.convert(value, to)
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder for many values of one kind."""
+    return msgspec.json.Decoder(kind)
 
 
 def pretty(data: bytes) -> bytes:

@@ -1,8 +1,11 @@
 """How a model is reached. Keys are secrets: they can be used, but not printed."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
+
+Structured = Literal["schema", "json", "text"]
 
 
 class Secret:
@@ -33,7 +36,10 @@ class Price(Struct, frozen=True):
 
 
 class Connector(Struct, frozen=True, kw_only=True):
-    """A provider, a model, an address and a key. `api_key` is already looked up: nothing below the config reads the environment."""
+    """A provider, a model, an address and a key. `api_key` is already looked up: nothing below the config reads the environment.
+
+    `structured` is how a fixed shape of answers is asked for: by its schema, as any JSON, or by the prompt alone.
+    """
 
     name: str
     provider: str = "openai"
@@ -51,4 +57,9 @@ class Connector(Struct, frozen=True, kw_only=True):
     tokens_per_minute: float | None = None
     price: Price | None = None
     models: tuple[str, ...] = ()
+    structured: Structured = "schema"
     extra: Mapping[str, object] = {}
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and self.provider == "anthropic":
+            raise ValueError("the Anthropic API takes no `seed`: its answers cannot be made the same again")

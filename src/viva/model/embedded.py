@@ -55,7 +55,7 @@ def _among_words(text: str) -> Any:
             work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)
             at = start + 1
             continue
-        if isinstance(value, dict) or any(not isinstance(item, int) for item in value):
+        if isinstance(value, dict) or any(type(item) is not int for item in value):
             return value
         spare = value if spare is UNSET else spare
     return spare

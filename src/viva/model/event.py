@@ -29,6 +29,13 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     settings: Mapping[str, Any] = {}
 
 
+class RunResumed(Event, frozen=True, tag="run_resumed"):
+    """A run that had been cut off goes on from here."""
+
+    run: str
+    at: str
+
+
 class CaseGenerated(Event, frozen=True, tag="case_generated"):
     """A case that no file holds; a resumed run takes it from here."""
 
@@ -110,3 +117,9 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_tokens: int = 0
     cost_usd: float | None = None
     unpriced_calls: int = 0
+
+
+AnyEvent = (
+    RunStarted | RunResumed | CaseGenerated | TrialStarted | TurnStarted | TurnEnded | TrialEnded | Note | RunEnded
+)
+"""What a journal may hold, for decoding."""

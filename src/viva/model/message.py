@@ -112,6 +112,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
 
     `declared` is the agent's own word on whether it waits for input; `protocol_state` is its protocol's word for
     the same (A2A `input-required`, an ACP permission request). `calls` has one entry for each model call behind it.
+    `elapsed_ms` is set where how long it took is known better than by our own clock (a replay).
     """
 
     content: str = ""
@@ -122,3 +123,4 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     finish_reason: str | None = None
     protocol_state: str | None = None
     calls: tuple[ModelCall, ...] = ()
+    elapsed_ms: float | None = None

@@ -95,6 +95,7 @@ class TrialRecord(Struct, omit_defaults=True):
     source: str | None = None
     digest: str | None = None
     warnings: list[str] | None = None
+    notes: list[str] | None = None
     workspace: str | None = None
 
     @property

@@ -16,6 +16,9 @@ from viva.model.message import Message, ModelCall, Reply, ToolCall
 if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers
 
+WaitedFor = Role | Literal["person", "script"]
+"""Whom a time-out is charged to; a `script` is code of the test's own: a hook, or a script test."""
+
 VerdictStatus = Literal["passed", "failed", "error"]
 AwaitingReason = Literal[
     "agent_declared",
@@ -91,6 +94,11 @@ class Turn(Struct):
     latency_ms: float = 0.0
     error: str | None = None
 
+    @property
+    def unanswered(self) -> bool:
+        """Does the agent wait for an answer? A closing offer waits too, but its task is finished."""
+        return self.awaiting is not None and self.awaiting.awaiting and self.awaiting.reason != "closing_offer"
+
 
 class Sighting(Struct):
     """What is known of a checkpoint: reached at which turn, or how close it came."""
@@ -103,8 +111,11 @@ class Sighting(Struct):
 class Talk(Struct, dict=True):
     """All that a user, a check or a reporter may know of a running conversation. The trial owns it: a cut-off keeps its turns.
 
-    `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung.
+    `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung; `helping` counts the
+    helpers who are being asked, since several judges may be at once.
     `calls` counts every model call of the trial, those of replies that were cut off too.
+    `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
+    `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
     """
 
     case: Case
@@ -117,8 +128,12 @@ class Talk(Struct, dict=True):
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     calls: list[ModelCall] = field(default_factory=list[ModelCall])
     warnings: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    set_up: Any = UNSET
     goal_achieved: str | None = None
-    waiting_for: Role | Literal["person"] = "agent"
+    input_missing: str | None = None
+    waiting_for: WaitedFor = "agent"
+    helping: int = 0
     workspace: str | None = None
     started: float = field(default_factory=time.perf_counter)
 

@@ -9,12 +9,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from viva.errors import RunStopped
+from msgspec import Struct
+
+from viva.errors import BadInput, RunStopped
 from viva.model import codec
-from viva.model.event import Event, TrialEnded
+from viva.model.event import AnyEvent, Event, TrialEnded
 from viva.model.record import TrialRecord
 
 _RECORD = b'"record":'
+
+
+class _Indexed(Struct):
+    """As much of a line as is needed to find it again."""
+
+    event: str
+    index: int = -1
 
 
 class Journal:
@@ -27,6 +36,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._end = self._cut_torn_tail()
+            self._restore()
         except OSError as broken:
             raise RunStopped(f"journal {path}: {broken.strerror or broken}") from broken
 
@@ -40,8 +50,7 @@ class Journal:
         if written != len(line):
             raise RunStopped(f"journal {self.path}: no space left on device")
         if isinstance(event, TrialEnded):
-            start = line.index(_RECORD) + len(_RECORD)
-            self._places[event.index] = (self._end + start, len(line) - start - 2)
+            self._remember(event.index, line, self._end)
         self._end += written
 
     def raw_records(self) -> Iterator[bytes]:
@@ -60,6 +69,23 @@ class Journal:
     def close(self) -> None:
         os.close(self._file)
 
+    def _restore(self) -> None:
+        """Where the records of an earlier part of the same run stand."""
+        if not self._end:
+            return
+        decoder = codec.decoder(_Indexed)
+        at = 0
+        with open(self._file, "rb", closefd=False) as file:
+            for line in file:
+                indexed = decoder.decode(line)
+                if indexed.event == "trial_ended":
+                    self._remember(indexed.index, line, at)
+                at += len(line)
+
+    def _remember(self, index: int, line: bytes, at: int) -> None:
+        start = line.index(_RECORD) + len(_RECORD)
+        self._places[index] = (at + start, len(line) - start - 2)
+
     def _cut_torn_tail(self) -> int:
         size = os.fstat(self._file).st_size
         end = size
@@ -73,3 +99,19 @@ class Journal:
         if end != size:
             os.ftruncate(self._file, end)
         return end
+
+
+def read_events(path: Path) -> Iterator[AnyEvent]:
+    """The events of a journal in order. A torn last line is left out; a broken line before it is an error."""
+    decoder = codec.decoder(AnyEvent)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield decoder.decode(line)
+                except (codec.DecodeError, codec.ValidationError) as wrong:
+                    raise BadInput.saying(f"is no event: {wrong}", str(path), number) from wrong
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong

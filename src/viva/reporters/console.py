@@ -17,7 +17,7 @@ from viva.model.event import (
 )
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate, stability
-from viva.reporters.explain import why_lines
+from viva.reporters.explain import TEXT_LINES, why_lines
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
@@ -27,6 +27,7 @@ from viva.reporters.why import why
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
+_WHOLE_LINES = 1000
 
 
 class Progress:
@@ -86,6 +87,7 @@ class Console:
         terminal: bool,
         width: int,
         parallel: int,
+        whole: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
@@ -93,6 +95,7 @@ class Console:
         self._quiet = quiet
         self._ink = Ink(colour)
         self._width = max(width, 40)
+        self._whole = whole  # somebody answers: replies are not cut, and lines that wait for more do not stay open
         self.live = self._verbose and parallel == 1
         self._progress = Progress(clock) if terminal and not quiet and not self.live else None
         self._progress_shown = False
@@ -113,6 +116,8 @@ class Console:
                     self._pending.append(self._tree.begin_turn(event.turn, event.by, event.input))
                 case TurnEnded() if self._tree is not None:
                     self._pending.append(self._tree.end_turn(event.turn))
+                    if self._whole:
+                        self._pending.append(self._tree.pause())
                 case TrialStarted() if self.live:
                     self._trial_started(event)
                 case Note():
@@ -166,7 +171,7 @@ class Console:
     def _trial_started(self, event: TrialStarted) -> None:
         if self._tree is not None:
             self._pending.append(self._tree.give_up(f"run again, attempt {event.key.attempt}") + "\n")
-        self._tree = Tree(self._ink, self._width)
+        self._tree = Tree(self._ink, self._width, _WHOLE_LINES if self._whole else TEXT_LINES)
         trial = event.key.trial if self._trials is not None else None
         self._pending.append(self._tree.open(event.key.case, event.name, event.turns, event.simulator, trial))
 
@@ -188,6 +193,8 @@ class Console:
             self._pending.append(self._case_line(record, trial))
         if record.warnings:
             self._pending += [self._said("warning", text, "    ") for text in record.warnings]
+        if record.notes and record.status != "passed":
+            self._pending += [self._said("info", text, "    ") for text in record.notes]
         if record.status != "passed":
             self._pending += [f"    {line}\n" for line in why_lines(why(record), self._ink, self._width - 4)]
 

@@ -105,6 +105,7 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
 
 def _system_out(case: CaseTrials, record: TrialRecord) -> str:
     warnings = [f"warning: {visible_lines(warning)}" for warning in record.warnings or ()]
+    warnings += [f"note: {visible_lines(note)}" for note in record.notes or ()]
     return numbered(case, record, "\n".join([record.status, transcript(record, _TEXT_ROOM), *warnings]))
 
 

@@ -36,9 +36,10 @@ class Tree:
     A turn that may have been cut off is held back until what follows tells how it ended.
     """
 
-    def __init__(self, ink: Ink, width: int) -> None:
+    def __init__(self, ink: Ink, width: int, reply_lines: int = TEXT_LINES) -> None:
         self._ink = ink
         self._width = width
+        self._reply_lines = reply_lines
         self._gap = False  # details stand above: a bare │ comes before the next item
         self._midline = False  # a turn's head stands without its end
         self._begun = 0
@@ -146,7 +147,7 @@ class Tree:
         room = self._room - len("Agent: ")
         said = [_tool_call(call, room) for call in turn.tool_calls]
         if turn.output:
-            text = wrapped(turn.output, room - 2, TEXT_LINES)
+            text = wrapped(turn.output, room - 2, self._reply_lines)
             said += [f'"{text[0]}', *(f" {line}" for line in text[1:])]
             said[-1] += '"'
         elif turn.data is not None:
@@ -218,6 +219,7 @@ class Tree:
             lines += labelled("Reason" if record.status == "skipped" else "Error", found.error, room)
             lines += labelled("Hint", found.hint, room)
         lines += [f"{self._ink('yellow', WARNING)} {one_line(text, room - 2)}" for text in record.warnings or ()]
+        lines += [self._ink("dim", one_line(text, room)) for text in record.notes or ()]
         if record.status in ("failed", "error"):
             lines += [f"Source: {copyable(found.source)}"] if found.source else []
             lines += [f"Workspace: {copyable(record.workspace)}"] if record.workspace else []

@@ -12,6 +12,7 @@ from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
 from viva.reporters.visible import literal, question
 
 _VALUE_ROOM = 2000
+_SCRIPTS = "scripts:"  # such a suite is run by its own name, not by the file that holds it
 _REGEX_SIGN = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 
@@ -85,7 +86,7 @@ def why(record: TrialRecord) -> Why:
         asked=unanswered(record),
         file=file,
         line=line,
-        command=_command(file, record) if file and record.turns else None,
+        command=_command(file, record) if file and (record.turns or record.suite.startswith(_SCRIPTS)) else None,
     )
 
 
@@ -200,7 +201,8 @@ def _command(file: str, record: TrialRecord) -> str:
     """What to type to see more: exactly this case, against the same agent."""
     pattern = f"^{_REGEX_SIGN.sub(_escaped, record.id)}$"
     agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
-    return f"viva test -i {shlex.quote(file)} -k {shlex.quote(pattern)} -v{agent}"
+    suite = record.suite if record.suite.startswith(_SCRIPTS) else file
+    return f"viva test -i {shlex.quote(suite)} -k {shlex.quote(pattern)} -v{agent}"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 Place = tuple[str | int, ...]
 
-_VALUE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_VALUE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 def json_line(raw: bytes, place: Place) -> int:
@@ -88,6 +89,8 @@ def error_place(raw: bytes, wrong: Exception) -> tuple[int, str]:
     try:
         json.loads(text)
     except json.JSONDecodeError as broken:
+        if broken.pos >= len(text.rstrip()):
+            return 1, "is not JSON: what begins here has no end"
         return min(broken.lineno, text.count("\n") + 1), f"is not JSON: {_plain(broken.msg)} (column {broken.colno})"
     except RecursionError:
         return 1, "is nested too deeply"
@@ -98,14 +101,17 @@ def _plain(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
-def yaml_lines(text: str, position: int) -> Callable[..., int]:
-    """A function from a place in the n-th YAML document to its line."""
+def yaml_lines(text: str) -> Callable[..., int]:
+    """A function from a document's position in YAML text and a place in it to its line. The text is read again, once."""
 
-    def line_of(*place: str | int) -> int:
+    @cache
+    def nodes() -> list[Any]:
         import yaml
 
-        nodes: list[Any] = [node for node in yaml.compose_all(text) if node is not None]
-        node: Any = nodes[position]
+        return list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+    def line_of(position: int, *place: str | int) -> int:
+        node: Any = nodes()[position]
         line = node.start_mark.line
         for step in place:
             found = _yaml_member(node, step)

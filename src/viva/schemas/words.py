@@ -67,7 +67,12 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
         case "enum":
             yield Complaint(path, unknown_name("value", error.instance, detail["options"]))
         case "type":
-            yield Complaint(path, f"is {kind_of(error.instance)}; should be {_expected(parent, detail)}")
+            quote = (
+                " (in YAML, put quotes around words like yes, no, on and off)"
+                if isinstance(error.instance, bool)
+                else ""
+            )
+            yield Complaint(path, f"is {kind_of(error.instance)}; should be {_expected(parent, detail)}{quote}")
         case "minItems" | "minLength" | "minProperties":
             yield Complaint(path, "is empty")
         case "minimum" | "maximum" | "exclusiveMinimum":

@@ -1,19 +1,23 @@
 """Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from difflib import get_close_matches
 from typing import Any, cast
 
 from msgspec import Struct, structs
 
 from viva import catalog
+from viva.agents.models import KINDS, model_agent
 from viva.agents.python import PythonAgent
+from viva.agents.tools import Tool
 from viva.config import Settings
-from viva.errors import BadInput, Problem, Role
-from viva.model.case import Origin
+from viva.errors import BadInput, Problem, Role, Undecidable
+from viva.model.case import Feature, Origin
 from viva.model.connector import Connector
 from viva.model.duration import parse_duration
-from viva.protocols import Agent
+from viva.protocols import Agent, AgentSession, SessionContext
+from viva.schemas.words import complaints
 
 _PROMPTS: dict[Role, str] = {
     "simulator": "simulator",
@@ -21,6 +25,8 @@ _PROMPTS: dict[Role, str] = {
     "generator": "generator",
     "reporter": "reporter",
 }
+_TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
+"""What kind an agent is that says neither `type` nor `use`, by a field that only that kind has."""
 _PREFIXES = ("python:", "http://", "https://", "scripted:")
 
 
@@ -36,6 +42,15 @@ class NamedAgent(Struct, kw_only=True):
     parallel: int | None = None
 
 
+class Nobody:
+    """Stands where no agent is under test."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
+        raise Undecidable("no agent is under test: give one with -n, or call an agent by its name")
+
+
 class Agents:
     """Builds each agent once, when it is first asked for."""
 
@@ -44,13 +59,15 @@ class Agents:
         self._connector = self._known_connector(connector, "-c") if connector else None
         self._built: dict[str, NamedAgent] = {}
 
-    def under_test(self, asked: Any, target: str | None = None) -> NamedAgent:
+    def under_test(self, asked: Any, target: str | None = None, *, needed: bool = True) -> NamedAgent:
         """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is."""
         if asked is not None and not isinstance(asked, str):
             return _given(asked)
         name = asked or self._settings.defaults.agent or target
         if name is None:
             known = list(self._settings.agents)
+            if len(known) != 1 and not needed:
+                return NamedAgent(name="", agent=Nobody(), kind="none")
             if len(known) != 1:
                 raise BadInput.saying(
                     "which agent? Give -n NAME"
@@ -82,7 +99,9 @@ class Agents:
             try:
                 self.named(name)
             except BadInput as wrong:
-                problems += [Problem(origin.file, origin.line, "", each.what) for each in wrong.problems]
+                problems += [
+                    each if each.file else Problem(origin.file, origin.line, "", each.what) for each in wrong.problems
+                ]
         if problems:
             raise BadInput(*problems)
 
@@ -91,6 +110,9 @@ class Agents:
 
     def _build(self, name: str, connector: Connector | None) -> NamedAgent:
         written: Mapping[str, Any] | None = self._settings.agents.get(name)
+        judge = self._settings.defaults.judge
+        if written is None and name == "viva.validator" and judge and judge in self._settings.agents:
+            return self.named(judge)
         if written is None:
             if name == "viva.rules":
                 written = {"type": "rules"}
@@ -131,13 +153,22 @@ class Agents:
             else:
                 kind, fields["use"] = kind or "python", use.removeprefix("python:")
         elif kind is None:
-            kind = "chat" if "connector" in fields else None
+            kind = next((kind for key, kind in _TELLING.items() if key in fields), None)
         if kind is None:
             raise self._settings.problem(f"agent {name!r} has neither `use` nor `type`", "agents", name)
+        if "type" not in written:
+            self._check_fields(name, {**written, "type": kind})
         return str(kind), fields
 
+    def _check_fields(self, name: str, written: Mapping[str, Any]) -> None:
+        """Now that its kind is known: has it fields that belong to another kind?"""
+        for complaint in complaints("config", {"agents": {name: written}}):
+            place = (*map(str, complaint.path), *([complaint.key] if complaint.key else []))
+            raise self._settings.problem(f"agent {name!r} ({written['type']}): {complaint.what}", *place)
+
     def _make(self, name: str, kind: str, fields: dict[str, Any], connector: Connector | None) -> Agent:
-        maker = getattr(self, f"_{kind}", None)
+        makers = {"python": self._python, "scripted": self._scripted, "http": self._http, "prompt": self._prompt}
+        maker = self._model if kind in KINDS else makers.get(kind)
         if maker is not None:
             return maker(name, fields, connector)
         found = catalog.find("agent", kind)
@@ -167,7 +198,10 @@ class Agents:
             replies += [document.value for document in documents_in(path, str(path)).first(problems)]
             if problems:
                 raise BadInput(*problems)
-        return ScriptedAgent(tuple(replies), fields.get("repeat", False))
+        try:
+            return ScriptedAgent(tuple(replies), fields.get("repeat", False))
+        except ValueError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
 
     def _http(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
         from viva.agents.http import HttpAgent
@@ -184,33 +218,46 @@ class Agents:
         except ValueError as wrong:
             raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
 
-    def _chat(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
-        from viva.agents.chat import ChatAgent, Tool
-
-        connector = override or self._connector_of(name, fields.pop("connector", None))
-        fields.pop("connector", None)
-        own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
-        connector = structs.replace(connector, **own) if own else connector
+    def _model(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
+        """A model with a system prompt and tools. Which API it speaks follows from the connector's provider."""
+        connector = self._connector_for(name, fields, override)
         if "system_file" in fields:
             fields["system"] = self._text(name, fields.pop("system_file"))
         tools = tuple(self._tool(name, tool, Tool) for tool in fields.pop("tools", ()))
-        return ChatAgent(connector=connector, tools=tools, **fields)
+        return model_agent(connector, tools=tools, **fields)
 
     def _prompt(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
         """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
         from viva.agents.prompt import PromptAgent, built_in_prompt
 
-        prompt = str(fields.pop("prompt", ""))
-        connector = override or self._connector_of(name, fields.pop("connector", None) or self._settings.defaults.judge)
-        fields.pop("connector", None)
-        own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
-        connector = structs.replace(connector, **own) if own else connector
+        if "prompt" not in fields:
+            raise self._settings.problem(f"agent {name!r} misses `prompt`", "agents", name)
+        prompt = str(fields.pop("prompt"))
+        connector = self._connector_for(name, fields, override, self._settings.defaults.judge)
         fields.pop("tools", None)
         try:
             text, schema = built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
-            return PromptAgent(prompt=text, connector=connector, output=fields.pop("output", None) or schema, **fields)
+            return PromptAgent(
+                prompt=text,
+                connector=connector,
+                output=fields.pop("output", None) or schema,
+                must_quote=prompt == "viva.validator",
+                **fields,
+            )
         except ValueError as wrong:
-            raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
+            raise self._settings.problem(f"agent {name!r}: {prompt}: {wrong}", "agents", name, "prompt") from wrong
+
+    def _connector_for(
+        self, name: str, fields: dict[str, Any], override: Connector | None, default: str | None = None
+    ) -> Connector:
+        """The agent's connector, with what the agent says otherwise."""
+        wanted = fields.pop("connector", None) or default
+        connector = override or self._connector_of(name, wanted)
+        own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
+        try:
+            return structs.replace(connector, **own) if own else connector
+        except ValueError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name, *own) from wrong
 
     def _tool(self, name: str, written: Any, tool: Any) -> Any:
         if isinstance(written, str):
@@ -223,15 +270,22 @@ class Agents:
 
     def _text(self, name: str, path: str) -> str:
         try:
-            return (self._settings.folder / path).read_text(encoding="utf-8")
+            return (self._settings.folder / path).read_text(encoding="utf-8-sig")
         except OSError as wrong:
             raise self._settings.problem(f"agent {name!r}: {path}: {wrong.strerror}", "agents", name) from wrong
+        except UnicodeDecodeError as wrong:
+            raise self._settings.problem(f"agent {name!r}: {path} is not UTF-8", "agents", name) from wrong
 
     def _connector_of(self, name: str, wanted: str | None) -> Connector:
         if wanted is None:
             known = list(self._settings.connectors.values())
+            if not known:
+                what = "add one to viva.toml, as [connectors.NAME] with `provider` and `model`"
+                raise self._settings.problem(f"agent {name!r} needs a connector; {what}", "agents", name)
             if len(known) != 1:
-                raise self._settings.problem(f"agent {name!r} names no connector", "agents", name)
+                what = f"say which of {', '.join(self._settings.connectors)} it speaks through"
+                judge = " (for built-in helpers: `judge` in [defaults])" if name.startswith("viva.") else ""
+                raise self._settings.problem(f"agent {name!r} names no connector; {what}{judge}", "agents", name)
             return known[0]
         return self._known_connector(wanted, f"agent {name!r}")
 

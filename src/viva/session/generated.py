@@ -41,7 +41,11 @@ async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Setting
         return native.load(documents_of(cases_in(answer), name), name, settings.folder, reading)
 
     if made.by == "scripts":
-        return suite_of(await _from_script(made.reference, about, settings))
+        answer = await _from_script(made.reference, about, settings)
+        try:
+            return suite_of(answer)
+        except ValueError as wrong:
+            raise BadInput.saying(f"{name}: what it returned cannot be used: {wrong}") from wrong
 
     def parse(reply: Reply) -> Suite:
         try:

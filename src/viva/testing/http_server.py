@@ -186,7 +186,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._server.left(self)
+        # Only the next round of the loop: by then the socket is closed too.
+        asyncio.get_running_loop().call_soon(self._server.left, self)
 
     def abort(self) -> None:
         self._transport.abort()

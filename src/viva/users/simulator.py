@@ -46,10 +46,12 @@ class Simulator(Struct, frozen=True):
             yield filled_line(line, talk)
         options = fill(self.options, talk.variables)
         facts = cast("Mapping[str, Any]", dict(options.get("metadata", {})).get("facts") or {})
+        heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
             while True:
                 guard = Guard(talk, facts, may_repeat=helper.may_repeat)
-                spoken = await helper.ask(_prompt(talk, options), guard.usable, about_now(talk))
+                spoken = await helper.ask(_prompt(talk, options, heard), guard.usable, about_now(talk))
+                heard = len(talk.turns)
                 if spoken.goal_achieved and self.can_end:
                     if not talk.turns:
                         raise HelperFailed(
@@ -79,14 +81,16 @@ def about_now(talk: Talk) -> dict[str, Any]:
     }
 
 
-def _prompt(talk: Talk, options: Mapping[str, Any]) -> str:
-    """What is new for the one who plays the user: the agent's last reply or, at the start, who the user is."""
-    if len(talk.turns) > 1 or (talk.turns and talk.turns[-1].utterance.by == "simulated"):
-        last = talk.turns[-1].reply
-        return text_of(last) if last else ""
-    metadata = options.get("metadata", {})
+def _prompt(talk: Talk, options: Mapping[str, Any], heard: int | None) -> str:
+    """What is new for the one who plays the user and has `heard` of so many turns: the agent's reply to its own words,
+    what a person said in its place or, the first time, who the user is and all that was said.
+    """
+    new = talk.turns[heard or 0 :]
+    if heard is not None and len(new) == 1 and new[0].utterance.by == "simulated":
+        return text_of(new[0].reply) if new[0].reply else ""
+    metadata = options.get("metadata", {}) if heard is None else {}
     about = [f"{key.capitalize()}: {metadata[key]}" for key in ("persona", "goal") if metadata.get(key)]
-    for turn in talk.turns:
+    for turn in new:
         about.append(f"You have said: {turn.utterance.message.text}")
         about.append(f"The assistant answered: {text_of(turn.reply) if turn.reply else ''}")
     return "\n".join([*about, FIRST if not talk.turns else "Write the user's next message."])
@@ -138,7 +142,7 @@ def understood(reply: Reply) -> Spoken:
     """`{input|message, goal_achieved, reasoning}`, fenced or with words around it; a plain text is the message."""
     answer = answer_in(reply)
     if not isinstance(answer, Mapping):
-        return Spoken(reply.content.strip() if answer is UNSET else "")
+        return Spoken(reply.content.strip() if reply.data is None else "")
     given = cast("Mapping[str, Any]", answer)
     if "input" not in given and "message" not in given and "goal_achieved" not in given:
         if reply.content.strip() and reply.data is None:

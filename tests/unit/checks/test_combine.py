@@ -108,6 +108,10 @@ def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
         assert bench.judge({"type": kind, "assertions": [E], "negate": True}, evidence_of("a")).status == "error"
 
 
+def test_one_claim_needs_no_list(bench):  # N3
+    assert bench.judge({"type": "any", "assertions": P}, evidence_of("a")).passed
+
+
 def test_combinations_nest(bench):
     written = {"type": "all", "assertions": [{"type": "any", "assertions": [F, P]}, {"type": "not", "assertion": F}]}
     assert bench.judge(written, evidence_of("a")).passed
@@ -138,6 +142,8 @@ def test_the_score_of_all_is_the_share_that_holds_by_weight(bench):
     written = {"type": "all", "assertions": [{**P, "weight": 3}, F]}
     assert bench.judge(written, evidence_of("a")).score == 0.75
     assert bench.judge({"type": "all", "assertions": [P, E]}, evidence_of("a")).score is None
+    assert bench.judge({"type": "all", "assertions": [{**P, "weight": 0}]}, evidence_of("a")).score is None
+    assert bench.judge({"type": "any", "assertions": [P, F]}, evidence_of("a")).score is None
 
 
 def test_reasons_name_what_did_not_hold(bench):
@@ -157,7 +163,8 @@ def test_what_judges_said_and_used_is_kept(bench):
     [
         ({"type": "all"}, "assertions is missing"),
         ({"type": "all", "assertions": []}, "a list of at least one assertion"),
-        ({"type": "any", "assertions": P}, "a list of at least one assertion"),
+        ({"type": "any", "assertions": "contains"}, "a list of at least one assertion"),
+        ({"type": "any", "assertions": {"type": "contains"}}, "assertions: "),
         ({"type": "all", "assertions": ["a"]}, "assertions[0] is an assertion, like"),
         (
             {"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]},

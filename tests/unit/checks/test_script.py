@@ -75,8 +75,13 @@ def test_values_are_given_by_parameter_name(bench):  # N26
 
 
 def test_keyword_arguments_get_all_values_and_defaults_are_left_alone(bench):  # N26
-    source = "def check(output, extra=5, **rest): return {'passed': True, 'reason': f'{sorted(rest)} {extra}'}"
+    source = "def check(output, *more, extra=5, **rest): return {'passed': True, 'reason': f'{sorted(rest)} {extra}'}"
     assert seen(bench, source, evidence_of("x")) == "['input', 'metadata', 'transcript'] 5"
+
+
+def test_parameters_after_a_star_are_given_too(bench):  # N26
+    source = "def check(*, output): return {'passed': True, 'reason': output}\ndef starred(*more, output): return check(output=output)"
+    assert seen(bench, source, evidence_of("x"), use="spy:starred") == "x"
 
 
 def test_the_transcript_is_plain_data(bench):  # N26

@@ -20,6 +20,7 @@ from viva.testing.evidence import evidence_of
         ({"type": "not_contains", "value": "sorry"}, "Done.", "passed"),
         ({"type": "not_contains", "value": "sorry"}, "I am sorry.", "failed"),
         ({"type": "not_contains", "value": "sorry"}, "I am SORRY.", "passed"),
+        ({"type": "not_contains", "value": "sorry"}, "sorry", "failed"),
         ({"type": "not_contains", "value": "sorry", "ignore_case": True}, "I am SORRY.", "failed"),
         ({"type": "regex", "pattern": r"order-\d+"}, "see order-15.", "passed"),
         ({"type": "regex", "pattern": r"^order"}, "see order-15.", "failed"),

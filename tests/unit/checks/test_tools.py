@@ -57,6 +57,7 @@ FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
         ({"name": "create_expense", "arguments": {"to": {"city": "Beijing"}}}, calls(EXPENSE), "passed"),
         ({"name": "create_expense", "arguments": {"to": {"zip": 1}}}, calls(EXPENSE), "failed"),
         ({"name": "create_expense", "arguments": {"tags": [{"k": 1}]}}, calls(EXPENSE), "passed"),
+        ({"name": "create_expense", "arguments": {"tags": [{"k": 2}]}}, calls(EXPENSE), "failed"),
         ({"name": "create_expense", "arguments": {"tags": []}}, calls(EXPENSE), "failed"),
         ({"name": "create_expense", "arguments": {"type": {"matches": "^tra"}}}, calls(EXPENSE), "passed"),
         ({"name": "create_expense", "arguments": {"type": {"matches": "^vel"}}}, calls(EXPENSE), "failed"),
@@ -144,6 +145,9 @@ def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):
         ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is no regular expression"),
         ({"name": "t", "times": -1}, "less than 0 times"),
         ({"name": "t", "times": {"min": 3, "max": 1}}, "no number is 3 to 1 times"),
+        ({"name": "t", "times": {}}, "times says nothing"),
+        ({"name": "t", "times": {"min": 0}}, "times says nothing"),
+        ({"name": "t", "times": {"min": -1, "max": 1}}, "no number is -1 to 1 times"),
         ({"name": "t", "times": {"atleast": 3}}, "unknown field `atleast`"),
         ({"name": "t", "times": True}, "got `bool`"),
         ({"name": "t", "status": "failed"}, "Invalid enum value 'failed'"),
@@ -204,6 +208,12 @@ def test_tool_sequence_names_the_first_tool_that_is_out_of_order(bench):
     verdict = bench.judge({"type": "tool_sequence", "names": ["a", "b"]}, evidence_of(calls("b", "a")))
     assert verdict.reason == '"b" was not called after "a"; called: b → a'
     assert (verdict.expected, verdict.actual) == (["a", "b"], ["b", "a"])
+
+
+def test_an_exact_tool_sequence_shows_both(bench):
+    written = {"type": "tool_sequence", "names": ["a", "b"], "exact": True}
+    assert bench.judge(written, evidence_of(calls("b"))).reason == "expected exactly a → b, was b"
+    assert bench.judge(written, evidence_of(calls())).reason == "expected exactly a → b, was no call"
 
 
 @pytest.mark.parametrize("fields", [{"names": []}, {"names": "a"}, {}, {"names": [""]}])

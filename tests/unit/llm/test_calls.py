@@ -103,7 +103,7 @@ def test_a_wait_that_is_too_long_ends_it_at_once():
     pauses = Pauses()
     with pytest.raises(Unreachable) as failed:
         call([Answer(status=429, headers={"Retry-After": "3600"}, body=b"busy")], pauses)
-    assert failed.value.said == "acme: 429 Too Many Requests, asking to wait 1h, which is too long,: busy"
+    assert failed.value.said == "acme: 429 Too Many Requests (it asks for 1h: too long to wait): busy"
     assert pauses == []
 
 
@@ -124,7 +124,7 @@ def test_a_dropped_connection_is_tried_again():
 
 
 def test_what_may_have_arrived_is_not_sent_again_where_that_could_harm():
-    with pytest.raises(Unreachable, match="^acme: 127.0.0.1:[0-9]+: closed the connection without an answer$"):
+    with pytest.raises(Unreachable, match=r"^acme: 127\.0\.0\.1:[0-9]+: closed the connection without an answer$"):
         call([Answer(cut="before")], Pauses(), only_unsent=True)
 
 

@@ -1,0 +1,97 @@
+"""Viva on the benchmark's workloads: through `viva.run` (`--variant api`) or the command line (`--variant cli`).
+
+Same arguments and the same closing line as the other scripts of `bench/`, so `harness.py` can measure it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+
+import workload as w
+
+CONFIG = """
+[connectors.fake]
+base_url = "{url}"
+model = "fake-agent"
+
+[connectors.fake-user]
+base_url = "{url}"
+model = "fake-user"
+
+[connectors.fake-judge]
+base_url = "{url}"
+model = "fake-judge-json"
+
+[agents.bench]
+type = "chat"
+connector = "fake"
+system = "{system}"
+
+[agents.user]
+type = "chat"
+connector = "fake-user"
+system = "{user}"
+
+[agents.judge]
+type = "prompt"
+connector = "fake-judge"
+prompt = "judge.md"
+"""
+JUDGE = "Judge the conversation. Answer as JSON: passed, score, reason.\n\nCriterion: {{criteria}}\n\n{{conversation}}\n"
+
+
+def static(case: int) -> dict:
+    turns = [{"input": text, "assertions": [{"type": "contains", "value": w.expected(k)}]} for k, text in enumerate(w.case_turns(case), 1)]
+    return {"id": f"c{case}", "turns": turns}
+
+
+def dynamic(case: int) -> dict:
+    """Five simulated turns (the last checkpoint holds at the fifth), then one judge."""
+    return {
+        "id": f"c{case}",
+        "simulator": {"use": "user", "options": {"metadata": {"goal": w.SCENARIO}}},
+        "checkpoints": [{"id": "fifth", "assertion": {"type": "contains", "value": w.expected(w.DYN_TURNS)}}],
+        "final_assertions": [{"type": "agent", "use": "agents:judge", "metadata": {"criteria": w.JUDGE_CRITERION}}],
+        "max_turns": w.DYN_TURNS,
+    }
+
+
+def main() -> None:
+    a = w.args(("api", "cli"))
+    os.chdir(a.out)
+    make = static if a.workload == "static" else dynamic
+    with Path("suite.jsonl").open("w") as file:
+        file.writelines(json.dumps(make(i)) + "\n" for i in range(a.n))
+    Path("viva.toml").write_text(CONFIG.format(url=a.base_url, system=w.SYSTEM, user=w.USER_SYSTEM))
+    Path("judge.md").write_text(JUDGE)
+    os.environ["OPENAI_API_KEY"] = "x"
+    timed = w.Timed()
+    if a.variant == "cli":
+        command = [sys.executable, "-m", "viva", "test", "-i", "suite.jsonl", "-n", "bench", "--parallel", str(a.concurrency), "-o", "report.jsonl"]
+        with timed, Path("console.txt").open("w") as out:
+            code = subprocess.run(command, stdout=out, check=False).returncode
+        records = [json.loads(line) for line in Path("report.jsonl").read_text().splitlines()]
+        passed = sum(record["status"] == "passed" for record in records)
+    else:
+        import genai_prices  # noqa: F401 -- what a run imports on its way is no part of the run proper, as for the bare loop
+
+        import viva
+        import viva.agents.chat
+        import viva.agents.prompt
+        import viva.llm.lean  # noqa: F401
+
+        run = viva.run
+        with timed:
+            result = run("suite.jsonl", "bench", parallel=a.concurrency)
+        code, passed = result.exit_code, result.summary.passed
+    calls = a.n * (w.TURNS if a.workload == "static" else 2 * w.DYN_TURNS + 1)
+    w.report(passed=passed, n=a.n, requests=calls, run_s=timed.wall, run_cpu_s=timed.cpu, out_bytes=w.tree_bytes("."))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""An agent that is a model behind Anthropic's Messages API, `/v1/messages`, with a system prompt and local tools.
+
+Answers of a fixed shape are asked for with `output_config.format`, which models before Claude 4.5 do not know: for
+those, `structured = "text"` in the connector. The API takes no seed, and no audio.
+"""
+
+import base64
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct, field
+
+from viva.agents.attached import inline_data, media_type
+from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decoded
+from viva.agents.structured import closed
+from viva.agents.tools import arguments_of, tool_text
+from viva.errors import AgentFailed, Unreachable
+from viva.llm.sse import Events
+from viva.model import codec
+from viva.model.message import Attachment, Audio, Image, Message, Text, ToolCall
+from viva.protocols import Response
+
+_ANTHROPIC = "https://api.anthropic.com"
+_KIND = "message of Anthropic's"
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_NO_ID = re.compile(r"[^a-zA-Z0-9_-]")
+MAX_TOKENS = 4096
+"""The API wants a limit; this is ours where the config has none."""
+
+
+class AnthropicEndpoint(Endpoint):
+    """The Messages API."""
+
+    headers_of_its_own: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}
+    merged: ClassVar[str] = "output_config"
+
+    def address(self, agent: ModelAgent) -> str:
+        base, mark, query = (self.connector.base_url or _ANTHROPIC).partition("?")
+        base = base.rstrip("/")
+        if not base.endswith("/messages"):
+            base += "/messages" if base.endswith("/v1") else "/v1/messages"
+        return base + mark + query
+
+    def key_header(self, key: str) -> tuple[str, str]:
+        return "x-api-key", key
+
+    def locked_out(self, answer: Response) -> bool:
+        return super().locked_out(answer) or (answer.status == 400 and b"credit balance" in answer.body)
+
+    def fields(self, agent: ModelAgent) -> dict[str, Any]:
+        connector = self.connector
+        fields: dict[str, Any] = {"model": connector.model, "max_tokens": connector.max_tokens or MAX_TOKENS}
+        if connector.temperature is not None:
+            fields["temperature"] = connector.temperature
+        if agent.tools:
+            fields["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+                for tool in agent.tools
+            ]
+        if agent.output is not None and connector.structured == "schema":
+            fields["output_config"] = {"format": {"type": "json_schema", "schema": closed(agent.output)}}
+        if agent.stream:
+            fields["stream"] = True
+        return fields
+
+    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+        return (b',"system":%b' % codec.encode(system) if system else b"") + b',"messages":[', []
+
+    def message(self, message: Message) -> bytes:
+        if message.role == "tool":
+            return _from("user", [_result(message.tool_call_id or "", message.text)])
+        role = "assistant" if message.role == "assistant" else "user"
+        if isinstance(message.content, str) and not message.tool_calls:
+            return _from(role, message.content)
+        parts = (Text(message.content),) if isinstance(message.content, str) else message.content
+        blocks = [_text(part.text) if isinstance(part, Text) else _attached(part) for part in parts if part != Text("")]
+        return _from(role, blocks + [_asked(call) for call in message.tool_calls])
+
+    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+        """All results in one message: the API takes nothing between a request for tools and what came of it."""
+        return [_from("user", [_result(call.id, *_outcome(call)) for call in calls])]
+
+    def completion(self, body: bytes) -> Completion:
+        answer = decoded(_answers, body, _KIND)
+        if answer.type != "message":
+            raise Unreachable(f"the answer is no {_KIND}: its type is {answer.type!r}")
+        return _completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
+
+    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
+        events, gathering = Events(), _Gathering()
+        async for chunk in chunks:
+            for event in events.feed(chunk):
+                gathering.add(event)
+        return gathering.completion()
+
+
+class AnthropicAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
+    """A model behind Anthropic's Messages API."""
+
+    speaks: ClassVar[type[Endpoint]] = AnthropicEndpoint
+
+
+def _from(role: str, content: Any) -> bytes:
+    return codec.encode({"role": role, "content": content})
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _attached(part: Attachment) -> dict[str, Any]:
+    if isinstance(part, Audio):
+        raise AgentFailed("the Anthropic API takes no audio")
+    kind, data = media_type(part), inline_data(part)
+    if isinstance(part, Image):
+        return {"type": "image", "source": _source(kind, data, part.url)}
+    named = {"title": part.name} if part.name else {}
+    if data is not None and kind.startswith("text/"):
+        text = base64.b64decode(data).decode(errors="replace")
+        return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}} | named
+    return {"type": "document", "source": _source(kind, data, part.url)} | named
+
+
+def _source(kind: str, data: str | None, url: str) -> dict[str, Any]:
+    return {"type": "url", "url": url} if data is None else {"type": "base64", "media_type": kind, "data": data}
+
+
+def _asked(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": _NO_ID.sub("_", call.id), "name": call.name, "input": arguments_of(call)}
+
+
+def _outcome(call: ToolCall) -> tuple[str, bool]:
+    return (tool_text(call), False) if call.error is None else (call.error, True)
+
+
+def _result(call_id: str, text: str, failed: bool = False) -> dict[str, Any]:
+    result = {"type": "tool_result", "tool_use_id": _NO_ID.sub("_", call_id), "content": text}
+    return result | {"is_error": True} if failed else result
+
+
+class _Block(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: Any = None
+
+
+class _Usage(Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Answer(Struct, gc=False):
+    type: str = ""
+    content: msgspec.Raw = msgspec.Raw(b"[]")
+    stop_reason: str | None = None
+    model: str = ""
+    usage: _Usage = field(default_factory=_Usage)
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_blocks = msgspec.json.Decoder(list[_Block])
+
+
+def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
+    blocks = decoded(_blocks, content, _KIND)
+    if any(block.type == "text" and not block.text for block in blocks):  # such a block is not taken back
+        content = codec.encode([b for b in codec.decode(content) if b.get("type") != "text" or b.get("text")])
+    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    return Completion(
+        b"" if content.strip() == b"[]" else b'{"role":"assistant","content":%b}' % content,
+        "".join(block.text for block in blocks if block.type == "text"),
+        [ToolCall(block.name, block.input, block.id) for block in blocks if block.type == "tool_use"],
+        _FINISH.get(stop_reason or "", stop_reason),
+        model,
+        (usage.input_tokens or 0) + read + written,
+        usage.output_tokens or 0,
+        read,
+        written,
+    )
+
+
+class _Delta(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    citation: Any = None
+    stop_reason: str | None = None
+
+
+class _Event(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    message: _Answer = field(default_factory=_Answer)
+    content_block: dict[str, Any] = field(default_factory=dict[str, Any])
+    delta: _Delta = field(default_factory=_Delta)
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+_events = msgspec.json.Decoder(_Event)
+
+
+class _Gathering:
+    """The events of a stream, joined to the message that would have come whole."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
+        self._usage: dict[str, Any] = {}
+        self._model = ""
+        self._stop_reason: str | None = None
+
+    def add(self, data: bytes) -> None:
+        event = decoded(_events, data, _KIND)
+        match event.type:
+            case "message_start":
+                self._model = event.message.model
+                self._usage = codec.builtins(event.message.usage)
+            case "content_block_start":
+                self._blocks[event.index] = event.content_block
+            case "content_block_delta":
+                self._add_to(event.index, event.delta)
+            case "message_delta":
+                self._stop_reason = event.delta.stop_reason or self._stop_reason
+                self._usage |= {name: count for name, count in (event.usage or {}).items() if count is not None}
+            case _:  # pings, ends, and kinds of events that are still to be invented
+                return
+
+    def _add_to(self, index: int, delta: _Delta) -> None:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        match delta.type:
+            case "text_delta":
+                block["text"] = block.get("text", "") + delta.text
+            case "input_json_delta":
+                self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
+            case "thinking_delta":
+                block["thinking"] = block.get("thinking", "") + delta.thinking
+            case "signature_delta":
+                block["signature"] = block.get("signature", "") + delta.signature
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or ()), delta.citation]
+            case _:
+                return
+
+    def completion(self) -> Completion:
+        if self._stop_reason is None:
+            raise Unreachable("the stream ended before the answer did")
+        for index, text in self._inputs.items():
+            try:
+                self._blocks[index]["input"] = codec.decode(text) if text else {}
+            except codec.DecodeError as wrong:
+                if self._stop_reason != "max_tokens":
+                    raise Unreachable(f"the arguments of a tool are no JSON: {wrong}") from wrong
+                self._blocks[index]["input"] = {}
+        content = codec.encode([block for _, block in sorted(self._blocks.items())])
+        usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
+        return _completion(content, self._stop_reason, self._model, usage)

@@ -1,0 +1,235 @@
+"""An agent that is a model behind the Gemini API, `models/NAME:generateContent`, with a system prompt and local tools.
+
+Vertex AI speaks the same: its base URL ends with `publishers/google`, and its token goes into `headers`.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Struct, field
+
+from viva.agents.attached import inline_data, media_type
+from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decoded
+from viva.agents.tools import NOT_RUN, Tool, arguments_of
+from viva.errors import Unreachable
+from viva.llm.sse import Events
+from viva.model import codec
+from viva.model.message import Attachment, Message, Text, ToolCall
+from viva.protocols import Response
+
+_GOOGLE = "https://generativelanguage.googleapis.com"
+_VERSIONED = re.compile(r"/v\d\w*(/|$)")
+_KIND = "answer of Gemini's"
+_FINISH = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"), "content_filter"
+    ),
+}
+# What the API documents for a request for tools that it did not write itself: newer models refuse one without a signature.
+_NOT_SIGNED = "skip_thought_signature_validator"
+
+
+class GeminiEndpoint(Endpoint):
+    """The generateContent method."""
+
+    merged: ClassVar[str] = "generationConfig"
+
+    def address(self, agent: ModelAgent) -> str:
+        base, mark, query = (self.connector.base_url or _GOOGLE).partition("?")
+        base = base.rstrip("/")
+        if not _VERSIONED.search(base.partition("://")[2]):
+            base += "/v1beta"
+        model = self.connector.model
+        path = quote(model if "/" in model else f"models/{model}", safe="/:@")
+        if agent.stream:
+            mark, query = "?", "alt=sse" + (f"&{query}" if query else "")
+        return f"{base}/{path}:{'streamGenerateContent' if agent.stream else 'generateContent'}{mark}{query}"
+
+    def key_header(self, key: str) -> tuple[str, str]:
+        return "x-goog-api-key", key
+
+    def locked_out(self, answer: Response) -> bool:
+        """A key that is wrong, and a country where the service is not, are told with 400."""
+        told = answer.status == 400 and (b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body)
+        return told or super().locked_out(answer)
+
+    def fields(self, agent: ModelAgent) -> dict[str, Any]:
+        connector = self.connector
+        known: dict[str, Any] = {
+            "temperature": connector.temperature,
+            "seed": connector.seed,
+            "maxOutputTokens": connector.max_tokens,
+        }
+        if agent.output is not None and connector.structured != "text":
+            known["responseMimeType"] = "application/json"
+            known["responseJsonSchema"] = agent.output if connector.structured == "schema" else None
+        config = {name: value for name, value in known.items() if value is not None}
+        fields: dict[str, Any] = {"generationConfig": config}
+        if agent.tools:
+            fields["tools"] = [{"functionDeclarations": [_tool(tool) for tool in agent.tools]}]
+        return fields
+
+    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+        instruction = {"parts": [{"text": system}]}
+        told = b',"systemInstruction":%b' % codec.encode(instruction) if system else b""
+        return told + b',"contents":[', []
+
+    def message(self, message: Message) -> bytes:
+        if message.role == "tool":
+            told = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
+            return _from("user", [_result(told)])
+        parts = (Text(message.content),) if isinstance(message.content, str) else message.content
+        pieces = [_part(part) for part in parts if part != Text("") or not message.tool_calls]
+        pieces += [_asked(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
+        return _from("model" if message.role == "assistant" else "user", pieces)
+
+    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+        """All results in one message: the API counts them."""
+        return [_from("user", [_result(call) for call in calls])]
+
+    def completion(self, body: bytes) -> Completion:
+        return _completion([decoded(_answers, body, _KIND)])
+
+    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
+        events, answers = Events(), list[_Answer]()
+        async for chunk in chunks:
+            answers += [decoded(_answers, event, _KIND) for event in events.feed(chunk)]
+        answers += [decoded(_answers, event, _KIND) for event in events.end()]
+        if not any(answer.ended for answer in answers):
+            raise Unreachable("the stream ended before the answer did")
+        return _completion(answers)
+
+
+class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
+    """A model behind the Gemini API."""
+
+    speaks: ClassVar[type[Endpoint]] = GeminiEndpoint
+
+
+def _from(role: str, parts: Sequence[Any]) -> bytes:
+    return codec.encode({"role": role, "parts": parts})
+
+
+def _part(part: Any) -> dict[str, Any]:
+    return {"text": part.text} if isinstance(part, Text) else _attached(part)
+
+
+def _attached(part: Attachment) -> dict[str, Any]:
+    kind, data = media_type(part), inline_data(part)
+    if data is None:
+        return {"fileData": {"mimeType": kind, "fileUri": part.url}}
+    return {"inlineData": {"mimeType": kind, "data": data}}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    if tool.parameters.get("properties"):  # an object without any is refused
+        declared["parametersJsonSchema"] = tool.parameters
+    return declared
+
+
+def _asked(call: ToolCall, *, first: bool) -> dict[str, Any]:
+    asked: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": arguments_of(call)}}
+    return asked | {"thoughtSignature": _NOT_SIGNED} if first else asked
+
+
+def _result(call: ToolCall) -> dict[str, Any]:
+    """Calls of older models have no id, and then their results must not have one either."""
+    response = {"error": call.error} if call.error is not None else {"output": _output(call)}
+    return {
+        "functionResponse": {"name": call.name, "response": response} | ({"id": call.id} if call.id else {}),
+    }
+
+
+def _output(call: ToolCall) -> Any:
+    return NOT_RUN if call.result is UNSET else call.result
+
+
+class _Call(Struct, gc=False):
+    name: str = ""
+    args: Any = None
+    id: str = ""
+
+
+class _Part(Struct, gc=False, rename="camel"):
+    text: str = ""
+    thought: bool = False
+    thought_signature: str = ""
+    function_call: _Call | None = None
+
+
+class _Content(Struct, gc=False):
+    parts: list[msgspec.Raw] | None = None
+
+
+class _Candidate(Struct, gc=False, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+
+
+class _Feedback(Struct, gc=False, rename="camel"):
+    block_reason: str | None = None
+
+
+class _Usage(Struct, gc=False, rename="camel"):
+    prompt_token_count: int = 0
+    tool_use_prompt_token_count: int = 0
+    candidates_token_count: int = 0
+    thoughts_token_count: int = 0
+    cached_content_token_count: int = 0
+
+
+class _Answer(Struct, gc=False, rename="camel"):
+    candidates: list[_Candidate] = field(default_factory=list["_Candidate"])
+    prompt_feedback: _Feedback = field(default_factory=_Feedback)
+    usage_metadata: _Usage | None = None
+    model_version: str = ""
+    error: Any = None
+
+    @property
+    def ended(self) -> bool:
+        return self.prompt_feedback.block_reason is not None or any(c.finish_reason for c in self.candidates[:1])
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_parts = msgspec.json.Decoder(_Part)
+
+
+def _completion(answers: list[_Answer]) -> Completion:
+    """The answer, whole or in the pieces of a stream. What the model said goes back in the very parts in which it came."""
+    candidates = [answer.candidates[0] for answer in answers if answer.candidates]
+    blocked = any(answer.prompt_feedback.block_reason for answer in answers)
+    if not candidates and not blocked:
+        raise Unreachable("the answer holds no candidates")
+    raw = [part for each in candidates if each.content for part in each.content.parts or ()]
+    parts = [(part, decoded(_parts, part, _KIND)) for part in raw]
+    kept = [part for part, known in parts if not _is_empty(part, known)]
+    calls = [ToolCall(c.name, c.args, c.id) for _, known in parts if (c := known.function_call) is not None]
+    finish = next((each.finish_reason for each in reversed(candidates) if each.finish_reason), None)
+    usage = next((answer.usage_metadata for answer in reversed(answers) if answer.usage_metadata), _Usage())
+    return Completion(
+        b'{"role":"model","parts":[%b]}' % b",".join(kept) if kept else b"",
+        "".join(known.text for _, known in parts if not known.thought),
+        calls,
+        "content_filter" if blocked else _finish(finish, calls),
+        next((answer.model_version for answer in answers if answer.model_version), ""),
+        usage.prompt_token_count + usage.tool_use_prompt_token_count,
+        usage.candidates_token_count + usage.thoughts_token_count,
+        usage.cached_content_token_count,
+    )
+
+
+def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
+    """A text without a letter is refused when it comes back, unless it carries a signature."""
+    return not known.text and not known.thought_signature and codec.decode(part).keys() <= {"text", "thought"}
+
+
+def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:
+    if reason == "STOP" and calls:
+        return "tool_calls"
+    return _FINISH.get(reason or "", reason and reason.lower())

@@ -1,0 +1,51 @@
+"""A free conversation: a person talks with an agent as long as they like, and may save it as a case. No verdict."""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from viva.cli.direct import Opened, opened, reply_lines
+from viva.cli.interactive import Terminal
+from viva.engine.conversation import converse
+from viva.formats.native import Reading
+from viva.model.case import Case, Interactive, Key, Utterance
+from viva.model.message import Reply
+from viva.model.talk import Talk, Turn
+from viva.reporters.visible import visible, visible_lines
+from viva.session.people import Keeper
+from viva.users.person import Person
+
+
+class _Unhurried:
+    """A clock without a limit."""
+
+    def pause(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+
+async def talk_freely(flags: dict[str, Any]) -> int:
+    """Talks until the person stops."""
+    async with opened(flags) as agent:
+        terminal = Terminal(hints=False)  # they stand below each reply
+        terminal.redact = agent.redactor.text
+        settings = agent.settings
+        keeper = Keeper(Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots), Path())
+        person = Person(None, terminal, keeper.save)
+        case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
+        talk = Talk(case, Key("", case.id), agent.crew, _Unhurried())
+        print(f"Talking with {visible(agent.name)}.", flush=True)
+
+        async def send(line: Utterance) -> Reply:
+            return await agent.session.send(line.message, agent.options)
+
+        await converse(talk, person, send, lambda turn: _show(turn, agent, echo=terminal.erases))
+    return 0
+
+
+def _show(turn: Turn, agent: Opened, *, echo: bool) -> None:
+    """What was said, unless it still stands there as it was typed, and what came back."""
+    if turn.reply is not None:
+        lines = reply_lines(agent.redactor.record(turn.reply))
+        print("\n".join(f"  {line}" for line in lines), flush=True)
+    elif turn.error is None and echo:
+        print("> " + visible_lines(turn.utterance.message.text).replace("\n", "\n  "), flush=True)

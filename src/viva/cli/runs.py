@@ -1,0 +1,132 @@
+"""`viva runs`: what was run here, and what came of it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from viva import config
+from viva.errors import BadInput
+from viva.history.index import History, RunRow
+from viva.model import codec
+from viva.model.event import TrialEnded
+from viva.model.record import TrialRecord
+from viva.record.journal import read_events
+from viva.reporters.figures import counted, seconds
+from viva.reporters.ink import Ink
+from viva.reporters.tree import Tree
+
+EPILOG = """\b
+Examples:
+  viva runs                        the newest runs, newest first
+  viva runs --failed --json        those that did not pass, for machines
+  viva runs show latest            its cases
+  viva runs show latest~1 T001     one conversation, with its verdicts
+  viva runs gc --keep 50           forget all but the newest 50
+"""
+
+
+@click.group(invoke_without_command=True, epilog=EPILOG)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many at most.")
+@click.option("--agent", help="Only runs against this agent.")
+@click.option("--failed", is_flag=True, help="Only runs that did not pass.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON a run.")
+@click.pass_context
+def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_json: bool) -> int:
+    """List runs, newest first; or look at one."""
+    if ctx.invoked_subcommand is not None:
+        return 0
+    rows = history_here().runs(limit=limit, agent=agent, failed=failed)
+    for row in rows:
+        print(codec.compact(row) if as_json else _line(row))
+    if not rows and not as_json:
+        print("no runs yet; `viva test -i FILE` makes one")
+    return 0
+
+
+def history_here() -> History:
+    """The history of the project that the working folder belongs to."""
+    file = config.find_config(Path.cwd())
+    return History((file.parent if file else Path.cwd()) / ".viva")
+
+
+def _line(row: RunRow) -> str:
+    if row.summary is None:
+        how = f"unfinished; viva test --resume {row.id}"
+    else:
+        s = row.summary
+        parts = [f"{s.passed}/{s.total} passed"]
+        parts += [
+            f"{number} {word}"
+            for number, word in (
+                (s.failed, "failed"),
+                (s.errors, "errors"),
+                (s.skipped, "skipped"),
+                (s.not_run, "not run"),
+            )
+            if number
+        ]
+        how = ", ".join(parts) + f"  {seconds(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
+    mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
+    return f"{mark} {row.id}  {row.agent}  {how}  {' '.join(row.inputs)}"
+
+
+@command.command(epilog="Example: viva runs show latest T001")
+@click.argument("run")
+@click.argument("case", required=False)
+@click.option("--json", "as_json", is_flag=True, help="The records as lines of JSON.")
+def show(run: str, case: str | None, as_json: bool) -> int:
+    """Show the cases of RUN (an id, its beginning, `latest`, `latest~1`), or one CASE as a transcript with its verdicts."""
+    history = history_here()
+    row = history.find(run)
+    found = [record for record in _records(history, row.id) if case is None or record.id == case]
+    if case is not None and not found:
+        known = ", ".join(sorted({record.id for record in _records(history, row.id)})[:20])
+        raise BadInput.saying(f"run {row.id} has no case {case!r}; it has {known}")
+    if not as_json:
+        print(_line(row))
+    tree = Tree(Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns)
+    for record in found:
+        if as_json:
+            print(codec.compact(record))
+        elif case is None:
+            print(
+                f"  {record.status:8} {record.id}  {record.name}  {counted(record.total_turns, 'turn')}"
+                + (f"  {record.error}" if record.error else "")
+            )
+        else:
+            print(tree.whole(record, trial=record.trial if len(found) > 1 else None))
+    return 0
+
+
+def _records(history: History, run: str) -> list[TrialRecord]:
+    events = [event for event in read_events(history.journal(run)) if isinstance(event, TrialEnded)]
+    return [event.record for event in sorted(events, key=lambda event: event.index)]
+
+
+@command.command(epilog="Example: viva runs rm 20261115-101500-ab12")
+@click.argument("runs", nargs=-1, required=True)
+def rm(runs: tuple[str, ...]) -> int:
+    """Forget runs, with all that they kept."""
+    history = history_here()
+    for run in [history.find(name).id for name in runs]:
+        history.remove(run)
+        print(f"removed {run}")
+    return 0
+
+
+@command.command(epilog="Example: viva runs gc --keep 50")
+@click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="So many of the newest stay.")
+def gc(keep: int) -> int:
+    """Forget all but the newest runs."""
+    removed = history_here().keep_newest(keep)
+    print(f"removed {counted(len(removed), 'run')}")
+    return 0
+
+
+@command.command()
+def reindex() -> int:
+    """Make the index anew from the runs' journals, after damage or for an older Viva."""
+    print(f"indexed {counted(history_here().reindex(), 'run')}")
+    return 0

@@ -1,0 +1,119 @@
+"""How a line reaches an agent: with the merged options, and within its time.
+
+A case talks in one session; a script test calls any agent, each call a conversation of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
+
+from msgspec import Struct
+
+from viva.errors import AgentFailed, BadInput, Undecidable, Unreachable
+from viva.model.case import Key, Limits, Utterance
+from viva.model.connector import Connector
+from viva.model.duration import show_duration
+from viva.model.message import Message, Reply
+from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport
+
+Send = Callable[[Utterance], Awaitable[Reply]]
+
+
+class Listed(Protocol):
+    """An agent that can be called by name, with what the config says of its options."""
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
+Directory = Callable[[str | None], Listed]
+"""Who has that name; without one, the agent under test."""
+
+
+class Calls(Struct, frozen=True, kw_only=True):
+    """Calls agents by name, each time in a fresh session that knows the given history.
+
+    The agent's own options stand above `ours`, those that were `asked` for above them, the line's above all but `last_word`.
+    """
+
+    find: Directory
+    key: Key
+    http: Transport
+    connectors: Mapping[str, Connector]
+    meter: Meter
+    ours: Mapping[str, Any]
+    asked: Mapping[str, Any] = {}
+    last_word: Mapping[str, Any] = {}
+    limits: Limits = Limits()
+
+    async def send(self, line: Utterance) -> Reply:
+        try:
+            found = self.find(line.to)
+        except BadInput as wrong:  # whoever wrote the call is to blame, or whoever wrote the config
+            raise Undecidable(str(wrong)) from None
+        context = SessionContext(
+            key=self.key,
+            history=line.history or (),
+            options=found.options,
+            meter=self.meter,
+            http=self.http,
+            connectors=self.connectors,
+        )
+        last_word = self.last_word if line.to is None else {}
+        options = merged(self.ours, found.options, self.asked, line.options, last_word)
+        async with found.agent.open(context) as session:
+            return await sent(session, line.message, options, self.limits.reply_s(line.timeout_s))
+
+
+def in_session(session: AgentSession, base: Mapping[str, Any], last_word: Mapping[str, Any], limits: Limits) -> Send:
+    """All lines go into one session."""
+
+    async def send(line: Utterance) -> Reply:
+        options = merged(base, line.options, last_word) if line.options else base
+        return await sent(session, line.message, options, limits.reply_s(line.timeout_s))
+
+    return send
+
+
+async def sent(session: AgentSession, message: Message, options: Mapping[str, Any], limit_s: float | None) -> Reply:
+    """The reply, unless its time runs out first: that is the agent's failure, or that of a provider in trouble."""
+    if limit_s is None:
+        return await session.send(message, options)
+    said = f"timeout after {show_duration(limit_s)}"
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            reply = await session.send(message, options)
+        if (due := limit.when()) is not None and asyncio.get_running_loop().time() > due:
+            raise AgentFailed(said)  # an async agent that blocked the loop: nobody could cut it off
+        return reply
+    except TimeoutError as expired:
+        if not limit.expired():
+            raise
+        if trouble := provider_trouble(expired):
+            raise Unreachable(f"{said}: {trouble}") from None
+        raise AgentFailed(said) from None
+
+
+def provider_trouble(expired: BaseException | None) -> str | None:
+    """What a call that was cut off noted about a provider which had failed and was being tried again."""
+    while expired is not None:
+        if notes := getattr(expired, "__notes__", None):
+            return str(notes[-1])
+        expired = expired.__cause__ or expired.__context__
+    return None
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options, later layers over earlier ones by key; `metadata` is merged key by key."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key == "metadata" and isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+                result[key] = {**result[key], **cast("Mapping[str, Any]", value)}
+            else:
+                result[key] = value
+    return result

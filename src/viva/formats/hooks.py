@@ -1,0 +1,26 @@
+"""Hooks by reference: functions of the project that are called before and after a case or a run."""
+
+import inspect
+from collections.abc import Sequence
+
+from viva.catalog import find_script
+from viva.model.case import Hook
+
+BEFORE = ("ctx", "case")
+AFTER = ("ctx", "case", "result", "data")
+BEFORE_RUN = ("ctx", "cases")
+AFTER_RUN = ("ctx", "results", "data")
+
+
+def find_hook(reference: str, roots: Sequence[str], arguments: Sequence[str]) -> Hook:
+    """The function behind `module:function`. ValueError if there is none, or if it cannot be called with these arguments."""
+    _, function = find_script(reference, roots)
+    if function is None:
+        raise ValueError(f"{reference!r} is a module; name the function in it: {reference}:before")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as wrong:
+        raise ValueError(f"{reference!r} is called with ({', '.join(arguments)}), but cannot be: {wrong}") from wrong
+    except ValueError:  # a built-in shows no signature: what it takes is found out when it is called
+        pass
+    return Hook(reference, function)

@@ -1,0 +1,120 @@
+"""A conversation that was held, as a static native case: what was said becomes its turns, to be run again."""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from viva.errors import BadInput, Problem
+from viva.formats import native
+from viva.formats.documents import Streamed, documents_of
+from viva.model import codec
+from viva.model.case import Utterance
+from viva.model.message import Message, Part, Text
+from viva.model.talk import Talk
+
+_KEPT = (
+    "name",
+    "description",
+    "tags",
+    "options",
+    "metadata",
+    "before",
+    "after",
+    "timeout",
+    "turn_timeout",
+    "on_missing_input",
+    "final_assertions",
+)
+"""What a static case takes over from the case that was talked about."""
+
+
+def save_talk(file: Path, talk: Talk, said: Sequence[Utterance], reading: native.Reading, root: Path) -> str:
+    """Appends the talk to a `.jsonl` file and returns the new case's id. `said` are its lines as they were written,
+    in a suite whose place is known from the folder `root`.
+
+    Raises BadInput, and writes nothing, if the new case would not load from there.
+    """
+    if file.suffix != ".jsonl":
+        raise BadInput.saying("is no .jsonl file", str(file))
+    taken = _ids_in(file)
+    case_id = next(name for name in _names(talk.case.id) if name not in taken)
+    value = static_case(talk, said, case_id, root, file.parent)
+    native.load(documents_of([value], str(file)), str(file), file.parent, reading)
+    try:
+        _append(file, codec.encode(value) + b"\n")
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+    return case_id
+
+
+def static_case(talk: Talk, said: Sequence[Utterance], case_id: str, root: Path, folder: Path) -> dict[str, Any]:
+    """The talk as a case for a file in `folder`."""
+    case = talk.case
+    place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
+    kept = {key: case.written[key] for key in _KEPT if key in case.written}
+    turns = [_turn(line, place) for line in said]
+    if turns and case.history:
+        turns[0]["input"] = [place.message(message) for message in (*case.history, said[0].message)]
+    return {"id": case_id, **kept, "turns": turns}
+
+
+def _turn(line: Utterance, place: "_Place") -> dict[str, Any]:
+    content = line.message.content
+    written = {
+        "input": content if isinstance(content, str) else {"content": place.parts(content)},
+        "assertions": [claim.written for claim in line.claims],
+        "options": line.options,
+        "set": line.set,
+        "turn_timeout": line.timeout_s,
+    }
+    return {key: value for key, value in written.items() if value or key == "input"}
+
+
+class _Place:
+    """Writes messages for a file in one folder that were read beside another."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self._home = home.resolve()
+        self._folder = folder.resolve()
+
+    def message(self, message: Message) -> dict[str, Any]:
+        content = message.content if isinstance(message.content, str) else self.parts(message.content)
+        written = {"role": message.role, "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
+        return {key: value for key, value in written.items() if value is not None}
+
+    def parts(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        return [self._part(part) for part in parts]
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        """The bytes that were sent stay out of the file; a `file://` source is written as seen from there."""
+        written = {key: value for key, value in codec.builtins(part).items() if key != "url"}
+        if not isinstance(part, Text) and part.source.startswith("file://"):
+            found = self._home / unquote(part.source.removeprefix("file://"))
+            written["source"] = "file://" + quote(Path(os.path.relpath(found, self._folder)).as_posix())
+        return written
+
+
+def _names(base: str) -> Iterator[str]:
+    yield base
+    yield from (f"{base}-{number}" for number in count(2))
+
+
+def _ids_in(file: Path) -> set[str]:
+    if not file.exists():
+        return set()
+    problems: list[Problem] = []
+    ids = {document.value.get("id") for document in Streamed(file, str(file)).first(problems)}
+    if problems:
+        raise BadInput(*problems)
+    return ids
+
+
+def _append(file: Path, line: bytes) -> None:
+    with file.open("ab+") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
+            line = b"\n" + line
+        stream.write(line)

@@ -1,0 +1,102 @@
+"""YAML as JSON would have it: the types of YAML 1.2's core schema, keys that are texts and stand once, no explosion of aliases.
+
+PyYAML speaks YAML 1.1, where `no` is false, `12:30` is 750, `012` is 10 and `2024-05-01` is a date: surprises in a test.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 300
+MAX_NODES = 5_000_000
+"""More values than this, aliases counted as often as they are used, are a mistake or an attack."""
+
+_STR, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+_CORE = (
+    ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(?:(?:0|[1-9][0-9]*)?\.[0-9]+|(?:0|[1-9][0-9]*)\.?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("merge", r"<<", "<"),
+)
+
+
+def yaml_values(text: str) -> list[tuple[Any, list[int]]]:
+    """Each document, with the lines on which its members begin (or, if it is no list, its own)."""
+    _check_depth(text)
+    loader = _loader()(text)
+    found: list[tuple[Any, list[int]]] = []
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            _size(node, {})
+            lines = [each.start_mark.line + 1 for each in _members(node)]
+            found.append((loader.construct_document(node), lines))
+    finally:
+        loader.dispose()
+    return found
+
+
+def _check_depth(text: str) -> None:
+    """Composing goes as deep as the text does, in C, where too deep is a crash; its events come one by one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _problem(event, f"is nested more than {MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+@cache
+def _loader() -> Any:
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("CoreLoader", (base,), {"yaml_implicit_resolvers": {}})
+    for name, pattern, first in _CORE:
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"(?:{pattern})$"), list(first))
+    return loader
+
+
+def _members(node: Any) -> list[Any]:
+    if isinstance(node, yaml.MappingNode) and [key.value for key, _ in node.value] == ["cases"]:
+        node = node.value[0][1]
+    return node.value if isinstance(node, yaml.SequenceNode) else [node]
+
+
+def _size(node: Any, known: dict[Any, int]) -> int:
+    """How many values a node stands for. Complains about keys, and about aliases that never end."""
+    if (size := known.get(node)) is not None:
+        if not size:
+            raise _problem(node, "is an alias of something that it stands in")
+        return size
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    known[node] = 0  # until it is known: who meets it below itself goes in a circle
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+        size = 1 + sum(_size(value, known) for _, value in node.value)
+    else:
+        size = 1 + sum(_size(value, known) for value in node.value)
+    if size > MAX_NODES:
+        raise _problem(node, f"stands for more than {MAX_NODES} values")
+    known[node] = size
+    return size
+
+
+def _check_keys(node: Any) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.tag == _MERGE:
+            continue
+        if key.tag != _STR:
+            raise _problem(key, f"the key {getattr(key, 'value', '')!r} is no text; put it in quotes")
+        if key.value in seen:
+            raise _problem(key, f"the key {key.value!r} stands here twice")
+        seen.add(key.value)
+
+
+def _problem(place: Any, what: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=place.start_mark)

@@ -1,0 +1,195 @@
+"""Cases as pytest items, and fixtures for tests of agents. Every pytest run beside Viva loads this: it imports nothing heavy.
+
+pytest                                    collects *.viva.jsonl, *.viva.yaml, *.viva.yml and *.viva.json, an item a case
+pytest --viva-agent assistants.expense    against another agent than the one that the nearest viva.toml says
+def test_it(viva): ...                    a fixture that holds conversations and runs suites
+def test_it(t, ctx): ...                  a script test; `Test*(t, ctx)` functions are collected too
+"""
+
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from viva.model.record import TrialRecord
+    from viva.protocols import Planned
+    from viva.session.context import Context
+    from viva.session.studio import Desk, Exam, OpenSuite, Studio
+    from viva.session.tester import T
+
+_SUFFIXES = (".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json")
+_SCRIPT_FIXTURES = frozenset({"t", "ctx"})
+_studio_key = pytest.StashKey["Studio"]()
+_desk_key = pytest.StashKey["Desk"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("viva", "examination of agents")
+    group.addoption(
+        "--viva-agent", metavar="AGENT", help="The agent under test: a name from viva.toml, or a reference."
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "VivaFile | None":
+    if file_path.name.endswith(_SUFFIXES):
+        return VivaFile.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> pytest.Item | None:
+    """`Test*(t, ctx)` functions: pytest itself looks for classes of that name."""
+    if not name.startswith("Test") or not inspect.isfunction(obj):
+        return None
+    if _SCRIPT_FIXTURES.isdisjoint(inspect.signature(obj).parameters):
+        return None
+    return pytest.Function.from_parent(collector, name=name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
+    """An `async def` that takes `t` or `ctx` runs on a loop of its own; all others are left to other plugins."""
+    function: Callable[..., Any] = pyfuncitem.obj
+    given = [name for name in inspect.signature(function).parameters if name in pyfuncitem.funcargs]
+    if not inspect.iscoroutinefunction(function) or _SCRIPT_FIXTURES.isdisjoint(given):
+        return None
+    import asyncio
+
+    asyncio.run(function(**{name: pyfuncitem.funcargs[name] for name in given}))
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What `t` noted is judged when the test function is through."""
+    desk = item.stash.get(_desk_key, None)
+    if desk is None:
+        return (yield)
+    from viva.session.tester import Fatal, Skip
+
+    result, skipped = None, None
+    try:
+        result = yield
+    except Fatal:
+        pass  # noted, so it is told below
+    except Skip as left:
+        skipped = left.reason
+    except Exception as raised:
+        if (unmet := desk.unmet()) is not None:
+            raised.add_note(unmet)
+        raise
+    finally:
+        if desk.notes:
+            item.add_report_section("call", "log of the test", desk.notes)
+    if (unmet := desk.unmet()) is not None:
+        pytest.fail(unmet, pytrace=False)
+    if skipped is not None:
+        pytest.skip(skipped)
+    return result
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    studio = config.stash.get(_studio_key, None)
+    if studio is not None:
+        studio.close()
+
+
+def _studio(config: pytest.Config) -> "Studio":
+    """Made by the first who needs it."""
+    if _studio_key not in config.stash:
+        from viva.session.studio import Studio
+
+        config.stash[_studio_key] = Studio(config.getoption("--viva-agent"))
+    return config.stash[_studio_key]
+
+
+@pytest.fixture
+def viva(request: pytest.FixtureRequest) -> "Iterator[Exam]":
+    """Holds conversations turn by turn (`viva.chat(agent)`) and runs suites (`viva.run(...)`); has `viva.contains` and all else."""
+    from viva.session.studio import Exam
+
+    exam = Exam(_studio(request.config), request.path.parent)
+    yield exam
+    exam.close()
+
+
+@pytest.fixture
+def t(request: pytest.FixtureRequest) -> "T":
+    """Notes what holds, and goes on: `t.assert_.contains(reply.content, "receipt")`; also log, error, fatal and skip."""
+    return _desk(request).t
+
+
+@pytest.fixture
+def ctx(request: pytest.FixtureRequest) -> "Context":
+    """Calls agents: `reply = ctx.call("assistants.expense", "Hello")`."""
+    return _desk(request).ctx
+
+
+def _desk(request: pytest.FixtureRequest) -> "Desk":
+    """One for both fixtures of a test."""
+    stash = request.node.stash
+    if _desk_key not in stash:
+        from viva.session.studio import Desk
+
+        stash[_desk_key] = Desk(_studio(request.config), request.node.name, request.path.parent)
+    return stash[_desk_key]
+
+
+class NotPassed(Exception):  # noqa: N818 -- it says how a case ended
+    """A case failed, or could not be examined."""
+
+    def __init__(self, record: "TrialRecord", text: str) -> None:
+        super().__init__(record.status)
+        self.record = record
+        self.text = text
+
+
+class VivaFile(pytest.File):
+    """A suite file: an item for each case."""
+
+    def collect(self) -> "Iterator[VivaItem]":
+        from viva.errors import BadInput
+
+        try:
+            suite = _studio(self.config).suite(self.path, self.config.invocation_params.dir)
+        except BadInput as wrong:
+            raise self.CollectError(str(wrong).replace("Give -n NAME", "Give --viva-agent NAME")) from wrong
+        for trials in suite.trials:
+            yield VivaItem.from_parent(self, name=trials[0].case.id, suite=suite, trials=trials)
+
+
+class VivaItem(pytest.Item):
+    """A case. It fails with the reasons that `viva test` would show."""
+
+    def __init__(self, *, suite: "OpenSuite", trials: "list[Planned]", **known: Any) -> None:
+        super().__init__(**known)
+        self._suite = suite
+        self._trials = trials
+        self.extra_keyword_matches.update(trials[0].case.tags)
+
+    def runtest(self) -> None:
+        from viva.model.verdicts import case_status
+        from viva.session.explained import record_text
+
+        studio = _studio(self.config)
+        records = [studio.hold(self._suite, planned) for planned in self._trials]
+        status = case_status([record.status for record in records])
+        if status == "passed":
+            return
+        telling = next(record for record in records if record.status == status)
+        if status == "skipped":
+            pytest.skip(telling.error or "skipped")
+        trial = f"trial {telling.trial} of {len(records)}: " if len(records) > 1 else ""
+        raise NotPassed(telling, trial + record_text(telling))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any, **more: Any) -> Any:
+        if isinstance(excinfo.value, NotPassed):
+            return excinfo.value.text
+        return super().repr_failure(excinfo, *rest, **more)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        case = self._trials[0].case
+        line = case.origin.line - 1 if case.origin and case.origin.line else None
+        return self.path, line, f"{self.path.name}: {case.id}"

@@ -1,0 +1,206 @@
+"""A conversation with an agent that Python code holds turn by turn, with the same checks as a suite."""
+
+import inspect
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec import Struct, structs
+
+from viva.engine.conversation import judged, take
+from viva.engine.sending import Send, in_session, merged
+from viva.errors import BadInput, CheckBroken
+from viva.model.case import Case, Claim, Limits, Over
+from viva.model.judging import judge
+from viva.model.message import Message
+from viva.model.talk import Evidence, Judged, Talk, Turn, Verdict
+from viva.protocols import SessionContext
+from viva.reporters.prose import transcript
+from viva.session.expectations import agent_says, claim_from
+from viva.session.explained import record_of, unmet_text
+from viva.session.spoken import Attached, Heard, Words, heard, line_from, messages_from, seconds
+from viva.session.surroundings import Surroundings
+from viva.users.script import Script
+
+_TEXT_ROOM = 2000
+
+
+class _Held(Struct, frozen=True):
+    """A conversation that is open."""
+
+    talk: Talk
+    send: Send
+    around: Surroundings
+
+
+class Conversation:
+    """One session with an agent, held by your own code.
+
+        async with viva.Conversation("assistants.expense", timeout="30s") as chat:
+            reply = await chat.say("I want to submit an expense")
+            chat.expect(viva.contains("type of expense"))
+            await chat.say("Travel, 3500 dollars")
+            chat.expect(viva.tool_called("submit_expense", arguments={"amount": 3500}), over="case")
+            await chat.judge("The assistant confirms the amount")
+
+    The agent is a name from the nearest `viva.toml`, a reference (`python:./agent.py:agent`, `http://…`), a function, an
+    object with `reply`, or an Agent; without one, the config's default. `history` was said before; `options` reach the
+    agent; `timeout` is for each reply. An agent that breaks raises AgentFailed, one that cannot be reached Unreachable.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        history: Words = (),
+        config: str | Path | None = None,
+        connector: str | None = None,
+        timeout: str | float | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        self._agent = agent
+        self._options = options or {}
+        self._history = tuple(messages_from(history))
+        self._config = Path(config) if config is not None else None
+        self._connector = connector
+        self._timeout_s = seconds(timeout)
+        self._folder = Path(folder) if folder is not None else Path.cwd()
+        self._exits = AsyncExitStack()
+        self._held: _Held | None = None
+        self._over = False
+
+    async def __aenter__(self) -> Self:
+        around = Surroundings.find(self._config, self._folder, self._connector)
+        named = around.agents.under_test(self._agent)
+        session_id = f"viva-{secrets.token_hex(4)}"
+        case = Case(
+            id=named.name, user=Script(()), history=self._history, limits=Limits(turn_timeout_s=self._timeout_s)
+        )
+        talk = around.talk(case, session_id)
+        context = SessionContext(
+            key=talk.key,
+            history=self._history,
+            options=named.options,
+            meter=talk.calls.append,
+            http=around.http,
+            connectors=around.settings.connectors,
+        )
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(around.http.close)
+            session = await opening.enter_async_context(named.agent.open(context))
+            self._exits = opening.pop_all()
+        base = merged({"session_id": session_id, "referer": "agent-test"}, named.options, self._options)
+        chosen = {"connector": self._connector} if self._connector else {}
+        send = in_session(session, merged(base, chosen), chosen, case.limits)
+        self._held = _Held(talk, send, around)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        await self._exits.__aexit__(kind, raised, trace)
+
+    async def say(
+        self,
+        words: Words,
+        *,
+        attachments: Sequence[Attached] = (),
+        options: Mapping[str, Any] | None = None,
+        timeout: str | float | None = None,  # noqa: ASYNC109 -- whose time it is, the agent's, has to be told
+    ) -> Heard:
+        """Says something, and gives the agent's reply: `reply = await chat.say("Hello", attachments=["receipt.png"])`."""
+        talk = self._opened.talk
+        if self._over:
+            raise RuntimeError("the conversation is over; it can still be read and judged")
+        line = line_from(words, attachments=attachments, options=options, timeout=timeout)
+        if line.history:
+            raise BadInput.saying("one message at a time; what was said before belongs into `history`")
+        turn = Turn(len(talk.turns) + 1, structs.replace(line, history=None))
+        talk.turns.append(turn)
+        await take(talk, turn, self._opened.send)
+        assert turn.reply is not None
+        return heard(turn.reply, turn.awaiting, turn.latency_ms)
+
+    def expect(self, *assertions: Mapping[str, Any], over: Over = "turn") -> None:
+        """Every one of these holds of the last reply; with `over="case"`, tools and limits of the whole conversation count.
+
+        Raises AssertionError with all that do not hold and the conversation so far, and CheckBroken where one could not
+        be evaluated. What a model has to judge cannot be said at once: that is `await chat.judge(…)`.
+        """
+        __tracebackhide__ = True
+        turn = self._last
+        found: list[Judged] = []
+        for claim in [self._claim(each, over) for each in assertions]:
+            verdict = judge(claim, Evidence(self._opened.talk, turn, over=over)) if not claim.check.costly else None
+            if not isinstance(verdict, Judged):
+                if inspect.iscoroutine(verdict):
+                    verdict.close()
+                raise TypeError(f"{claim.check.label}: has to wait for somebody; write `await chat.judge(…)`")
+            found.append(verdict)
+        self._settle(turn, found)
+
+    async def judge(
+        self,
+        criteria: str | Mapping[str, Any],
+        *,
+        use: str | None = None,
+        min_score: float | None = None,
+        votes: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        over: Over = "turn",
+    ) -> Verdict:
+        """A judge agrees: `await chat.judge("The reply is polite", votes=3)`; or any assertion, `chat.judge(viva.rubric(…))`.
+
+        Gives the verdict with its reason and evidence. Raises as `expect` does; a judge that breaks is CheckBroken.
+        """
+        __tracebackhide__ = True
+        turn = self._last
+        if isinstance(criteria, str):
+            criteria = agent_says(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
+        found = await judged(self._claim(criteria, over), Evidence(self._opened.talk, turn, over=over))
+        self._settle(turn, [found])
+        return found.verdict
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was said so far, the history included."""
+        return self._opened.talk.messages()
+
+    @property
+    def transcript(self) -> str:
+        """The conversation so far, as text for people."""
+        held = self._opened
+        return held.around.redactor.text(transcript(record_of(held.talk), _TEXT_ROOM))
+
+    @property
+    def _opened(self) -> _Held:
+        if self._held is None:
+            raise RuntimeError("the conversation is not open: write `async with viva.Conversation(…) as chat:`")
+        return self._held
+
+    @property
+    def _last(self) -> Turn:
+        last = self._opened.talk.last
+        if last is None or last.reply is None:
+            raise RuntimeError("there is no reply yet: say something first")
+        return last
+
+    def _claim(self, assertion: Mapping[str, Any], over: Over) -> Claim:
+        return claim_from(assertion, str(self._opened.around.settings.folder), over=over)
+
+    def _settle(self, turn: Turn, found: list[Judged]) -> None:
+        __tracebackhide__ = True
+        turn.judged += found
+        unmet = [each for each in found if not each.verdict.passed]
+        if not unmet:
+            return
+        held = self._opened
+        text = held.around.redactor.text(unmet_text(unmet, held.talk))
+        if any(each.verdict.status == "failed" for each in unmet):
+            raise AssertionError(text)
+        raise CheckBroken(text)

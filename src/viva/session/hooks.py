@@ -1,0 +1,129 @@
+"""Hooks: functions of the project that are called before and after cases, and before and after the run.
+
+before(ctx, case)               on a case: a dict that it returns sets `{{variables}}`; if it raises, the case is an error
+after(ctx, case, result, data)  `data` is what `before` returned; if it raises, the result has a warning
+--before before(ctx, cases)     of the run: a dict that it returns sets variables of all cases; if it raises, the run ends
+--after  after(ctx, results, data)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from viva.engine.trial import Stage
+from viva.errors import BadInput, RunStopped, Undecidable
+from viva.formats.hooks import AFTER_RUN, BEFORE_RUN, find_hook
+from viva.model.case import Hook, Key, Utterance
+from viva.model.message import ModelCall
+from viva.model.record import TrialRecord
+from viva.model.talk import Talk
+from viva.protocols import Planned
+from viva.session.bridge import Bridge, performed
+from viva.session.context import Context
+from viva.session.spoken import Heard, heard
+
+_NO_KEY = Key("", "")
+
+
+class ProjectHooks:
+    """Calls the hooks of a run and of its cases. `stage` is how they reach agents."""
+
+    def __init__(self, stage: Stage, before: Hook | None = None, after: Hook | None = None) -> None:
+        self._stage = stage
+        self._before = before
+        self._after = after
+        self._data: Any = None
+        self._set_up = False
+
+    async def before_run(self, plan: Callable[[], AsyncIterator[Planned]]) -> None:
+        """Hands over all cases that will run. They are held only if somebody wants to see them."""
+        if self._before is None:
+            self._set_up = True
+            return
+        cases = [planned.case async for planned in plan() if planned.trial == 1]
+        try:
+            self._data = await self._called(self._before, None, {}, cases)
+        except RunStopped:
+            raise
+        except Exception as raised:  # the project's own code: without its set-up no case can be held
+            raise RunStopped(f"--before {_said(self._before, raised)}") from raised
+        self._set_up = True
+
+    async def after_run(self, records: Callable[[], Iterable[TrialRecord]]) -> str | None:
+        """Hands over the results of a run whose `before` went well; returns what went wrong with it, if anything did."""
+        if self._after is None or not self._set_up:
+            return None
+        try:
+            await self._called(self._after, None, _variables(self._data), list(records()), self._data)
+        except Exception as raised:  # the project's own code: what was examined stands
+            return f"--after {_said(self._after, raised)}"
+        return None
+
+    async def before(self, talk: Talk) -> None:
+        talk.variables.update(_variables(self._data))
+        hook, data = talk.case.before, None
+        if hook is not None:
+            talk.waiting_for = "script"
+            try:
+                data = await self._called(hook, talk, talk.variables, talk.case)
+            except RunStopped:
+                raise
+            except Exception as raised:  # the project's own code: nobody has said anything yet
+                raise Undecidable(f"before {_said(hook, raised)}") from raised
+            talk.variables.update(_variables(data))
+        talk.set_up = data
+
+    async def after(self, talk: Talk, record: TrialRecord) -> str | None:
+        hook = talk.case.after
+        if hook is None:
+            return None
+        try:
+            async with asyncio.timeout(talk.case.limits.timeout_s):
+                await self._called(hook, talk, talk.variables, talk.case, record, talk.set_up)
+        except RunStopped:
+            raise
+        except Exception as raised:  # the project's own code: the verdict stands
+            return f"after {_said(hook, raised)}"
+        return None
+
+    async def _called(self, hook: Hook, talk: Talk | None, variables: dict[str, Any], *arguments: Any) -> Any:
+        bridge = Bridge(asyncio.get_running_loop())
+
+        def meter(call: ModelCall) -> None:
+            if talk is not None:
+                talk.calls.append(call)
+            if self._stage.meter is not None:
+                self._stage.meter(call)
+
+        key, case = (talk.key, talk.case) if talk is not None else (_NO_KEY, None)
+        calls = self._stage.calls(key, meter, f"viva-{self._stage.run}-hook", case)
+
+        async def send(line: Utterance) -> Heard:
+            return heard(await calls.send(line))
+
+        try:
+            return await performed(hook.function, Context(lambda line: bridge.wait(send(line)), variables), *arguments)
+        finally:
+            bridge.close()
+
+
+def run_hook(given: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
+    """A hook of the run, by reference or as a function. Raises BadInput if it cannot be called as such."""
+    if given is None:
+        return None
+    if callable(given):
+        return Hook(getattr(given, "__qualname__", repr(given)), given)
+    try:
+        return find_hook(given, roots, BEFORE_RUN if flag == "--before" else AFTER_RUN)
+    except ValueError as wrong:
+        raise BadInput.saying(f"{flag} {wrong}") from wrong
+
+
+def _variables(data: Any) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        return {}
+    return {str(name): value for name, value in cast("Mapping[Any, Any]", data).items()}
+
+
+def _said(hook: Hook, raised: Exception) -> str:
+    return f"{hook.reference}: {type(raised).__name__}: {raised}" if str(raised) else f"{hook.reference}: {raised!r}"

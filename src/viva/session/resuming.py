@@ -1,0 +1,77 @@
+"""A run that was cut off goes on: what it had settled, what has ended, and whether all is still as it was."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.errors import BadInput
+from viva.history.index import History
+from viva.model import codec
+from viva.model.event import CaseGenerated, RunEnded, RunStarted, TrialEnded
+from viva.record.journal import read_events
+
+
+class Past(Struct, frozen=True, dict=True):
+    """What the journal of a run tells: how it was started, the cases made for it, and the trials that have ended."""
+
+    started: RunStarted
+    journal: Path
+    ended: tuple[TrialEnded, ...]
+    generated: Mapping[str, tuple[Mapping[str, Any], ...]]
+
+    @property
+    def run(self) -> str:
+        return self.started.run
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.started.settings
+
+    def has_outcome(self, suite: str, case: str, trial: int) -> bool:
+        return (suite, case, trial) in self._outcomes
+
+    @cached_property
+    def _outcomes(self) -> frozenset[tuple[str, str, int]]:
+        return frozenset((e.key.suite, e.key.case, e.key.trial) for e in self.ended)
+
+    @property
+    def spent_usd(self) -> float:
+        return sum(event.record.cost_usd or 0.0 for event in self.ended)
+
+
+def past_of(history: History, name: str) -> Past:
+    """The past of a run that is in the history. A run that came to its end has nothing to go on with."""
+    path = history.journal(history.find(name).id)
+    started: RunStarted | None = None
+    ended: dict[int, TrialEnded] = {}
+    made: dict[str, list[Mapping[str, Any]]] = {}
+    complete = False
+    for event in read_events(path):
+        match event:
+            case RunStarted():
+                started = event
+            case CaseGenerated():
+                made.setdefault(event.suite, []).append(event.case)
+            case TrialEnded():
+                ended[event.index] = event
+            case RunEnded():
+                complete = event.stopped is None
+            case _:
+                pass
+    if started is None:
+        raise BadInput.saying("has no beginning; this run cannot be resumed", str(path))
+    if complete:
+        raise BadInput.saying(f"run {started.run} came to its end: nothing is left to do")
+    return Past(started, path, tuple(ended.values()), {suite: tuple(cases) for suite, cases in made.items()})
+
+
+def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """The report of a resumed run is to be that of an unbroken one: so nothing may have changed in between."""
+    changed = [
+        name for name in sorted({*was, *now}) if codec.canonical(was.get(name)) != codec.canonical(now.get(name))
+    ]
+    if changed:
+        raise BadInput.saying(f"changed since the run began: {', '.join(changed)}; --force goes on all the same")

@@ -1,0 +1,180 @@
+"""Script tests: Python functions `test_*(t, ctx)` or `Test*(t, ctx)` as cases of a suite, `-i scripts:tests.expense`.
+
+what the function does                what becomes of the trial
+asserts, and some do not hold         failed, the agent's fault
+raises AssertionError, or t.fatal     failed, the agent's fault
+lets a call's own fault through       as with any other case: AgentFailed is failed, Unreachable is error, infra
+raises anything else                  error, undetermined: it may be the test's mistake, or the reply that it looked at
+t.skip                                skipped
+asserts nothing                       skipped, nothing was checked
+What has failed by then stands, however the function ends.
+"""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from msgspec import Struct
+
+from viva.catalog import find_script
+from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undecidable
+from viva.formats.native import Reading
+from viva.formats.sources import Made
+from viva.model.case import Case, Limits, Origin, Suite, Utterance
+from viva.model.talk import Talk
+from viva.session.bridge import Bridge, performed
+from viva.session.context import Context
+from viva.session.spoken import Heard, heard
+from viva.session.tester import Fatal, Skip, T, note_failure
+from viva.users.program import Program, Say
+
+GIVEN = ("t", "ctx")
+
+
+class ScriptTest(Struct, frozen=True):
+    """A function that is a test, and which of `t` and `ctx` it takes."""
+
+    name: str
+    function: Callable[..., Any]
+    takes: tuple[str, ...]
+
+    async def play(self, talk: Talk, say: Say) -> None:
+        """Runs the function in a thread; each `ctx.call` of it is a turn of the talk."""
+        bridge = Bridge(asyncio.get_running_loop())
+
+        def ask(line: Utterance) -> Heard:
+            turn = bridge.wait(_said(say, line))
+            talk.waiting_for = "script"
+            assert turn.reply is not None
+            return heard(turn.reply, turn.awaiting, turn.latency_ms)
+
+        given: dict[str, Any] = {"t": T(talk, bridge.wait), "ctx": Context(ask, talk.variables)}
+        talk.waiting_for = "script"
+        try:
+            await performed(partial(self.function, **{name: given[name] for name in self.takes}))
+        except Fatal:
+            return  # noted already
+        except Skip as left:
+            raise Skipped(left.reason) from left
+        except AssertionError as denied:
+            note_failure(talk, "assert", str(denied) or f"{_last_line(denied).line} ({_place(denied)})")
+        except (TrialFault, RunStopped):
+            raise
+        except Exception as raised:  # the test's own code: nobody knows whether it or the reply was wrong
+            said = f"{self.name} raised {type(raised).__name__}: {raised} ({_place(raised)})"
+            raise Undecidable(said) from raised
+        finally:
+            bridge.close()
+
+
+async def _said(say: Say, line: Utterance) -> Any:
+    return await say(line)
+
+
+def _last_line(raised: BaseException) -> traceback.FrameSummary:
+    """Where it was raised or, if that is code of ours, where the test called it."""
+    lines = traceback.extract_tb(raised.__traceback__)
+    ours = str(Path(__file__).parents[1])
+    return next((line for line in reversed(lines) if not line.filename.startswith(ours)), lines[-1])
+
+
+def _place(raised: BaseException) -> str:
+    line = _last_line(raised)
+    return f"{Path(line.filename).name}:{line.lineno}"
+
+
+def find_script_tests(reference: str, roots: Sequence[str]) -> list[ScriptTest] | None:
+    """The tests that `scripts:reference` names: of a module all, of a function itself. None if it names a generator.
+
+    Raises BadInput if there is no such script, or if a test wants something else than `t` and `ctx`.
+    """
+    try:
+        module, function = find_script(reference, roots)
+    except ValueError as wrong:
+        raise BadInput.saying(str(wrong)) from wrong
+    named = _tests_in(module) if function is None else {getattr(function, "__name__", ""): function}
+    functions = {name: each for name, each in named.items() if is_test_name(name)}
+    if not functions:
+        return None
+    problems = [problem for each in functions.values() if (problem := _unfit(each)) is not None]
+    if problems:
+        raise BadInput(*problems)
+    return [ScriptTest(name, each, tuple(_parameters(each))) for name, each in functions.items()]
+
+
+def is_test_name(name: str) -> bool:
+    return name.startswith(("test_", "Test")) and name != "Test"
+
+
+def _tests_in(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """In the order in which they stand there. Classes are pytest's."""
+    return {name: each for name, each in vars(module).items() if isinstance(each, FunctionType)}
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name in GIVEN]
+
+
+def _unfit(function: Callable[..., Any]) -> Problem | None:
+    for name, parameter in inspect.signature(function).parameters.items():
+        open_ended = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if name not in GIVEN and parameter.default is parameter.empty and not open_ended:
+            file, line = _source(function)
+            what = f"{function.__name__} needs {name!r}; a script test is given t and ctx (pytest alone has fixtures)"
+            return Problem(file, line, "", what)
+    return None
+
+
+def _source(function: Callable[..., Any]) -> tuple[str, int]:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
+
+
+def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
+    """The script tests behind an input as a suite, each a case whose user is its function; None if it is a generator."""
+    tests = find_script_tests(made.reference, (*reading.roots, str(folder)))
+    if tests is None:
+        return None
+    name = f"scripts:{made.reference}"
+    if made.query:
+        raise BadInput.saying(f"{name}: script tests take no values; leave out ?{'&'.join(made.query)}")
+    cases = [_case(test, name, folder, reading.timeout_s) for test in tests]
+
+    async def pulled() -> AsyncIterator[Case]:
+        for case in cases:
+            yield case
+
+    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), names_agents=True)
+
+
+def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
+    file, line = _source(test.function)
+    shown = Path(file).resolve()
+    place = shown.relative_to(folder.resolve()) if shown.is_relative_to(folder.resolve()) else shown
+    described = inspect.getdoc(test.function) or ""
+    return Case(
+        id=test.name,
+        name=described.partition("\n")[0],
+        description=described,
+        user=Program(test.play),
+        suite=suite,
+        origin=Origin(str(place), line),
+        limits=Limits(timeout_s=timeout_s, max_turns=None),
+        one_session=False,
+        written={"id": test.name, "script": suite},
+        digest=_digest(test.function),
+    )
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = function.__qualname__
+    return blake2b(text.encode(), digest_size=8).hexdigest()

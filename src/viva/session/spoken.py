@@ -1,0 +1,119 @@
+"""What Python code says to an agent (a text, a message, a list of messages, attachments), and what it hears."""
+
+import mimetypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from viva.agents.replies import tool_calls_from
+from viva.engine.awaiting import detect
+from viva.errors import AgentFailed, BadInput
+from viva.formats.attachments import Attachments
+from viva.model import codec
+from viva.model.case import Utterance
+from viva.model.duration import parse_duration
+from viva.model.message import Message, Part, Reply
+from viva.model.talk import Awaiting, AwaitingReason, text_of
+from viva.schemas.positions import Place
+
+Words = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
+"""What can be said: a text, a message, or a list of messages of which the last is sent and the others were said before."""
+
+Attached = str | Path | Mapping[str, Any]
+"""A file, or an attachment as a case writes it: `{"type": "image", "source": "https://…"}`."""
+
+
+class Heard(Reply, frozen=True):
+    """A reply, and whether the agent now waits for the user.
+
+    reply = await chat.say("What time is it?")
+    reply.content, reply.data, reply.tool_calls     # what it said and did
+    reply.awaiting, reply.awaiting_reason           # does it wait, and how we know
+    """
+
+    awaiting: bool = False
+    awaiting_reason: AwaitingReason | None = None
+    latency_ms: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What text checks look at: the content or, where it is empty, the data as compact JSON."""
+        return text_of(self)
+
+
+def heard(reply: Reply, awaiting: Awaiting | None = None, latency_ms: float = 0.0) -> Heard:
+    known = awaiting or detect(reply)
+    fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
+    return Heard(**fields, awaiting=known.awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
+
+
+def line_from(
+    words: Words,
+    *,
+    attachments: Sequence[Attached] = (),
+    options: Mapping[str, Any] | None = None,
+    timeout: str | float | None = None,
+) -> Utterance:
+    """What is said, as a line of a conversation; what was said before stands in its history."""
+    messages = messages_from(words)
+    if not messages or messages[-1].role != "user":
+        raise BadInput.saying("the last message has to be the user's: it is the one that is sent")
+    *before, message = messages
+    if attachments:
+        parts = _parts([_attachment(each) for each in attachments])
+        message = Message("user", (*Attachments("").as_parts(message.content), *parts), data=message.data)
+    return Utterance(message, options=options or {}, timeout_s=seconds(timeout), history=tuple(before))
+
+
+def messages_from(words: Words) -> list[Message]:
+    """Messages, however they were written. BadInput says what cannot be one."""
+    if isinstance(words, str):
+        return [Message("user", words)]
+    if isinstance(words, Message | Mapping):
+        return [_message(words, 0)]
+    return [_message(each, at) for at, each in enumerate(words)]
+
+
+def seconds(timeout: str | float | None) -> float | None:
+    """A duration as files write it (`30s`), or a number of seconds."""
+    if timeout is None:
+        return None
+    try:
+        parsed = parse_duration(timeout)
+    except ValueError as wrong:
+        raise BadInput.saying(str(wrong)) from wrong
+    if not parsed:
+        raise BadInput.saying("a timeout must be more than nothing")
+    return parsed
+
+
+def _message(written: Message | Mapping[str, Any], at: int) -> Message:
+    if isinstance(written, Message):
+        return written
+    try:
+        fields: dict[str, Any] = {"role": "user", **written}
+        calls = tool_calls_from(fields.pop("tool_calls", None))
+        content = fields.pop("content", None) or ""
+        content = content if isinstance(content, str) else _parts(cast("Sequence[Mapping[str, Any]]", content))
+        return codec.convert({**fields, "content": content, "tool_calls": calls}, Message)
+    except (codec.ValidationError, AgentFailed, TypeError) as wrong:
+        raise BadInput.saying(f"messages[{at}] is no message: {wrong}") from wrong
+
+
+def _attachment(attached: Attached) -> Mapping[str, Any]:
+    if isinstance(attached, Mapping):
+        return attached
+    path = Path(attached).resolve()
+    kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
+    return {"type": kind if kind in ("image", "audio") else "file", "source": f"file://{path}"}
+
+
+def _parts(written: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    """Parts with their files read. The one who names them here is the author of the code: any file will do."""
+    checked = [codec.builtins(part) for part in codec.convert(list(written), list[Part])]
+    here = Path.cwd()
+    return Attachments(str(here), (here.anchor,)).parts(checked, (), _refuse, read=True)
+
+
+def _refuse(_at: Place, what: str, _key: str | None) -> None:
+    raise BadInput.saying(what)

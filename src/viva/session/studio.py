@@ -1,0 +1,243 @@
+"""The sync side of Viva, for test runners: a loop in a thread, conversations, `t` and `ctx`, and single trials."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+import viva
+from viva.config import find_config
+from viva.engine.bus import Bus
+from viva.engine.conversation import take
+from viva.engine.trial import Stage, run_trial
+from viva.model.case import Case, Over, Utterance
+from viva.model.message import Message
+from viva.model.record import TrialRecord
+from viva.model.talk import Turn, Verdict
+from viva.protocols import Planned
+from viva.session.api import Inputs, run
+from viva.session.bridge import LoopThread
+from viva.session.chat import Conversation
+from viva.session.context import Context
+from viva.session.explained import unmet_text
+from viva.session.hooks import ProjectHooks
+from viva.session.run import RunOptions, RunResult, prepare, stage_of
+from viva.session.spoken import Attached, Heard, Words, heard
+from viva.session.surroundings import Surroundings
+from viva.session.tester import T, noted
+from viva.users.script import Script
+
+
+class Studio:
+    """What all tests of a session share. `agent` is the one under test where a test names none."""
+
+    def __init__(self, agent: str | None = None) -> None:
+        self.agent = agent
+        self.loop = LoopThread()
+        self._around: dict[Path, Surroundings] = {}
+        self._suites: list[OpenSuite] = []
+
+    def around(self, folder: Path) -> Surroundings:
+        if folder not in self._around:
+            self._around[folder] = Surroundings.find(None, folder)
+        return self._around[folder]
+
+    def suite(self, file: Path, folder: Path) -> "OpenSuite":
+        """The cases of a file, checked and ready; paths are shown as seen from `folder`. Raises BadInput."""
+        opened = self.loop.wait(_opened(file, folder, self.agent))
+        self._suites.append(opened)
+        return opened
+
+    def hold(self, suite: "OpenSuite", planned: Planned) -> TrialRecord:
+        return self.loop.wait(run_trial(suite.stage, planned))
+
+    def close(self) -> None:
+        for opened in (*self._around.values(), *(suite.stage for suite in self._suites)):
+            self.loop.wait(opened.http.close())
+        self.loop.close()
+
+
+class OpenSuite(Struct, frozen=True):
+    """The cases of a file, each with its trials, and what they share."""
+
+    stage: Stage
+    trials: list[list[Planned]]
+
+
+async def _opened(file: Path, folder: Path, agent: str | None) -> OpenSuite:
+    config = find_config(file.parent.resolve())
+    prepared = await prepare(RunOptions(inputs=(str(file),), agent=agent, config=config, folder=folder, history=False))
+    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", Bus(None, ()))
+    stage.hooks = ProjectHooks(stage)
+    trials: list[list[Planned]] = []
+    async for planned in prepared.plan():
+        if planned.trial == 1:
+            trials.append([])
+        trials[-1].append(planned)
+    return OpenSuite(stage, trials)
+
+
+class Desk:
+    """`t` and `ctx` of one test that a runner other than ours runs."""
+
+    def __init__(self, studio: Studio, name: str, folder: Path) -> None:
+        around = studio.around(folder)
+        case = Case(id=name, user=Script(()), one_session=False)
+        self._talk = talk = around.talk(case, f"viva-{secrets.token_hex(4)}")
+        self._redact = around.redactor.text
+        calls = around.calls(talk, studio.agent)
+
+        def ask(line: Utterance) -> Heard:
+            __tracebackhide__ = True
+            turn = Turn(len(talk.turns) + 1, line)
+            talk.turns.append(turn)
+            studio.loop.wait(take(talk, turn, calls.send))
+            assert turn.reply is not None
+            return heard(turn.reply, turn.awaiting, turn.latency_ms)
+
+        self.t = T(talk, studio.loop.wait)
+        self.ctx = Context(ask, talk.variables)
+
+    @property
+    def notes(self) -> str:
+        return self._redact("\n".join(self._talk.notes))
+
+    def unmet(self) -> str | None:
+        """What does not hold, or could not be evaluated, with the conversation; None if all is well."""
+        unmet = [each for each in noted(self._talk) if not each.verdict.passed]
+        return self._redact(unmet_text(unmet, self._talk)) if unmet else None
+
+
+class Exam:
+    """The fixture `viva`: runs suites, holds conversations, and has all names of the module `viva` as well.
+
+    def test_refund(viva):
+        chat = viva.chat("assistants.support", timeout="30s")
+        reply = chat.say("I want my money back")
+        chat.expect(viva.contains("order number"), viva.tool_not_called("refund"))
+        chat.judge("The assistant stays polite")
+
+    def test_suite(viva):
+        assert viva.run("cases/refund.jsonl").passed
+    """
+
+    def __init__(self, studio: Studio, folder: Path) -> None:
+        self._studio = studio
+        self._folder = folder
+        self._chats: list[Chat] = []
+
+    def run(self, inputs: Inputs, agent: Any = None, **options: Any) -> RunResult:
+        """As `viva.run`, with paths and config as seen from the test's own folder, and nothing left in `.viva`."""
+        asked: dict[str, Any] = {"history": False, "folder": self._folder, **options}
+        return run(inputs, agent if agent is not None else self._studio.agent, **asked)
+
+    def chat(
+        self,
+        agent: Any = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        history: Words = (),
+        timeout: str | float | None = None,
+    ) -> "Chat":
+        """Opens a conversation, which ends with the test."""
+        asked = agent if agent is not None else self._studio.agent
+        held = Conversation(asked, options=options, history=history, timeout=timeout, folder=self._folder)
+        chat = Chat(self._studio.loop, held)
+        self._chats.append(chat)
+        return chat
+
+    def close(self) -> None:
+        for chat in self._chats:
+            chat.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(viva, name)
+
+
+class Chat:
+    """A `viva.Conversation` for code that cannot await."""
+
+    def __init__(self, loop: LoopThread, conversation: Conversation) -> None:
+        self._loop = loop
+        self._conversation = conversation
+        self._asked: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
+        self._holding = self._loop.wait(self._open())
+
+    def say(
+        self,
+        words: Words,
+        *,
+        attachments: Sequence[Attached] = (),
+        options: Mapping[str, Any] | None = None,
+        timeout: str | float | None = None,
+    ) -> Heard:
+        """Says something, and gives the agent's reply."""
+        __tracebackhide__ = True
+        say = self._conversation.say
+        return self._done(lambda: say(words, attachments=attachments, options=options, timeout=timeout))
+
+    def expect(self, *assertions: Mapping[str, Any], over: Over = "turn") -> None:
+        """Every one of these holds of the last reply: `chat.expect(viva.contains("Hello"))`."""
+        __tracebackhide__ = True
+        self._conversation.expect(*assertions, over=over)
+
+    def judge(self, criteria: str | Mapping[str, Any], **asked: Any) -> Verdict:
+        """A judge agrees: `chat.judge("The reply is polite", votes=3)`."""
+        __tracebackhide__ = True
+        judge = self._conversation.judge
+        return self._done(lambda: judge(criteria, **asked))
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was said so far, the history included."""
+        return self._conversation.messages
+
+    @property
+    def transcript(self) -> str:
+        """The conversation so far, as text for people."""
+        return self._conversation.transcript
+
+    def close(self) -> None:
+        self._loop.wait(self._close())
+
+    async def _open(self) -> "asyncio.Future[None]":
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        holding = asyncio.ensure_future(self._hold(opened))
+        await asyncio.wait((opened, holding), return_when=asyncio.FIRST_COMPLETED)
+        if holding.done():
+            await holding  # it could not be opened: raises why
+        return holding
+
+    async def _hold(self, opened: "asyncio.Future[None]") -> None:
+        """All in one task: a session of an agent may hold what must be left where it was entered."""
+        async with self._conversation:
+            opened.set_result(None)
+            while (asked := await self._asked.get()) is not None:
+                work, answered = asked
+                try:
+                    value, error = await work(), None
+                except Exception as raised:  # it belongs to the one who asked
+                    value, error = None, raised
+                if answered.cancelled():
+                    continue  # who asked no longer waits
+                if error is not None:
+                    answered.set_exception(error)
+                else:
+                    answered.set_result(value)
+
+    async def _close(self) -> None:
+        self._asked.put_nowait(None)
+        await self._holding
+
+    def _done(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        __tracebackhide__ = True
+
+        async def ask() -> Any:
+            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._asked.put_nowait((work, answered))
+            return await answered
+
+        return self._loop.wait(ask())

@@ -1,0 +1,61 @@
+"""What code outside of a run has around it: the project's settings, its agents, and a way to reach them."""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva import catalog, config
+from viva.config import Settings
+from viva.engine.helpers import Crew
+from viva.engine.sending import Calls, Listed
+from viva.llm.transport import HttpTransport
+from viva.model.case import Case, Key
+from viva.model.talk import Talk
+from viva.session.agents import Agents
+from viva.session.redaction import Redactor
+
+
+class Surroundings(Struct, frozen=True):
+    """Found once for a conversation, or for a file of tests. Whoever finds them closes `http`."""
+
+    settings: Settings
+    agents: Agents
+    http: HttpTransport
+    crew: Crew
+    redactor: Redactor
+
+    @classmethod
+    def find(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Surroundings":
+        """By the given config, or the nearest one upward from the folder."""
+        settings = config.load(file, folder.resolve())
+        catalog.load_plugins(settings.plugins)
+        agents = Agents(settings, connector)
+        http = HttpTransport()
+        return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), Redactor(settings.secrets))
+
+    def talk(self, case: Case, session_id: str) -> Talk:
+        return Talk(case, Key("", session_id), self.crew, _NoLimit())
+
+    def calls(self, talk: Talk, under_test: Any = None) -> Calls:
+        """How code that belongs to a talk calls agents by name."""
+
+        def find(name: str | None) -> Listed:
+            return self.agents.under_test(under_test) if name is None else self.agents.named(name)
+
+        return Calls(
+            find=find,
+            key=talk.key,
+            http=self.http,
+            connectors=self.settings.connectors,
+            meter=talk.calls.append,
+            ours={"session_id": talk.key.case, "referer": "agent-test"},
+        )
+
+
+class _NoLimit:
+    """No clock runs: how long it may take is up to the code that talks."""
+
+    def pause(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()

@@ -1,0 +1,127 @@
+"""`t`: notes what holds in a script test.
+
+def test_policy(t, ctx):
+    reply = ctx.call("assistants.expense", "How do I submit an expense?")
+    t.assert_.contains(reply.content, "receipt")
+    t.assert_.agent(reply, "workers.test.validator", {"metadata": {"criteria": "Explains the deadline"}})
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from msgspec import structs
+
+from viva.engine.conversation import judged
+from viva.model.case import Claim, Utterance
+from viva.model.message import Message, Reply
+from viva.model.talk import Evidence, Judged, Talk, Turn, Verdict, text_of
+from viva.session.asserting import Assertions, Stated
+from viva.session.expectations import claim_from
+
+Wait = Callable[[Coroutine[Any, Any, Judged]], Judged]
+"""Blocks this thread until the loop has done something."""
+
+_OF_THE_CHECK = ("criteria", "min_score", "votes", "message", "weight")
+
+
+class Fatal(BaseException):
+    """A test has failed and shall not go on. Not an Exception: a test that catches those does not catch its own end."""
+
+
+class Skip(BaseException):
+    """A test shall not be held here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class T:
+    """Notes what holds in a script test. Its assertions are soft: they note, go on, and fail the test at its end.
+
+    t.assert_.equal(reply.data["total"], 3500)     notes, and says whether it holds
+    t.error("wrong currency")                      fails the test, which goes on
+    t.fatal("cannot go on")                        fails the test, which ends here
+    t.skip("only in winter")                       ends the test without a verdict
+    t.log("took", reply.latency_ms, "ms")          is shown with the result
+    """
+
+    __test__ = False  # pytest shall not take it for a class of tests
+
+    def __init__(self, talk: Talk, wait: Wait) -> None:
+        self._talk = talk
+        self._wait = wait
+        self.assert_ = Assertions(partial(note, talk), self._agent)
+
+    @property
+    def name(self) -> str:
+        return self._talk.case.id
+
+    @property
+    def failed(self) -> bool:
+        """Has anything failed so far?"""
+        return any(each.verdict.status == "failed" for each in noted(self._talk))
+
+    def log(self, *values: object) -> None:
+        """Shown with the result, whatever it is."""
+        self._talk.notes.append(" ".join(map(str, values)))
+
+    def error(self, *values: object) -> None:
+        """Fails the test, which goes on."""
+        note_failure(self._talk, "error", " ".join(map(str, values)))
+
+    def fatal(self, *values: object) -> NoReturn:
+        """Fails the test, which ends here."""
+        said = " ".join(map(str, values))
+        note_failure(self._talk, "fatal", said)
+        raise Fatal(said)
+
+    def skip(self, reason: str = "skipped by the test") -> NoReturn:
+        """Ends the test without a verdict; what had failed before stands."""
+        raise Skip(reason)
+
+    def _agent(self, response: Any, use: str, options: Mapping[str, Any]) -> Verdict:
+        """A validator's verdict on a response, in the conversation that brought it forth."""
+        ours = {key: value for key, value in options.items() if key in _OF_THE_CHECK}
+        rest = {key: value for key, value in options.items() if key not in _OF_THE_CHECK}
+        written = {"type": "agent", "use": use, **ours, **({"options": rest} if rest else {})}
+        claim = claim_from(written, ".")
+        turn = self._turn_of(response)
+        case = structs.replace(self._talk.case, history=turn.utterance.history or ())
+        view = structs.replace(self._talk, case=case, turns=[turn])
+        self._talk.waiting_for = "judge"
+        found = self._wait(judged(claim, Evidence(view, turn)))
+        self._talk.waiting_for = "script"
+        note(self._talk, found)
+        for suggestion in found.verdict.suggestions:
+            self.log("suggestion:", suggestion)
+        return found.verdict
+
+    def _turn_of(self, response: Any) -> Turn:
+        """The turn that brought a response forth; for one that no agent gave, a turn of its own."""
+        reply = response if isinstance(response, Reply) else _as_reply(response)
+        for turn in reversed(self._talk.turns):
+            if turn.reply is not None and text_of(turn.reply) == text_of(reply):
+                return turn
+        last = self._talk.last
+        return Turn(len(self._talk.turns) + 1, last.utterance if last else Utterance(Message("user")), reply)
+
+
+def note(talk: Talk, each: Judged) -> None:
+    """With the turn that it is about: the last one, if there is one."""
+    (talk.turns[-1].judged if talk.turns else talk.finals).append(each)
+
+
+def note_failure(talk: Talk, kind: str, said: str) -> None:
+    """A failure that the test states itself."""
+    note(talk, Judged(Claim(Stated(kind), {"type": kind}), Verdict("failed", said)))
+
+
+def noted(talk: Talk) -> list[Judged]:
+    """All that was judged in a talk, in order."""
+    return [*talk.finals, *(each for turn in talk.turns for each in turn.judged)]
+
+
+def _as_reply(response: Any) -> Reply:
+    return Reply(response) if isinstance(response, str) else Reply(data=response)

@@ -1,0 +1,111 @@
+"""Runs a case again only until it is clear whether its pass rate is high enough: Wald's sequential test (SPRT)."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Decision = Literal["passes", "fails", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision and what it took. `errors` are runs that judged nothing."""
+
+    decision: Decision
+    passed: int
+    failed: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequentialTest:
+    """Is the pass rate of one case `min_pass` or more, or is it `too_low`?
+
+    No test can tell apart rates that touch, so there is a `margin` between the two: too_low = min_pass - margin (by
+    default 0.1, or half of a `min_pass` below 0.2). After each run the likelihoods of the two rates are compared,
+
+        L = passed · ln(min_pass / too_low) + failed · ln((1 - min_pass) / (1 - too_low))
+
+    and the case passes once L ≥ ln(1/alpha), fails once L ≤ ln(beta). Whatever `max_runs` is,
+
+    - a case whose rate is `too_low` or lower passes with a chance of at most `alpha`,
+    - a case whose rate is `min_pass` or higher fails with a chance of at most `beta`
+
+    (Ville's inequality; Wald's own bounds, (1 - beta)/alpha and beta/(1 - alpha), are a hair shorter and only nearly
+    hold). A rate in between may get either decision; a smaller margin makes such rates rarer, and costs runs as
+    1/margin². It is undecided when `max_runs` are used up, or as soon as those left could not lead to a decision.
+
+    The promise is for independent trials of one case: not for the pooled trials of several cases, and not for runs
+    looked at in the order in which they end, since failures may be quicker. `follow` goes by the order of their start.
+    """
+
+    min_pass: float
+    max_runs: int
+    alpha: float = 0.05
+    beta: float = 0.05
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_pass <= 1:
+            raise ValueError(f"min_pass is {self.min_pass}: it is a rate above 0, at most 1")
+        if not 0 < self.too_low < self.min_pass:
+            raise ValueError(f"margin is {self.margin}: it is above 0 and below min_pass ({self.min_pass})")
+        if not (0 < self.alpha < 1 and 0 < self.beta < 1 and self.alpha + self.beta < 1):
+            raise ValueError(f"alpha {self.alpha} and beta {self.beta}: each is above 0, and together they are below 1")
+        if self.max_runs < 1:
+            raise ValueError(f"max_runs is {self.max_runs}: it is at least 1")
+
+    @property
+    def too_low(self) -> float:
+        return self.min_pass - (min(0.1, self.min_pass / 2) if self.margin is None else self.margin)
+
+    @property
+    def fewest_to_pass(self) -> int:
+        """With `max_runs` below this number the case cannot pass, however good it is."""
+        runs = max(1, math.floor(-math.log(self.alpha) / math.log(self.min_pass / self.too_low)))
+        while not self._can_say_passes(runs, 0):
+            runs += 1
+        return runs
+
+    def decide(self, passed: int, failed: int, errors: int = 0) -> Decision | None:
+        """The decision after these runs, if it was not made before; None: run again. An error uses up a run, no more."""
+        if self._can_say_passes(passed, failed):
+            return "passes"
+        if self._can_say_fails(passed, failed):
+            return "fails"
+        left = max(0, self.max_runs - passed - failed - errors)
+        if self._can_say_passes(passed + left, failed) or self._can_say_fails(passed, failed + left):
+            return None
+        return "undecided"
+
+    def follow(self, outcomes: Iterable[bool | None]) -> Decided | None:
+        """The first decision on the way through the runs in the order in which they were started; None: run again.
+
+        `None` among the outcomes is an error. Runs behind the decision (they were under way) do not change it.
+        """
+        passed = failed = errors = 0
+        for outcome in outcomes:
+            if outcome is None:
+                errors += 1
+            elif outcome:
+                passed += 1
+            else:
+                failed += 1
+            if decision := self.decide(passed, failed, errors):
+                return Decided(decision, passed, failed, errors)
+        return None
+
+    def _can_say_passes(self, passed: int, failed: int) -> bool:
+        return self._evidence(passed, failed) >= -math.log(self.alpha)
+
+    def _can_say_fails(self, passed: int, failed: int) -> bool:
+        return self._evidence(passed, failed) <= math.log(self.beta)
+
+    def _evidence(self, passed: int, failed: int) -> float:
+        for_it = passed * math.log(self.min_pass / self.too_low)
+        if not failed:
+            return for_it
+        if self.min_pass == 1:
+            return -math.inf  # a case that must always pass has failed
+        return for_it + failed * math.log((1 - self.min_pass) / (1 - self.too_low))

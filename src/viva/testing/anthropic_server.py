@@ -1,0 +1,189 @@
+"""A stand-in for Anthropic's Messages API: scripted replies over a real socket, with every fault a provider has.
+
+with AnthropicServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3"]) as server:
+    agent = AnthropicAgent(connector=server.connector())
+    ...
+assert server.requests[0].json["messages"][0]["content"] == "Hi"
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, cast
+
+from viva.model import codec
+from viva.testing.http_server import Answer, Received, json_answer
+from viva.testing.model_server import MODEL, ModelServer, Refused, Say, pieces
+
+SIGNATURE = "c2lnbmVk"
+_STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_FIELDS = frozenset(
+    [
+        "model",
+        "max_tokens",
+        "messages",
+        "system",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop_sequences",
+        "tools",
+        "tool_choice",
+        "stream",
+        "metadata",
+        "thinking",
+        "output_config",
+        "service_tier",
+        "cache_control",
+    ]
+)
+
+
+class AnthropicServer(ModelServer):
+    """Answers `/v1/messages`."""
+
+    provider: ClassVar[str] = "anthropic"
+
+    def asked(self, received: Received) -> Mapping[str, Any] | Answer:
+        path = received.path.partition("?")[0]
+        if "x-api-key" not in received.headers and "authorization" not in received.headers:
+            raise Refused(401, "x-api-key header is required")
+        if "anthropic-version" not in received.headers:
+            raise Refused(400, "anthropic-version: header is required")
+        if received.method == "GET" and path == "/v1/models":
+            return json_answer({"data": [{"id": MODEL, "type": "model"}], "has_more": False})
+        if received.method != "POST" or path != "/v1/messages":
+            raise Refused(404, f"there is nothing at {path}")
+        asked = received.json
+        if problem := _problem(asked):
+            raise Refused(400, problem)
+        return asked
+
+    def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+        ended = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
+        return (
+            _envelope(asked) | ended | {"usage": _input(say) | {"output_tokens": say.output_tokens}} | dict(say.extra)
+        )
+
+    def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+        begun = _envelope(asked) | {"usage": _input(say) | {"output_tokens": 1}} | dict(say.extra)
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
+        for index, block in enumerate(_blocks(say)):
+            empty, deltas = _taken_apart(block)
+            events.append({"type": "content_block_start", "index": index, "content_block": empty})
+            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            events.append({"type": "content_block_stop", "index": index})
+        ended = {"stop_reason": _STOP.get(say.finish, say.finish), "stop_sequence": None}
+        events.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": say.output_tokens}})
+        events.append({"type": "message_stop"})
+        return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
+
+    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+        error = {"type": _ERRORS.get(status, "api_error"), "message": message}
+        return json_answer({"type": "error", "error": error, "request_id": "req_1"}, status, headers)
+
+
+def _blocks(say: Say) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if say.thought:
+        blocks.append({"type": "thinking", "thinking": say.thought, "signature": SIGNATURE})
+    if say.content:
+        blocks.append({"type": "text", "text": say.content})
+    for index, call in enumerate(say.tool_calls):
+        arguments = codec.decode(call.arguments) if isinstance(call.arguments, str) else call.arguments or {}
+        blocks.append(
+            {"type": "tool_use", "id": call.id or f"toolu_{index + 1}", "name": call.name, "input": arguments}
+        )
+    return blocks
+
+
+def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """A block as it begins, and what is added to it then."""
+    match block["type"]:
+        case "text":
+            return block | {"text": ""}, ({"type": "text_delta", "text": piece} for piece in pieces(block["text"]))
+        case "thinking":
+            thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            return block | {"thinking": "", "signature": ""}, iter([*thoughts, signed])
+        case _:
+            texts = ["", *pieces(codec.compact(block["input"]))]
+            return block | {"input": {}}, ({"type": "input_json_delta", "partial_json": text} for text in texts)
+
+
+def _input(say: Say) -> dict[str, Any]:
+    return {
+        "input_tokens": say.input_tokens - say.cached_tokens - say.written_tokens,
+        "cache_read_input_tokens": say.cached_tokens,
+        "cache_creation_input_tokens": say.written_tokens,
+    }
+
+
+def _envelope(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": asked["model"],
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _problem(asked: Mapping[str, Any]) -> str | None:
+    """What the API would not take in a request, or None."""
+    for name in ("model", "max_tokens", "messages"):
+        if name not in asked:
+            return f"{name}: Field required"
+    for name in asked:
+        if name not in _FIELDS:
+            return f"{name}: Extra inputs are not permitted"
+    if not asked["messages"]:
+        return "messages: at least one message is required"
+    turns: list[tuple[str, list[dict[str, Any]]]] = []
+    for at, message in enumerate(asked["messages"]):
+        if message["role"] not in ("user", "assistant"):
+            return f"messages.{at}.role: Input should be 'user' or 'assistant'"
+        blocks: list[dict[str, Any]] = (
+            [{"type": "text", "text": message["content"]}]
+            if isinstance(message["content"], str)
+            else message["content"]
+        )
+        if not blocks or any(block["type"] == "text" and not block["text"] for block in blocks):
+            return f"messages.{at}: text content blocks must be non-empty"
+        if turns and turns[-1][0] == message["role"]:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((message["role"], list(blocks)))
+    return _untied(turns) or _open_object(asked.get("output_config", {}).get("format", {}).get("schema"))
+
+
+def _untied(turns: list[tuple[str, list[dict[str, Any]]]]) -> str | None:
+    """Each use of a tool has its result in the next message, and no result is there for anything else."""
+    wanted: list[str] = []
+    for _, blocks in turns:
+        given = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if sorted(given) != sorted(wanted):
+            return f"messages: `tool_use` ids {wanted} and `tool_result` ids {given} do not belong together"
+        wanted = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    return f"messages: `tool_use` ids {wanted} were found without `tool_result` blocks" if wanted else None
+
+
+def _open_object(schema: Any) -> str | None:
+    """A schema whose objects are not closed is refused."""
+    if isinstance(schema, list):
+        return next((problem for below in cast("list[Any]", schema) if (problem := _open_object(below))), None)
+    if not isinstance(schema, dict):
+        return None
+    node = cast("dict[str, Any]", schema)
+    if node.get("type") == "object" and node.get("additionalProperties") is not False:
+        return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+    return _open_object(list(node.values()))

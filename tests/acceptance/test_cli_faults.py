@@ -1,0 +1,402 @@
+"""Agents that misbehave, disks that are full, people who press Ctrl-C: what is left is a report, and the blame is right."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+from project import Project, case, contains
+
+MISFITS = """
+import asyncio, json, sys, threading, time
+
+class Unshowable(Exception):
+    def __str__(self):
+        raise RuntimeError("cannot be shown")
+
+circle = []
+circle.append(circle)
+
+def raises(): raise ValueError("no such table")
+def unshowable(): raise Unshowable
+def exits(): sys.exit(0)
+def stops(): raise StopIteration
+def nothing(): return None
+def number(): return 42
+def listing(): return ["a"]
+def empty(): return {}
+def other_keys(): return {"text": "hello"}
+def content_number(): return {"content": 5}
+def calls_text(): return {"content": "x", "tool_calls": "create"}
+def call_nameless(): return {"content": "x", "tool_calls": [{"arguments": {}}]}
+def surrogate(): return "half an emoji \\ud83d"
+def in_circles(): return {"content": "x", "data": circle}
+async def async_raises(): raise ValueError("no such table")
+async def async_exits(): sys.exit(0)
+async def async_cancels(): raise asyncio.CancelledError
+
+def agent(messages):
+    return globals()[messages[-1]["content"]]()
+"""
+
+BLAMED = {
+    "raises": "agent error: ValueError: no such table",
+    "unshowable": "agent error: Unshowable",
+    "exits": "agent error: RuntimeError: SystemExit: 0",
+    "stops": "agent error: RuntimeError: StopIteration",
+    "nothing": "agent error: returned None instead of a string",
+    "number": "agent error: returned a int instead of a string",
+    "listing": "agent error: returned a list instead of a string",
+    "empty": "agent error: returned a dict with no keys instead of a string",
+    "other_keys": "agent error: returned a dict with 'text' instead of a string",
+    "content_number": "agent error: returned content of type a int instead of a string",
+    "calls_text": "agent error: returned tool_calls of type a str instead of a list",
+    "call_nameless": "agent error: returned a tool call without a name",
+    "surrogate": "agent error: returned what JSON cannot hold: UnicodeEncodeError",
+    "in_circles": "agent error: returned what JSON cannot hold: RecursionError",
+    "async_raises": "agent error: ValueError: no such table",
+    "async_exits": "agent error: SystemExit: 0",
+    "async_cancels": "agent error: it cancelled itself",
+}
+
+
+def test_an_agent_that_raises_or_returns_rubbish_has_failed(project: Project):
+    """Whatever it raises, even SystemExit, and whatever it returns: its failure, and the run goes on to the next case."""
+    project.write("agent.py", MISFITS)
+    project.suite(*(case(name, name) for name in BLAMED))
+    ended, records = project.report()
+    assert ended.code == 1, ended
+    assert len(records) == len(BLAMED)
+    for record, (name, said) in zip(records, BLAMED.items(), strict=True):
+        assert (record["id"], record["status"], record["fault"]) == (name, "failed", "agent")  # N17
+        assert record["error"].startswith(said), record["error"]  # N16
+        assert record["turns"][0]["error"]
+
+
+HANGING = """
+import asyncio, time
+
+def sleeps(): time.sleep(600)
+
+def spins():
+    while True: pass
+
+def clings():
+    while True:
+        try: time.sleep(0.01)
+        except BaseException: pass
+
+async def waits(): await asyncio.sleep(600)
+
+def agent(messages):
+    return globals()[messages[-1]["content"]]()
+
+class SlowToMake:
+    def __init__(self): time.sleep(600)
+    def reply(self, messages): return "never"
+"""
+
+
+def test_an_agent_that_hangs_is_cut_off_and_the_process_ends(project: Project):
+    """Sleeping, spinning, refusing to be interrupted, or awaiting for ever: the turn fails and nothing is waited for."""
+    project.write("agent.py", HANGING)
+    project.suite(*(case(name, name) for name in ("sleeps", "spins", "clings", "waits")))
+    began = time.monotonic()
+    ended, records = project.report("--turn-timeout", "300ms", timeout_s=30)
+    assert time.monotonic() - began < 15
+    assert ended.code == 1, ended
+    for record in records:
+        assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 300ms")  # N18
+        assert record["turns"][0]["error"] == "timeout after 300ms"
+        assert 290 <= record["turns"][0]["duration_ms"] < 10_000
+
+
+def test_the_time_of_a_case_covers_all_of_it(project: Project):
+    """`timeout` of the case, and the flag over it; also while the agent is being made."""
+    project.write("agent.py", HANGING)
+    project.suite(case("own", "sleeps", timeout="250ms"))
+    ended, (record,) = project.report()
+    assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 250ms"), (
+        ended
+    )  # N18
+    _, (record,) = project.report("--timeout", "400ms", agent="python:./agent.py:SlowToMake")
+    assert (record["status"], record["error"]) == ("failed", "timeout after 400ms")
+    assert record["turns"] == []
+
+
+def test_a_limit_on_the_command_line_stands_over_the_turn_and_the_turn_over_the_case(project: Project):
+    project.write("agent.py", HANGING)
+    project.suite({"id": "t", "turn_timeout": "30s", "turns": [{"input": "sleeps", "turn_timeout": "300ms"}]})
+    _, (record,) = project.report()
+    assert record["error"] == "timeout after 300ms"  # N18: turn > case
+    project.suite({"id": "t", "turns": [{"input": "sleeps", "turn_timeout": "30s"}]})
+    _, (record,) = project.report("--turn-timeout", "200ms")
+    assert record["error"] == "timeout after 200ms"  # N18: flag > turn
+
+
+def test_a_reply_that_came_too_late_does_not_count(project: Project):
+    """An async agent that blocks the loop cannot be cut off, but its reply is late all the same."""
+    project.write("agent.py", "import time\nasync def agent(messages):\n    time.sleep(0.5)\n    return 'hello'\n")
+    project.suite(case("late"))
+    _, (record,) = project.report("--turn-timeout", "100ms")
+    assert (record["status"], record["error"]) == ("failed", "timeout after 100ms")  # N18
+
+
+def test_a_reply_of_ten_megabytes_is_kept_whole_and_shown_short(project: Project):
+    """Checked, journaled and reported in all formats; the console stays readable."""
+    project.write("agent.py", "def agent(messages):\n    return 'x' * 10_000_000 + ' END'\n")
+    project.suite(case("big", assertions=[contains("END"), {"type": "regex", "pattern": "END$"}, contains("absent")]))
+    ended, (record,) = project.report("-v", "-o", "r.json", "-o", "r.xml", "-o", "r.md")
+    assert ended.code == 1, ended
+    assert len(record["turns"][0]["output"]) == 10_000_004
+    assert [each["passed"] for each in record["turns"][0]["assertions"]] == [True, True, False]
+    assert len(ended.out) < 10_000
+    assert (project.folder / "r.xml").stat().st_size < 1_000_000
+
+
+def test_a_regex_that_would_run_for_ever_is_an_error(project: Project):
+    """In an assertion, in a path's filter, and in `-k`: a time limit, and nobody's failure but the check's."""
+    project.write(
+        "agent.py", "def agent(messages):\n    return {'content': 'a' * 40 + '!', 'data': {'a': ['a' * 40 + '!']}}\n"
+    )
+    endless = "(a|aa)+$"
+    project.suite(
+        case("text", assertions=[{"type": "regex", "pattern": endless}]),
+        case("path", assertions=[{"type": "json_path", "path": "$.a[?match(@, '(a|aa)+')]", "value": 1}]),
+        case("a" * 40 + "!"),
+    )
+    ended, records = project.report("-k", "^(text|path)$", timeout_s=30)
+    assert ended.code == 1
+    text, path = records
+    assert (text["status"], text["fault"]) == ("error", "judge")  # N27, N24
+    assert "make it simpler" in text["error"]
+    assert path["status"] in ("error", "failed")
+    by_name = project.test("-k", endless, timeout_s=30)
+    assert by_name.code == 4, by_name
+    assert "make it simpler" in by_name.err
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+def agent(messages):
+    text = messages[-1]["content"]
+    if text == "slow":
+        Path(f"started-{time.monotonic_ns()}").touch()
+        time.sleep(600)
+    return text
+"""
+
+
+def test_ctrl_c_leaves_a_report_and_no_process(project: Project, interrupted):
+    """Exit code 2; what has ended is in every report, the rest is counted as not run; no child is left."""
+    project.write("agent.py", SLOW)
+    project.suite(case("quick"), case("slow1", "slow"), case("slow2", "slow"), case("never"))
+    ended = interrupted(
+        "✓ quick",
+        "-i",
+        "suite.jsonl",
+        "-n",
+        "python:./agent.py:agent",
+        "--parallel",
+        "2",
+        "-o",
+        "report.jsonl",
+        "-o",
+        "r.xml",
+    )
+    assert ended.code == 2, ended  # N35
+    assert [record["id"] for record in project.records()] == ["quick"]
+    assert 'name="quick"' in (project.folder / "r.xml").read_text(encoding="utf-8")
+    assert "Not run: 3 of 4" in ended.out  # N19, N34
+    assert "interrupted" in ended.out
+    assert not _alive(project.folder)
+
+
+def test_the_second_ctrl_c_leaves_at_once(project: Project, interrupted):
+    """Also when an async agent blocks the loop, so that the first one cannot be heard."""
+    project.write("agent.py", "import time\nasync def agent(messages):\n    time.sleep(600)\n")
+    project.suite(case("blocked"))
+    ended = interrupted("Running Tests", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", times=2)
+    assert ended.code == 2, ended
+
+
+def test_a_polite_request_to_end_is_heard_as_well(project: Project, interrupted):
+    project.write("agent.py", SLOW)
+    project.suite(case("quick"), case("slow1", "slow"))
+    ended = interrupted(
+        "✓ quick", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl", number=signal.SIGTERM
+    )
+    assert ended.code == 2, ended
+    assert [record["id"] for record in project.records()] == ["quick"]
+
+
+def _alive(folder: Path) -> list[str]:
+    """Processes that work in this folder."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").resolve() == folder and (process / "stat").read_text().split()[2] != "Z":
+                found.append(process.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_fail_fast_cancels_what_runs_and_counts_it_as_not_run(project: Project):
+    """In parallel too; on `error` as on `failed`."""
+    project.write("agent.py", SLOW)
+    bad = {"fails": [contains("no")], "breaks": [{"type": "snapshot", "path": "missing.snap"}]}
+    for name, assertions in bad.items():
+        project.suite(case("slow1", "slow"), case(name, assertions=assertions), case("slow2", "slow"), case("later"))
+        began = time.monotonic()
+        ended, records = project.report("--fail-fast", "--parallel", "3", timeout_s=30)
+        assert time.monotonic() - began < 20
+        assert ended.code == 1, ended  # N35
+        assert [record["id"] for record in records] == [name]  # N19: no outcome, no record
+        assert "Not run: 3 of 4" in ended.out
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: Project):
+    project.write("agent.py", "raise SystemExit('it was called')\n")
+    project.suite(case("a"))
+    project.write("a-file", "")
+    (project.folder / "folder.md").mkdir()
+    for output, what in {
+        "nowhere/r.xml": "there is no folder nowhere",
+        "a-file/r.json": "there is no folder a-file",
+        "folder.md": "cannot be written",
+        "/proc/r.jsonl": "cannot be written",
+        "r.pdf": "unknown kind of report; known endings: .jsonl, .json, .xml",
+    }.items():
+        ended = project.test("-o", output)
+        assert ended.code == 4, ended  # N35
+        assert f"-o {output}: {what}" in ended.err
+
+
+def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):
+    """The folder was there when the run began."""
+    (project.folder / "out").mkdir()
+    project.write(
+        "agent.py",
+        "import shutil\ndef agent(messages):\n    shutil.rmtree('out', ignore_errors=True)\n    return 'hello'\n",
+    )
+    project.suite(case("a"))
+    ended = project.test("-o", "out/r.jsonl", "-o", "r.jsonl")
+    assert ended.code == 1, ended
+    assert "out/r.jsonl: No such file or directory" in ended.out
+    assert [record["status"] for record in project.records("r.jsonl")] == ["passed"]
+
+
+def test_a_full_disk_stops_the_run_with_what_it_has(project: Project):
+    """The journal cannot be written any more: no half record, a report of what is done, exit 1."""
+    project.suite(*(case(f"c{i}", "x" * 500) for i in range(50)))
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    ended = project.test("-o", "report.jsonl", preexec_fn=small_files)
+    records = project.records()
+    assert ended.code == 1, ended
+    assert 0 < len(records) < 50
+    assert {record["status"] for record in records} == {"passed"}
+    assert f"Passed:  {len(records)}" in ended.out
+    assert f"Not run: {50 - len(records)} of 50" in ended.out
+    assert "journal" in ended.out
+
+
+def test_a_suite_that_changes_while_it_runs_stops_the_run(project: Project):
+    """What was checked is what runs: a file that is another one by now is refused, and what is done is kept."""
+    project.write(
+        "agent.py",
+        "def agent(messages):\n    with open('suite.jsonl', 'a') as file: file.write('{\"id\": \"new\", \"input\": \"x\"}\\n')\n    return messages[-1]['content']\n",
+    )
+    project.suite(case("a"))
+    ended, records = project.report("--parallel", "1")
+    assert ended.code == 1, ended
+    assert [record["id"] for record in records] == ["a"]
+    assert "changed while it was being run" in ended.out + ended.err
+
+
+def test_secrets_are_in_no_output(project: Project):
+    """A connector's key, a value from a header, and a provider's key: echoed by the agent, they are nowhere to be read."""
+    project.write(
+        "agent.py",
+        "import os\n"
+        "def agent(messages, options):\n"
+        "    secret = os.environ['ACME_KEY'] + ' ' + os.environ['ACME_HEADER'] + ' ' + os.environ['OPENAI_API_KEY']\n"
+        "    if messages[-1]['content'] == 'raise': raise RuntimeError(secret)\n"
+        "    return {'content': f'my secret is {secret}', 'data': {secret: [secret]}, 'input_hint': secret,\n"
+        "            'tool_calls': [{'name': 'call', 'arguments': {'key': secret}, 'result': secret, 'error': secret}]}\n",
+    )
+    project.write(
+        "viva.toml",
+        '[connectors.acme]\nbase_url = "http://localhost:9"\nmodel = "m"\napi_key_env = "ACME_KEY"\nheaders = { X-Acme = "Bearer ${ACME_HEADER}" }\n'
+        '[agents.a]\nuse = "python:./agent.py:agent"\n',
+    )
+    project.write("keys.env", "# keys\nexport ACME_KEY='sk-acme-0123456789'\nACME_HEADER=\"quoted-\\\\-header\"\n")
+    provider = {"OPENAI_API_KEY": "sk-openai-abcdef"}
+    project.suite(
+        {"id": "echo", "turns": [{"input": "tell", "set": {"s": "$.*[0]"}, "assertions": [contains("no")]}]},
+        {
+            "id": "again",
+            "turns": [
+                {"input": "tell", "set": {"s": "$.*[0]"}},
+                {"input": "you said {{s}}", "assertions": [contains("no")]},
+            ],
+        },
+        case("raise", "raise"),
+    )
+    outputs = [argument for kind in ("jsonl", "json", "xml", "md") for argument in ("-o", f"r.{kind}")]
+    said = ""
+    for arguments in (["-v", *outputs], ["--json"], ["-q"], ["--parallel", "1", "-v"]):
+        ended = project.test("--env-file", "keys.env", *arguments, agent=None, env=provider)
+        assert ended.code == 1, ended
+        said += ended.out + ended.err
+    direct = project.test("-i", "tell me", "--env-file", "keys.env", agent=None, env=provider)
+    broken = project.test("-i", "raise", "--env-file", "keys.env", agent=None, env=provider)
+    assert (direct.code, broken.code) == (0, 1), (direct, broken)
+    said += direct.out + direct.err + broken.out + broken.err
+    written = [
+        path for path in project.folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".env")
+    ]
+    assert any(path.name == "journal.jsonl" for path in written)
+    texts = {str(path): path.read_bytes() for path in written} | {"console": said.encode()}
+    for where, text in texts.items():
+        for secret in ("sk-acme-0123456789", "quoted-\\\\-header", "quoted-\\\\\\\\-header", "sk-openai-abcdef"):
+            assert secret.encode() not in text, (where, secret)
+    assert "my secret is *** *** ***" in said
+
+
+def test_a_reader_that_goes_away_is_no_bug(project: Project):
+    """`viva test … | head -1`."""
+    project.suite(*(case(f"c{i}", assertions=[contains("no")]) for i in range(200)))
+    process = project.start("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-v")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.wait(timeout=30)
+    process.stderr.close()
+
+
+def test_a_folder_that_takes_no_history_says_so(project: Project):
+    """`.viva` cannot be made: exit 4 before anything runs; --no-history needs none."""
+    project.suite(case("a"))
+    project.write(".viva", "a file in its place")
+    ended = project.test()
+    assert ended.code == 4, ended
+    assert "--no-history" in ended.err
+    assert project.test("--no-history").code == 0
+
+
+def test_no_history_leaves_nothing(project: Project, tmp_path: Path):
+    project.suite(case("a"))
+    (tmp_path / "tmp").mkdir()
+    ended = project.test("--no-history", env={"TMPDIR": str(tmp_path / "tmp")})
+    assert ended.code == 0, ended
+    assert not (project.folder / ".viva").exists()
+    assert os.listdir(tmp_path / "tmp") == []

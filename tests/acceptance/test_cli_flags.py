@@ -1,0 +1,162 @@
+"""Flags, exit codes, the config, and the small commands."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+from project import Project, case, contains
+
+UNEVEN = '''
+import asyncio
+
+async def agent(messages):
+    """The first case takes longest, so cases end in another order than they began."""
+    number = int(messages[-1]["content"])
+    await asyncio.sleep(0.2 - number * 0.02)
+    return str(number)
+'''
+
+
+def test_reports_are_in_input_order_whatever_ended_first(project: Project):
+    """In every format; the console shows cases as they end."""
+    project.write("agent.py", UNEVEN)
+    project.suite(*(case(f"c{i}", str(i)) for i in range(8)))
+    ended, records = project.report("--parallel", "8", "-o", "r.json", "-o", "r.xml", "-o", "r.md")
+    assert ended.code == 0, ended
+    order = [f"c{i}" for i in range(8)]
+    assert [record["id"] for record in records] == order  # N19
+    whole = json.loads((project.folder / "r.json").read_text())
+    assert [each["id"] for each in whole["cases"]] == order
+    assert whole["summary"]["passed"] == 8
+    assert [each.get("name") for each in ET.parse(project.folder / "r.xml").iter("testcase")] == order
+    as_ended = re.findall(r"^✓ (c\d)", ended.out, re.MULTILINE)
+    assert sorted(as_ended) == order
+    assert as_ended != order  # N34: one line a case as it ends
+
+
+def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project):
+    project.write(
+        "agent.py",
+        "import asyncio\nnow = most = 0\n"
+        "async def agent(messages):\n"
+        "    global now, most\n    now += 1\n    most = max(most, now)\n"
+        "    await asyncio.sleep(0.05)\n    now -= 1\n    return f'at most {most}'\n",
+    )
+    project.write(
+        "viva.toml",
+        '[agents.capped]\nuse = "python:./agent.py:agent"\nparallel = 2\n[agents.free]\nuse = "python:./agent.py:agent"\n',
+    )
+    project.suite(*({"id": f"c{i}", "input": "x", "assertions": [contains("at most")]} for i in range(9)))
+
+    def most(*arguments: str) -> str:
+        _, records = project.report(*arguments, agent=None)
+        return max(record["turns"][0]["output"] for record in records)
+
+    assert most("-n", "free") == "at most 4"  # N19: the default
+    assert most("-n", "free", "--parallel", "7") == "at most 7"
+    assert most("-n", "capped", "--parallel", "7") == "at most 2"
+    assert most("-n", "free", "--parallel", "1") == "at most 1"
+
+
+def test_json_prints_one_event_a_line(project: Project):
+    """From run_started to run_ended, and nothing else on standard output."""
+    project.suite(case("a"), case("b", assertions=[contains("no")]))
+    ended = project.test("--json", "--parallel", "1")
+    assert ended.code == 1
+    events = [json.loads(line) for line in ended.out.splitlines()]
+    one_case = ["trial_started", "turn_started", "turn_ended", "trial_ended"]
+    assert [event["event"] for event in events if event["event"] != "note"] == [
+        "run_started",
+        *one_case,
+        *one_case,
+        "run_ended",
+    ]
+    assert events[0]["cases"] == 2
+    assert events[-1]["exit_code"] == 1
+    assert (events[-1]["summary"]["passed"], events[-1]["summary"]["failed"]) == (1, 1)
+
+
+def test_verbose_shows_the_tree_of_turns(project: Project):
+    project.suite(
+        {
+            "id": "T1",
+            "name": "Flow",
+            "turns": [{"input": "a", "assertions": [contains("a")]}, {"input": "b", "assertions": [contains("no")]}],
+        }
+    )
+    out = project.test("-v").out
+    assert "► [T1] Flow (2 turns)" in out  # N34
+    assert re.search(r'├─ Turn 1: "a" → PASSED \(\d', out)
+    assert '│          Agent: "a"' in out
+    assert '│          ✓ contains "a"' in out
+    assert re.search(r'├─ Turn 2: "b" → FAILED', out)
+    assert "└─ Result: FAILED" in out
+
+
+def on_terminal(project: Project, env: dict[str, str]) -> str:
+    """What a command writes to a terminal."""
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "viva", "test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent"],
+        cwd=project.folder,
+        env=project.env | {"TERM": "xterm-256color"} | env,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    said = b""
+    while select.select([mine], [], [], 30)[0]:
+        try:
+            piece = os.read(mine, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            break
+        if not piece:
+            break
+        said += piece
+    process.wait(timeout=30)
+    os.close(mine)
+    return said.decode()
+
+
+def test_colour_is_for_terminals_that_want_it(project: Project):
+    """NO_COLOR is honoured."""
+    project.suite(case("a"))
+    colour = re.compile(r"\x1b\[[0-9;]*m")
+    assert colour.search(on_terminal(project, {}))
+    assert not colour.search(on_terminal(project, {"NO_COLOR": "1"}))
+    assert not colour.search(on_terminal(project, {"TERM": "dumb"}))
+
+
+def test_the_version_and_help(project: Project):
+    import viva
+
+    assert project.viva("--version").out == f"viva, version {viva.__version__}\n"
+    top = project.viva("--help").out
+    for command in ("test", "check", "agents", "init", "schema", "completion"):
+        assert re.search(rf"^  {command}\s+\w", top, re.MULTILINE), command
+    assert "Did you mean 'check'?" in project.viva("chekc").err
+
+
+def test_init_makes_a_project_that_runs_at_once(project: Project):
+    """With the editor's schema line; what is there already is kept."""
+    made = project.viva("init", "mine")
+    assert made.code == 0, made
+    folder = project.folder / "mine"
+    suite = (folder / "tests" / "greeter.yaml").read_text()
+    assert suite.startswith("# yaml-language-server: $schema=../viva.schema.json\n")
+    json.loads((folder / "viva.schema.json").read_text())
+    project.folder = folder
+    ended = project.viva("test", "-i", "tests/")
+    assert ended.code == 0, ended
+    assert "Passed:  3" in ended.out
+    assert project.viva("agents").code == 0
+    (folder / "agent.py").write_text("# mine now\n")
+    again = project.viva("init")
+    assert again.out.count("kept") == 4
+    assert (folder / "agent.py").read_text() == "# mine now\n"

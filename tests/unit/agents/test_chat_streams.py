@@ -1,0 +1,77 @@
+"""Streamed answers of the chat agent: the same replies, and every way to break."""
+
+import pytest
+from msgspec import structs
+
+from chatting import ADD, only, talk
+from viva.errors import Unreachable
+from viva.model import codec
+from viva.model.message import ModelCall, Reply, ToolCall
+from viva.testing import Answer, Say, error_answer
+from viva.testing.openai_server import stream
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_streaming_makes_no_difference(streams):
+    script = [
+        Say(
+            content="Let me see.",
+            tool_calls=[ToolCall("add", {"a": 1, "b": 2}, "c1"), ToolCall("add", {"a": 30, "b": 4}, "c2")],
+        ),
+        Say(content="3 and 34, näturlich.", input_tokens=8, output_tokens=3, cached_tokens=2),
+    ]
+    told = talk(script, "?", tools=(ADD,), stream=streams)
+    assert only(told) == Reply(
+        "3 and 34, näturlich.",
+        tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 30, "b": 4}, "c2", 34)),
+        finish_reason="stop",
+        calls=(ModelCall("stand-in", "openai", 10, 5), ModelCall("stand-in", "openai", 8, 3, 2)),
+    )
+    assert [call["function"]["arguments"] for call in told.messages[1]["tool_calls"]] == [
+        '{"a":1,"b":2}',
+        '{"a":30,"b":4}',
+    ]
+    assert told.server.requests[0].json.get("stream_options") == ({"include_usage": True} if streams else None)
+
+
+def sse(*chunks: bytes) -> Answer:
+    return Answer(chunks=chunks, headers={"Content-Type": "text/event-stream"})
+
+
+def test_a_stream_may_come_in_any_pieces_with_comments_and_without_an_end_mark():
+    events = b"".join(stream(Say(content="Hello there"), {})[:-1]).replace(b"\n", b"\r\n")
+    told = talk([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
+    assert only(told).content == "Hello there"
+
+
+def test_calls_without_a_number_are_told_apart_by_their_ids():
+    calls = [{"id": f"c{n}", "function": {"name": "add", "arguments": {"a": n, "b": n}}} for n in (1, 2)]
+    events = [{"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls] + [
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    ]
+    told = talk(
+        [sse(*(b"data: %b\n\n" % codec.encode(event) for event in events)), "ok"], "?", tools=(ADD,), stream=True
+    )
+    assert [call.result for call in only(told).tool_calls] == [2, 4]
+
+
+WHOLE = stream(Say(content="Hello there, this is long"), {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (structs.replace(sse(*WHOLE), cut="amid_body"), "its answer was cut off"),
+        (sse(*WHOLE[:3]), "the stream ended before the answer did"),
+        (sse(), "the stream ended before the answer did"),
+        (sse(WHOLE[0], b'data: {"error":{"message":"overloaded"}}\n\n'), "it answered with an error: overloaded"),
+        (sse(WHOLE[0], b"data: {oops\n\n"), "the answer is no JSON"),
+        (error_answer(429, "slow down"), "429 Too Many Requests: slow down"),
+        (error_answer(401, "who?"), "401 Unauthorized: who?"),
+    ],
+)
+def test_a_stream_that_breaks_is_the_providers_fault(answer, said):  # N17
+    with pytest.raises(Unreachable) as failed:
+        talk([answer], "?", stream=True)
+    assert failed.value.said.startswith("stand-in: ")
+    assert said in failed.value.said

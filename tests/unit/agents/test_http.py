@@ -1,0 +1,382 @@
+"""The http agent against real servers of many shapes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Struct
+
+from viva.agents.http import HttpAgent
+from viva.errors import AgentFailed, NotSent, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.case import Fixtures, Key, ToolStub
+from viva.model.message import Image, Message, ModelCall, Reply, Text, ToolCall
+from viva.protocols import SessionContext
+from viva.testing import Answer, HttpServer, Received, json_answer
+
+
+class Told(Struct):
+    """What came of a conversation."""
+
+    replies: list[Reply]
+    metered: list[ModelCall]
+    server: HttpServer
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [request.json for request in self.server.requests]
+
+
+def talk(
+    handler: Callable[[Received], Answer],
+    *said: str | Message,
+    options: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
+    path: str = "/chat",
+    **fields,
+) -> Told:
+    metered: list[ModelCall] = []
+
+    async def scenario() -> list[Reply]:
+        http = HttpTransport()
+        try:
+            opened = SessionContext(key=Key("s", "c"), meter=metered.append, http=http, **(context or {}))
+            async with HttpAgent(url=server.url + path, retries=fields.pop("retries", 0), **fields).open(
+                opened
+            ) as session:
+                return [
+                    await session.send(Message("user", line) if isinstance(line, str) else line, options or {})
+                    for line in said
+                ]
+        finally:
+            await http.close()
+
+    with HttpServer(handler) as server:
+        return Told(asyncio.run(scenario()), metered, server)
+
+
+def answering(value: Any, status: int = 200) -> Callable[[Received], Answer]:
+    return lambda received: json_answer(value, status)
+
+
+def reply_to(value: Any, **fields) -> Reply:
+    return talk(answering(value), "Hi", **fields).replies[0]
+
+
+# Requests
+
+
+def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
+    told = talk(
+        lambda r: json_answer({"content": f"answer {len(r.json['messages'])}"}),
+        "one",
+        "two",
+        options={"skip": {"history": True}, "session_id": "s-1"},
+        context={"history": (Message("system", "be kind"),)},
+    )
+    assert told.bodies[1] == {
+        "messages": [
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "answer 2"},
+            {"role": "user", "content": "two"},
+        ],
+        "input": "two",
+        "session_id": "s-1",
+        "options": {"skip": {"history": True}, "session_id": "s-1"},
+    }
+    assert told.server.requests[0].method == "POST"
+    assert told.server.requests[0].headers["content-type"] == "application/json"
+
+
+def test_the_conversations_own_id_stands_in_where_no_option_gives_one():
+    assert talk(answering("x"), "Hi").bodies[0]["session_id"] == "s/c#1.1"
+
+
+def test_the_session_id_of_an_answer_is_sent_from_then_on():
+    numbered = iter(["a", None, "b", None])
+    told = talk(lambda r: json_answer({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4")
+    assert [body["session_id"] for body in told.bodies] == ["s/c#1.1", "a", "a", "b"]
+
+
+def test_a_template_is_filled_in():
+    body = {
+        "q": "User says: {{input}}",
+        "deep": [{"all": "{{messages}}"}, "{{history}}"],
+        "n": 5,
+        "meta": "{{metadata}}",
+        "d": "{{data}}",
+    }
+    told = talk(answering("x"), "a", Message("user", "[1]", data=[1]), body=body, options={"metadata": {"k": 1}})
+    assert told.bodies[0] == {
+        "q": "User says: a",
+        "deep": [{"all": [{"role": "user", "content": "a"}]}, []],
+        "n": 5,
+        "meta": {"k": 1},
+        "d": None,
+    }
+    assert told.bodies[1]["deep"][1] == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}]
+    assert told.bodies[1]["d"] == [1]
+
+
+def test_messages_inside_a_longer_text_are_json():
+    told = talk(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
+    assert told.bodies[0] == {"prompt": 'Talk: [{"role":"user","content":"a"}]!'}
+
+
+def test_address_and_headers_are_templates_too():
+    told = talk(
+        answering("x"), "a b&c", path="/chat/{{session_id}}?q={{input}}", headers={"X-Session": "id {{session_id}}"}
+    )
+    (request,) = told.server.requests
+    assert request.path == "/chat/s%2Fc%231.1?q=a%20b%26c"
+    assert request.headers["x-session"] == "id s/c#1.1"
+
+
+def test_a_get_request_has_no_body():
+    (request,) = talk(answering("x"), "a", method="get", path="/ask?q={{input}}").server.requests
+    assert (request.method, request.body, request.path) == ("GET", b"", "/ask?q=a")
+    assert "content-type" not in request.headers
+
+
+def test_attachments_and_workspace_can_be_sent():  # N5, P5
+    message = Message("user", (Text("see"), Image("a.png", name="a.png", url="data:,x")))
+    body = {"files": "{{attachments}}", "folder": "{{workspace}}", "text": "{{input}}"}
+    told = talk(answering("x"), message, body=body, context={"workspace": "/tmp/w"})
+    assert told.bodies[0] == {
+        "files": [{"type": "image", "source": "a.png", "name": "a.png", "url": "data:,x"}],
+        "folder": "/tmp/w",
+        "text": "see",
+    }
+
+
+def test_fixtures_are_forwarded_when_asked_for():  # W3
+    context = {"fixtures": Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("tea",), stubbed=True)}
+    expected = {"tools": [{"tool": "look", "response": {"n": 1}, "error": None}], "memory": ["tea"], "stubbed": True}
+    assert talk(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
+    own = talk(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})
+    assert own.bodies[0] == {"f": expected}
+    assert "fixtures" not in talk(answering("x"), "a", context=context).bodies[0]
+
+
+def test_it_provides_what_its_request_can_carry():
+    def provided(**fields) -> set[str]:
+        return set(HttpAgent(url="http://h", **fields).provides)
+
+    assert provided() == {"workspace"}
+    assert provided(fixtures="forward") == {"tool_stubs", "memory", "workspace"}
+    assert provided(body={"q": "{{input}}"}) == set()
+    assert provided(body={"q": "{{workspace}}"}) == {"workspace"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"body": {"q": ["{{inptu}}"]}}, "unknown variable {{inptu}}"),
+        ({"headers": {"X": "{{nope}}"}}, "unknown variable {{nope}}"),
+        ({"content": "$.["}, "no JSONPath"),
+        ({"usage": ""}, "empty path"),
+        ({"fixtures": "forward", "body": ["{{input}}"]}, "needs {{fixtures}}"),
+        ({"fixtures": "forward", "method": "GET"}, "needs {{fixtures}}"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_agent_is_made(fields, said):  # N2
+    with pytest.raises(ValueError) as wrong:
+        HttpAgent(url="http://h", **fields)
+    assert said in str(wrong.value)
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "hello",
+        {"content": "hello"},
+        {"output": "hello"},
+        {"reply": "hello"},
+        {"response": "hello"},
+        {"message": {"role": "assistant", "content": "hello"}},
+        {"message": "hello"},
+        {"text": "hello"},
+        {"choices": [{"message": {"content": "hello"}}]},
+        {"content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},
+        {"content": None, "output": "hello"},
+    ],
+)
+def test_the_reply_is_found_in_the_usual_places(answer):
+    assert reply_to(answer).content == "hello"
+
+
+def test_every_part_of_a_reply_is_found_in_its_usual_place():
+    reply = reply_to(
+        {
+            "content": "Which one?",
+            "data": {"n": 1},
+            "tool_calls": [
+                {"id": "1", "name": "look", "arguments": {"a": 1}, "result": {"ok": True}},
+                {"name": "pay", "args": {"b": 2}, "error": "refused"},
+                {"id": "3", "function": {"name": "log", "arguments": '{"c":3}'}},
+            ],
+            "awaiting_input": True,
+            "input_hint": "a number",
+            "finish_reason": "stop",
+            "usage": {"prompt_tokens": 7, "completion_tokens": 2, "cost_usd": 0.5},
+        }
+    )
+    assert reply == Reply(
+        "Which one?",
+        data={"n": 1},
+        tool_calls=(
+            ToolCall("look", {"a": 1}, "1", {"ok": True}),
+            ToolCall("pay", {"b": 2}, error="refused"),
+            ToolCall("log", '{"c":3}', "3"),
+        ),
+        declared="awaiting",
+        input_hint="a number",
+        finish_reason="stop",
+        calls=(ModelCall(input_tokens=7, output_tokens=2, cost_usd=0.5),),
+    )
+    assert reply.tool_calls[2].result is UNSET
+
+
+def test_usage_is_metered():
+    told = talk(answering({"content": "x", "usage": {"input_tokens": 3, "output_tokens": 4}}), "a")
+    assert told.metered == [ModelCall(input_tokens=3, output_tokens=4)]
+
+
+@pytest.mark.parametrize(("flag", "declared"), [(True, "awaiting"), (False, "done"), (None, None)])
+def test_the_awaiting_flag_is_the_agents_own_word(flag, declared):  # N22
+    assert reply_to({"content": "x", "awaiting_input": flag}).declared == declared
+    assert reply_to({"content": "x", "state": {"waits": flag}}, awaiting="$.state.waits").declared == declared
+
+
+def test_paths_point_where_the_user_says():
+    answer = {
+        "result": {
+            "say": ["Hello", "there"],
+            "json": {"n": 1},
+            "steps": [{"call": {"name": "look"}}, {"call": {"name": "pay"}}],
+        },
+        "meta": {"sid": 7, "why": "end", "hint": "name", "tokens": [{"input_tokens": 1}, {"input_tokens": 2}]},
+        "content": "not this",
+    }
+    told = talk(
+        answering(answer), "a", "b", content="$.result.say[*]", data="$.result.json", tool_calls="$.result.steps[*].call",
+        session_id="$.meta.sid", finish_reason="meta.why", input_hint="$.meta.hint", usage="$.meta.tokens",
+    )  # fmt: skip
+    assert told.replies[0] == Reply(
+        "Hello\nthere", data={"n": 1}, tool_calls=(ToolCall("look"), ToolCall("pay")), input_hint="name", finish_reason="end",
+        calls=(ModelCall(input_tokens=1), ModelCall(input_tokens=2)),
+    )  # fmt: skip
+    assert told.bodies[1]["session_id"] == 7
+
+
+@pytest.mark.parametrize(
+    ("found", "calls"),
+    [(None, ()), ([], ()), ([{"name": "look"}], (ToolCall("look"),)), ({"name": "look"}, (ToolCall("look"),))],
+)
+def test_a_path_of_tool_calls_may_point_at_a_list_a_call_or_nothing(found, calls):
+    assert reply_to({"content": "x", "steps": found}, tool_calls="$.steps").tool_calls == calls
+    assert reply_to({"content": "x"}, tool_calls="$.steps").tool_calls == ()
+
+
+def test_a_structure_where_text_is_expected_is_data():
+    assert reply_to({"output": {"status": "ok"}}) == Reply(data={"status": "ok"})
+    assert reply_to({"a": [1, 2]}, content="$.a") == Reply(data=[1, 2])
+    assert reply_to({"a": 5}, content="$.a") == Reply("5")
+    assert reply_to({"a": None}, content="$.a") == Reply("")
+
+
+def test_data_or_tool_calls_alone_are_a_reply():
+    assert reply_to({"data": {"n": 1}}) == Reply(data={"n": 1})
+    assert reply_to({"tool_calls": [{"name": "look"}]}) == Reply(tool_calls=(ToolCall("look"),))
+
+
+def test_ten_megabytes_of_reply_are_fine():
+    assert len(reply_to({"content": "x" * 10_000_000}).content) == 10_000_000
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (json_answer({"error": "boom"}, 500), "HTTP 500: boom"),
+        (json_answer({"detail": "no"}, 401), "HTTP 401: no"),
+        (Answer(status=404), "HTTP 404 Not Found"),
+        (Answer(status=302, headers={"Location": "/x"}), "HTTP 302 Found"),
+        (Answer(body=b"<html>oops</html>"), "the answer is no JSON: oops"),
+        (Answer(), "the answer is empty"),
+        (json_answer({"answer": 1, "b": 2}), "no reply at any of the usual places ($.content, "),
+        (json_answer({"answer": 1, "b": 2}), "its keys are 'answer', 'b'"),
+        (json_answer([1]), "it is [1]"),
+        (json_answer({}), "its keys are none"),
+        (json_answer({"content": "x", "tool_calls": "look"}), "tool_calls"),
+        (json_answer({"content": "x", "tool_calls": [{"args": {}}]}), "a tool call without a name"),
+        (
+            json_answer({"content": "x", "awaiting_input": "maybe"}),
+            '$.awaiting_input holds "maybe" instead of true or false',
+        ),
+    ],
+)
+def test_an_agent_that_answers_rubbish_has_failed(answer, said):  # N17
+    with pytest.raises(AgentFailed) as failed:
+        talk(lambda r: answer, "a")
+    assert said in failed.value.said
+
+
+def test_a_path_that_finds_nothing_is_named_with_what_is_there():  # N17
+    with pytest.raises(AgentFailed, match=r"no reply at \$\.a\.text; its keys are 'b'"):
+        reply_to({"b": 1}, content="$.a.text")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_agent_that_is_busy_is_asked_again_and_then_out_of_reach(status):  # N17
+    due = iter([Answer(status=status, headers={"Retry-After": "0"}), json_answer("hello")])
+    assert talk(lambda r: next(due), "a", retries=1).replies[0].content == "hello"
+    with pytest.raises(Unreachable, match=f"^http agent: {status} .* after 2 tries: full$"):
+        talk(lambda r: Answer(status=status, headers={"Retry-After": "0"}, body=b"full"), "a", retries=1)
+
+
+@pytest.mark.parametrize("cut", ["before", "after_headers", "amid_body"])
+def test_a_dropped_answer_is_not_asked_for_again(cut):  # N17
+    """The agent may have acted on it, on a connection that has served before too."""
+    due = iter([json_answer("first"), Answer(body=b'"second"', cut=cut)])
+    seen: list[Received] = []
+
+    def handler(received: Received) -> Answer:
+        seen.append(received)
+        return next(due)
+
+    with pytest.raises(Unreachable):
+        talk(handler, "a", "b", retries=4)
+    assert len(seen) == 2
+
+
+def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
+    with HttpServer(answering("x")) as gone:
+        pass
+
+    async def scenario() -> None:
+        http = HttpTransport()
+        context = SessionContext(key=Key("s", "c"), meter=lambda call: None, http=http)
+        async with HttpAgent(url=gone.url, retries=0).open(context) as session:
+            await session.send(Message("user", "x"), {})
+
+    with pytest.raises(NotSent, match="connection refused"):
+        asyncio.run(scenario())
+
+
+def test_an_agent_that_does_not_answer_in_time_is_cut_off():
+    with pytest.raises(Unreachable, match="no answer within 50ms"):
+        talk(lambda r: Answer(hold=True), "a", timeout_s=0.05)
+
+
+def test_a_secret_header_does_not_come_back_in_an_error():
+    with pytest.raises(AgentFailed) as failed:
+        talk(lambda r: Answer(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"})
+    assert failed.value.said == "HTTP 403: bad token ***"

@@ -1,0 +1,132 @@
+"""Which agent is meant, and what the config says about it."""
+
+import json
+import re
+
+from project import Project, case
+
+
+def test_no_agent_is_named(project: Project):
+    """The default, else the only one, else exit 4 with the list."""
+    project.suite(case("a"))
+    nobody = project.test(agent=None)
+    assert nobody.code == 4  # N7
+    assert "which agent? Give -n NAME" in nobody.err
+    project.write("viva.toml", '[agents.only]\nuse = "python:./agent.py:agent"\n')
+    assert project.test(agent=None).code == 0
+    project.write(
+        "viva.toml", '[agents.one]\nuse = "python:./agent.py:agent"\n[agents.two]\nuse = "python:./agent.py:agent"\n'
+    )
+    two = project.test(agent=None)
+    assert two.code == 4
+    assert "knows one, two" in two.err
+    project.write(
+        "viva.toml",
+        '[defaults]\nagent = "two"\n[agents.one]\nuse = "python:./no.py:x"\n[agents.two]\nuse = "python:./agent.py:agent"\n',
+    )
+    assert project.test(agent=None).code == 0
+
+
+def test_an_unknown_agent_lists_near_names(project: Project):
+    project.suite(case("a"))
+    project.write("viva.toml", '[agents."assistants.expense"]\nuse = "python:./agent.py:agent"\n')
+    ended = project.test("-n", "asistants.expense")
+    assert ended.code == 4
+    assert "there is no agent 'asistants.expense'; did you mean assistants.expense?" in ended.err
+    far = project.test("-n", "zebra")
+    assert "knows assistants.expense" in far.err
+    assert "assistants.expense" in project.test("-n", "agents:assistants.expense").out  # N8
+
+
+def test_references_to_python_code_say_what_is_wrong(project: Project):
+    project.suite(case("a"))
+    project.write("broken.py", "import no_such_module\n")
+    project.write("value.py", "agent = 5\n")
+    for reference, what in {
+        "python:./absent.py:agent": "there is no file",
+        "python:./agent.py:agnt": "has no 'agnt'; did you mean agent?",
+        "python:./agent.py": "names no attribute",
+        "python:./broken.py:agent": "does not import: ModuleNotFoundError: No module named 'no_such_module'",
+        "python:./value.py:agent": "is a int: neither callable nor an object with `reply`",
+        "scripts:agent": "is a script",
+    }.items():
+        ended = project.test("-n", reference)
+        assert ended.code == 4, ended
+        assert what in ended.err
+        assert "Traceback" not in ended.err
+
+
+def test_config_errors_have_their_lines(project: Project):
+    """All of them at once, with the nearest key."""
+    project.suite(case("a"))
+    project.write(
+        "viva.toml",
+        "# heading\n[defaults]\nagnet = 'x'\nparallel = 0\n\n[agents.a]\nuse = 'python:./agent.py:agent'\n\n"
+        "[agents.a.options]\nanything = 1\n\n[connectors.c]\nprovider = 'opnai'\n",
+    )
+    ended = project.test(agent=None)
+    assert ended.code == 4  # N2, N35
+    said = ended.err.splitlines()
+    path = str(project.folder / "viva.toml")
+    assert said[0].startswith(f"{path}:3: defaults: unknown key 'agnet'; did you mean 'agent'?")
+    assert said[1].startswith(f"{path}:4: defaults.parallel: is 0; should be at least 1")
+    assert said[2].startswith(f"{path}:13: connectors.c.provider: ")
+    assert "openai" in said[2]
+    assert len(said) == 3
+    project.write("viva.toml", "[agents.a]\nuse = 'x'\n[agents.a]\n")
+    assert re.match(rf"{re.escape(path)}:3: is not TOML", project.test(agent=None).err)
+    project.write("viva.toml", "[defaults]\ntimeout = 'soon'\n")
+    assert f"{path}:2: " in project.test(agent=None).err
+    project.write("viva.toml", "[agents.a]\ndescription = 'neither use nor type'\n")
+    assert f"{path}:1: agent 'a' has neither `use` nor `type`" in project.test(agent=None).err
+    project.write("viva.toml", "[connectors.c]\nmodel = 'm'\nbase_url = 'http://$NOWHERE_SET/v1'\n")
+    assert f"{path}:3: the environment variable NOWHERE_SET is not set" in project.test(agent=None).err
+
+
+def test_the_nearest_config_upward_is_used_and_its_paths_are_its_own(project: Project):
+    project.write(
+        "viva.toml", '[agents.a]\nuse = "python:./agents/mine.py:agent"\n[agents.b]\nuse = "python:agents.mine:agent"\n'
+    )
+    project.write("agents/mine.py", "def agent(messages):\n    return 'hello from mine'\n")
+    project.write("below/deep/suite.jsonl", json.dumps(case("a")))
+    project.write("other.toml", '[agents.a]\nuse = "python:./agent.py:agent"\n')
+    for arguments in (["-n", "a"], ["-n", "b"]):
+        ended = project.viva("test", "-i", "below/deep/suite.jsonl", *arguments)
+        assert ended.code == 0, ended  # N7
+    inside = Project.viva
+    project.folder, above = project.folder / "below" / "deep", project.folder
+    assert inside(project, "test", "-i", "suite.jsonl", "-n", "a").code == 0
+    assert (above / ".viva" / "runs").is_dir()
+    other = inside(project, "test", "-i", "suite.jsonl", "--config", str(above / "other.toml"))
+    assert other.code == 0, other
+
+
+def test_an_env_file_adds_to_the_environment(project: Project):
+    """For the config and for agents that are Python code; a bad line is named and not shown."""
+    project.write("agent.py", "import os\ndef agent(messages):\n    return os.environ['GREETING']\n")
+    project.write("my.env", "# comment\n\nexport GREETING='hello there'\nOTHER=1\n")
+    project.suite(case("a"))
+    before = {"GREETING": "", "OTHER": ""}  # so that they are as before when the test is over
+    assert project.test("--env-file", "my.env", env=before).code == 0
+    project.write("bad.env", "OK=1\nsk-secret-without-a-name\n")
+    bad = project.test("--env-file", "bad.env")
+    assert bad.code == 4
+    assert "bad.env:2: is not NAME=value" in bad.err
+    assert "sk-secret" not in bad.err
+
+
+def test_agents_lists_what_the_config_knows_and_can_reach(project: Project):
+    project.write(
+        "viva.toml",
+        '[agents.fine]\nuse = "python:./agent.py:agent"\ndescription = "echoes"\n'
+        '[agents.gone]\nuse = "python:./gone.py:agent"\n'
+        '[agents.web]\nuse = "http://127.0.0.1:9/chat"\n'
+        '[connectors.acme]\nmodel = "m-1"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "ACME_KEY"\n',
+    )
+    ended = project.viva("agents")
+    assert ended.code == 1, ended
+    lines = ended.out.splitlines()
+    assert any(line.startswith("✓ fine") and "echoes" in line for line in lines)
+    assert any(line.startswith("✗ gone") and "there is no file" in line for line in lines)
+    assert any(line.startswith("✗ web") and "127.0.0.1:9" in line for line in lines)
+    assert any("connector acme" in line and "ACME_KEY is not set" in line for line in lines)

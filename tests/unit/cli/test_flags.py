@@ -1,0 +1,134 @@
+"""Flags of `viva test`, exit codes, and the small commands."""
+
+import json
+
+import pytest
+
+from project import Project, case, contains
+
+
+def test_cases_are_chosen_by_id_and_tag(project: Project):
+    """`-k` searches in the id; several tags mean any of them; nothing left is exit 5."""
+    project.suite(
+        case("refund-1", tags=["money", "slow"]), case("refund-2"), case("greet", tags=["talk"]), case("pre-refund")
+    )
+
+    def chosen(*arguments: str) -> list[str]:
+        (project.folder / "report.jsonl").unlink(missing_ok=True)
+        return [record["id"] for record in project.report(*arguments)[1]]
+
+    assert chosen("-k", "refund") == ["refund-1", "refund-2", "pre-refund"]  # N33
+    assert chosen("--run", "^refund") == ["refund-1", "refund-2"]
+    assert chosen("--tag", "talk", "--tag", "money") == ["refund-1", "greet"]
+    assert chosen("-k", "refund", "--tag", "money") == ["refund-1"]
+    assert project.test("-k", "nobody").code == 5  # N35
+    bad = project.test("-k", "(")
+    assert bad.code == 4
+    assert "is no regular expression" in bad.err
+
+
+def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project):
+    """What it writes loads again."""
+    project.write("agent.py", "def agent(messages):\n    raise SystemExit('it was called')\n")
+    project.write(
+        "suite.yaml",
+        "- {id: a, input: x, tags: [t], assert: {type: contains, value: x}}\n- {id: b-{{n}}, for: [{n: 1}, {n: 2}], turns: [{input: '{{n}}'}]}\n".replace(
+            "b-{{n}}", "'b-{{n}}'"
+        ),
+    )
+    ended = project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.jsonl")
+    assert ended.code == 0, ended  # N30
+    assert [line.split()[0] for line in ended.out.splitlines()[:3]] == ["a", "b-1", "b-2"]
+    assert "nothing was run" in ended.out
+    assert not (project.folder / ".viva").exists()
+    again = project.viva("check", "cases.jsonl")
+    assert again.out == "3 cases in 1 file: nothing is wrong\n"
+    assert project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.xml").code == 4
+    message = project.test("-i", "Hello", "--dry-run")
+    assert (message.code, message.out) == (0, "1 message; nothing was sent\n")
+
+
+def test_quiet_says_only_what_did_not_pass(project: Project):
+    project.suite(case("fine"), case("bad", assertions=[contains("no")]))
+    ended = project.test("-q")
+    assert ended.code == 1
+    assert "fine" not in ended.out
+    assert "✗ bad" in ended.out
+    assert "2 tests: 1 passed, 1 failed, 0 errors, 0 skipped, 0 not run" in ended.out.splitlines()[-1]
+
+
+def test_plain_output_has_lines_and_a_summary(project: Project):
+    """Without a terminal: no colour, no cursor movements; all counts of the specification's sample."""
+    project.suite(
+        {"id": "two", "name": "Two turns", "turns": [{"input": "a", "assertions": [contains("a")]}, {"input": "b"}]},
+        case("x", skip=True),
+    )
+    ended = project.test()
+    assert "\x1b" not in ended.out
+    assert "\r" not in ended.out
+    for line in (
+        "Total:   2 tests",
+        "Passed:  1",
+        "Failed:  0",
+        "Errors:  0",
+        "Skipped: 1",
+        "Not run: 0",
+        "Total turns: 2",
+        "Avg turns/test: ",
+        "Total time: ",
+    ):
+        assert f"  {line}" in ended.out, line  # N34
+    assert "ℹ Agent: python:./agent.py:agent" in ended.out
+    assert "ℹ Input: suite.jsonl (2 test cases)" in ended.out
+
+
+def test_exit_codes(project: Project):
+    """0 passed, 1 failed, 4 bad input, 5 nothing to run or nothing checked; 2 is Ctrl-C's, 3 our own bug's."""
+    project.suite(case("a"))
+    assert project.test().code == 0  # N35
+    assert project.viva("test").code == 4
+    assert project.test("--no-such-flag").code == 4
+    assert project.viva("tset").code == 4
+    assert project.test("--timeout", "soon").code == 4
+    assert project.test("--parallel", "0").code == 4
+    assert project.test("--config", "absent.toml").code == 4
+
+
+def test_repeats_are_counted_by_case_and_recorded_by_trial(project: Project):
+    project.write("agent.py", "n = 0\ndef agent(messages):\n    global n\n    n += 1\n    return f'call {n}'\n")
+    project.suite(
+        {"id": "flaky", "input": "x", "assertions": [{"type": "regex", "pattern": "[13579]$"}]},
+        {"id": "own", "runs": 1, "input": "x", "assertions": [contains("call")]},
+    )
+    ended, records = project.report("--runs", "3", "--parallel", "1")
+    assert ended.code == 1, ended
+    assert [(r["id"], r["trial"], r["status"]) for r in records] == [  # N33
+        ("flaky", 1, "passed"),
+        ("flaky", 2, "failed"),
+        ("flaky", 3, "passed"),
+        ("own", 1, "passed"),
+    ]
+    assert "Total:   2 tests" in ended.out
+    lenient = project.test("--runs", "4", "--min-pass", "0.5", "--parallel", "1")
+    assert lenient.code == 0, lenient
+
+
+def test_nothing_checked_is_exit_5_with_repeats_too(project: Project):
+    project.suite({"id": "bare", "input": "hello."})
+    assert project.test("--runs", "3").code == 5  # N11
+    project.suite({"id": "bare", "input": "hello."}, case("off", skip=True))
+    assert project.test("--runs", "2").code == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_line_for_the_shell(project: Project, shell: str):
+    ended = project.viva("completion", shell)
+    assert (ended.code, f"_VIVA_COMPLETE={shell}_source" in ended.out) == (0, True)
+
+
+def test_the_schema_that_is_printed_is_the_one_that_is_used(project: Project):
+    native = json.loads(project.viva("schema", "native").out)
+    assert native["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert {"id", "input", "turns", "assertions"} <= native["properties"].keys()
+    assert "agents" in json.loads(project.viva("schema", "config").out)["properties"]
+    assert project.viva("schema", "nothing").code == 4

@@ -1,0 +1,306 @@
+"""The awaiting detector: each layer over the ones below it, then how it reads wording."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from viva.engine.awaiting import CONFIRMATION_TOOLS, detect
+from viva.model.message import Reply, ToolCall
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "benchmarks" / "data" / "awaiting"
+
+
+def _benchmark():
+    spec = importlib.util.spec_from_file_location("awaiting_benchmark", ROOT / "benchmarks" / "awaiting.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def said(text: str) -> tuple[bool, str]:
+    found = detect(Reply(content=text))
+    return found.awaiting, found.reason
+
+
+ASKED = ToolCall("ask_user", {"question": "Which one?"})
+ANSWERED = ToolCall("ask_user", {"question": "Which one?"}, result="the red one")
+
+
+# --- layers, N22 ---
+
+
+@pytest.mark.parametrize(("declared", "awaiting"), [("awaiting", True), ("done", False)])
+def test_the_agents_own_word_beats_every_other_layer(declared, awaiting):
+    reply = Reply(
+        "Which one?" if declared == "done" else "Done.",
+        declared=declared,
+        protocol_state="completed" if awaiting else "input-required",
+        tool_calls=() if awaiting else (ASKED,),
+        finish_reason="length",
+    )
+    found = detect(reply)
+    assert (found.awaiting, found.reason, found.confidence) == (awaiting, "agent_declared", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "awaiting"),
+    [
+        ("input-required", True),
+        ("auth-required", True),
+        ("TASK_STATE_INPUT_REQUIRED", True),
+        ("session/request_permission", True),
+        ("completed", False),
+        ("failed", False),
+        ("working", False),
+    ],
+)
+def test_a_protocols_state_beats_tools_finish_reason_and_wording(state, awaiting):
+    reply = Reply(
+        "Done." if awaiting else "Which one?",
+        protocol_state=state,
+        tool_calls=() if awaiting else (ASKED,),
+        finish_reason="length" if awaiting else "stop",
+    )
+    found = detect(reply)
+    assert (found.awaiting, found.reason) == (awaiting, "protocol_state")
+
+
+def test_a_state_that_says_nothing_about_waiting_leaves_it_to_the_wording():
+    assert detect(Reply("Which one?", protocol_state="end_turn")).reason == "content_is_question"
+
+
+def test_a_pending_confirmation_tool_beats_the_finish_reason_and_wording():
+    found = detect(Reply("Done.", tool_calls=(ASKED,), finish_reason="tool_calls"))
+    assert (found.awaiting, found.reason) == (True, "tool_requires_confirmation")
+
+
+@pytest.mark.parametrize("name", ["mcp.ask_user", "server__ask_user", "ui:ask_user", "tools/ask_user"])
+def test_a_confirmation_tool_is_known_behind_a_namespace(name):
+    assert detect(Reply(tool_calls=(ToolCall(name),))).reason == "tool_requires_confirmation"
+
+
+@pytest.mark.parametrize("name", ["ask_user_later", "task_user", "ask"])
+def test_a_confirmation_tool_is_not_known_by_a_part_of_its_name(name):
+    assert not detect(Reply("Done.", tool_calls=(ToolCall(name),))).awaiting
+
+
+def test_the_names_of_confirmation_tools_can_be_configured():
+    reply = Reply("Done.", tool_calls=(ToolCall("poke_user"),))
+    assert not detect(reply).awaiting
+    assert detect(reply, CONFIRMATION_TOOLS | {"poke_user"}).reason == "tool_requires_confirmation"
+
+
+def test_a_confirmation_that_was_answered_within_the_turn_leaves_it_to_the_text_after_it():
+    assert said_of(ANSWERED, "I ordered the red one.") == (False, "completed")
+    assert said_of(ANSWERED, "Which size?") == (True, "content_is_question")
+    assert said_of(ANSWERED, "") == (True, "tool_requires_confirmation")
+
+
+def test_a_confirmation_that_was_refused_is_no_longer_pending():
+    assert said_of(ToolCall("ask_user", error="not allowed"), "I stopped here.") == (False, "completed")
+
+
+def said_of(call: ToolCall, text: str) -> tuple[bool, str]:
+    found = detect(Reply(text, tool_calls=(call,)))
+    return found.awaiting, found.reason
+
+
+@pytest.mark.parametrize("reason", ["length", "tool_calls", "content_filter", "MAX_TOKENS", "tool_use"])
+def test_a_reply_that_was_cut_short_does_not_wait_whatever_it_says(reason):
+    found = detect(Reply("Which one do you want?", finish_reason=reason))
+    assert (found.awaiting, found.reason) == (False, "finish_reason")
+
+
+@pytest.mark.parametrize("reason", [None, "stop", "end_turn", "STOP"])
+def test_an_ordinary_finish_reason_leaves_it_to_the_wording(reason):
+    assert detect(Reply("Which one do you want?", finish_reason=reason)).reason == "content_is_question"
+
+
+# --- wording, N22 ---
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Which flight would you like?", "content_is_question"),
+        ("Please let me know which flight you would like.", "content_is_request"),
+        ("Your order was cancelled. Is there anything else I can help with?", "closing_offer"),
+        ("Your order was cancelled.", "completed"),
+    ],
+)
+def test_each_kind_of_ending_has_its_reason(text, reason):
+    assert said(text) == (reason != "completed", reason)
+
+
+def test_a_question_before_a_closing_offer_is_what_counts():
+    assert said("Which one do you want? Let me know if you have any questions.")[1] == "content_is_question"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Which one do you want? I'm happy to wait.",
+        "Which one do you want?\n1. Red\n2. Blue",
+        "Which one do you want?\n\n| Name | Price |\n|---|---|\n| Red | $5 |",
+        "Do you want the red one? 🔴",
+        "Do you want the red one (yes/no)?",
+        "**Do you want the red one?**",
+        'Do you want "the red one?"',
+        "Should I run it?\n\n```python\nprint('done')\n```",
+        "<think>Is it red? I don't know.</think>\nWhich one?",
+        "Do you want to include breakfast",
+        "I can do that, but could you first tell me\nyour name?",
+    ],
+)
+def test_what_follows_or_wraps_a_question_does_not_hide_it(text):
+    assert said(text) == (True, "content_is_question")  # N23
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Why does this happen? Because the disk is full.",
+        "Can I get a refund? No, the fare is non-refundable.",
+        "See https://example.com/search?q=a.",
+        "Use `WHERE id = ?` and bind the value.",
+        '```sh\nread -p "Continue? "\n```',
+        '```sh\nread -p "Continue? ',
+        "> When will it arrive?\n\nOn Friday.",
+        'You asked "can I keep both?". You can.',
+        "## What changed?\n\nThe parser is faster now.",
+        "| Safe? | Yes |\n|---|---|\n| Fast? | Yes |",
+        "Here are five interview questions:\n1. Why us?\n2. What are your strengths?",
+        "Here is a draft:\n\nSubject: Order\n\nHi Tom,\ncould you send it?\n\nBest,\nAnna",
+        "1. Open the settings\n2. Enter your name\n3. Confirm",
+        "Please note that the shop closes at six.",
+        "If you'd like to cancel, go to the settings.",
+        "You can load a part of it if\nyou'd like to save memory.",
+        "Please allow five days for delivery.",
+        "I've sent a confirmation request to your manager.",
+        "Feel free to reach out.",
+        "One moment please, I'm checking.",
+        "",
+        " \n ",
+        "?",
+    ],
+)
+def test_what_only_looks_like_a_question_or_a_request_is_none(text):
+    assert said(text) == (False, "completed")
+
+
+def test_the_question_after_a_drafted_letter_counts():
+    draft = "Here is a draft:\n\nHi Tom,\n\ncould you send it?\n\nBest,\nAnna\n\nShall I send it?"
+    assert said(draft) == (True, "content_is_question")
+
+
+def test_an_offer_to_go_ahead_is_a_request_and_an_offer_of_more_help_is_not():
+    assert said("Let me know if you'd like me to go ahead with the exchange.")[1] == "content_is_request"
+    assert said("Let me know if you need anything else.")[1] == "closing_offer"
+
+
+def test_a_long_reply_is_read_from_its_end():
+    story = "It was a quiet day and nothing happened. " * 5000
+    assert said("Which one do you want? " + story) == (False, "completed")
+    assert said(story + "Which one do you want?") == (True, "content_is_question")
+
+
+def test_a_request_is_found_above_a_long_list():
+    options = "\n".join(f"{number}. Flight {number}" for number in range(1, 40))
+    assert said(f"Please choose one of these:\n{options}") == (True, "content_is_request")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Welche soll ich buchen? Beide kosten gleich viel.",
+        "Bitte geben Sie Ihre Bestellnummer an.",
+        "Veuillez confirmer votre adresse.",
+        "Por favor, indíqueme la fecha.",
+        "Mi faccia sapere quale preferisce.",
+        "Preciso do seu endereço.",
+        "Ik heb nog uw postcode nodig.",
+        "Proszę podać numer zamówienia.",
+        "请提供您的订单号。",
+        "您想要哪个尺码？我们有三种。",
+        "お名前を教えてください。",
+        "よろしいでしょうか。",
+        "성함을 알려 주세요.",
+        "Укажите номер заказа.",
+        "ما هو رقم الحجز؟",
+        "Ποιος είναι ο αριθμός;",
+        "Ո՞րն է համարը",
+        "Lütfen adınızı yazın.",
+    ],
+)
+def test_other_languages_ask_too(text):
+    assert said(text)[0]  # N23
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bitte warten Sie einen Augenblick.",
+        "Veuillez patienter.",
+        "Por favor, espere un momento.",
+        "请稍等。",
+        "少々お待ちください。",
+        "잠시만 기다려 주세요.",
+        "Пожалуйста, подождите.",
+        "Η κράτηση έγινε; όχι ακόμη.",
+        "Warum? Weil die Bank das prüft.",
+    ],
+)
+def test_other_languages_state_and_put_off_too(text):
+    assert not said(text)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Kann ich sonst noch etwas für Sie tun?", "¿Hay algo más en lo que pueda ayudarle?", "还有什么可以帮您的吗？"],
+)
+def test_closing_offers_are_known_in_other_languages(text):
+    assert said(text) == (True, "closing_offer")
+
+
+# --- the measure, N23 ---
+
+
+@pytest.mark.parametrize(("name", "at_least"), [("dev.jsonl", 600), ("holdout.jsonl", 200)])
+def test_the_goal_of_precision_and_recall_is_met(name, at_least):
+    benchmark = _benchmark()
+    lines, problems = benchmark.read([DATA / name])
+    assert problems == []
+    assert len(lines) >= at_least
+    measured = benchmark.measure(lines)
+    assert measured.precision >= 0.97, measured.misses
+    assert measured.recall >= 0.95, measured.misses
+
+
+def test_the_goal_is_well_above_the_specifications_three_patterns():
+    benchmark = _benchmark()
+    lines, _ = benchmark.read([DATA / "holdout.jsonl"])
+    floor = benchmark.measure(lines, benchmark.by_specification)
+    assert floor.recall + 0.3 < benchmark.measure(lines).recall
+
+
+def test_the_benchmark_names_each_line_that_it_cannot_read(tmp_path, capsys):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "Which?", "awaiting": true}\n{"text": "Which?"}\nnonsense\n', encoding="utf-8")
+    assert _benchmark().main([str(bad)]) == 4
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0] for line in told] == [f"{bad}:2", f"{bad}:3"]
+
+
+def test_the_benchmark_leaves_closing_lines_out_and_counts_a_closing_offer_as_awaiting(tmp_path):
+    benchmark = _benchmark()
+    file = tmp_path / "some.jsonl"
+    file.write_text(
+        '{"text": "Anything else?", "awaiting": true, "closing": true}\n{"text": "Anything else?", "awaiting": false}\n',
+        encoding="utf-8",
+    )
+    measured = benchmark.measure(benchmark.read([file])[0])
+    assert (measured.left_out, measured.called, measured.found) == (1, 1, 0)

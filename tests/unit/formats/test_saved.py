@@ -1,0 +1,144 @@
+"""A conversation that was held loads again as a static case."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.errors import BadInput
+from viva.formats import native
+from viva.formats.documents import documents_in
+from viva.formats.native import Reading
+from viva.formats.saved import save_talk
+from viva.model.case import Case, Key, Utterance
+from viva.model.message import Message
+from viva.model.talk import Talk
+from viva.testing.evidence import NoHelpers, Silent, StillClock
+
+
+def cases_in(file: Path) -> list[Case]:
+    async def read() -> list[Case]:
+        suite = native.load(documents_in(file, file.name), file.name, file.parent, Reading())
+        return [case async for case in suite.cases()]
+
+    return asyncio.run(read())
+
+
+def written(folder: Path, *cases: dict[str, Any]) -> list[Case]:
+    """Cases as they come from a file, with what they name beside it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "receipt one.png").write_bytes(b"png")
+    file = folder / "suite.jsonl"
+    file.write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    return cases_in(file)
+
+
+def save(file: Path, case: Case, *said: Utterance, root: Path | None = None) -> str:
+    talk = Talk(case, Key("suite", case.id), NoHelpers(), StillClock())
+    return save_talk(file, talk, said, Reading(), root or file.parent)
+
+
+def free(*texts: str) -> tuple[Case, list[Utterance]]:
+    lines = [Utterance(Message("user", text), by="interactive") for text in texts]
+    return Case(id="conversation", user=Silent()), lines
+
+
+RICH: dict[str, Any] = {
+    "id": "T001",
+    "name": "Refund",
+    "tags": ["money"],
+    "timeout": "2m",
+    "metadata": {"tenant": "a"},
+    "options": {"mode": "chat"},
+    "turns": [
+        {
+            "input": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Where is my order?"},
+            ],
+            "attachments": [{"type": "image", "source": "file://receipt%20one.png"}],
+            "assertions": [{"type": "contains", "value": "W1", "message": "names it", "negate": True}],
+            "options": {"search": True},
+            "set": {"order": "$.order"},
+            "turn_timeout": "5s",
+        },
+        {"input": "Cancel {{order}}", "assertions": [{"type": "regex", "value": "cancel+ed"}]},
+        {"input": "Never said"},
+    ],
+    "final_assertions": [{"type": "tool_called", "name": "cancel"}],
+}
+
+
+def test_all_that_a_line_brings_loads_again(tmp_path: Path) -> None:
+    """Inputs, history, attachments, claims, options and variables; turns that nobody took are left out."""
+    (before,) = written(tmp_path, RICH)
+    target = tmp_path / "kept.jsonl"
+    assert save(target, before, *before.user.lines[:2]) == "T001"
+    (after,) = cases_in(target)
+    assert after.history == before.history
+    assert len(after.user.lines) == 2
+    for old, new in zip(before.user.lines, after.user.lines, strict=False):
+        assert new.message == old.message
+        assert [claim.written for claim in new.claims] == [claim.written for claim in old.claims]
+        assert (new.options, new.set, new.timeout_s) == (old.options, old.set, old.timeout_s)
+    assert (after.name, after.tags, after.limits.timeout_s) == ("Refund", ("money",), 120.0)
+    assert (after.metadata, after.options) == (before.metadata, before.options)
+    assert [claim.written for claim in after.finals] == RICH["final_assertions"]
+
+
+def test_attachments_are_found_from_where_the_case_is_saved(tmp_path: Path) -> None:
+    """One folder up the source names the suite's folder; where it would leave the new folder, nothing is written (N5)."""
+    home = tmp_path / "suites"
+    (before,) = written(home, RICH)
+    save(tmp_path / "kept.jsonl", before, before.user.lines[0], root=home)
+    (after,) = cases_in(tmp_path / "kept.jsonl")
+    assert after.user.lines[0].message.attachments[0].source == "file://suites/receipt%20one.png"
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(BadInput, match="leaves the suite's folder"):
+        save(other / "kept.jsonl", before, before.user.lines[0], root=home)
+    assert list(other.iterdir()) == []
+
+
+def test_cases_are_added_below_each_other(tmp_path: Path) -> None:
+    """A name that is taken gets a number, and a last line without an end is not run together with the new one."""
+    target = tmp_path / "kept.jsonl"
+    target.write_text('// mine\n{"id": "conversation", "input": "Hi"}', encoding="utf-8")
+    case, said = free("Hello")
+    assert [save(target, case, *said), save(target, case, *said)] == ["conversation-2", "conversation-3"]
+    assert [each.id for each in cases_in(target)] == ["conversation", "conversation-2", "conversation-3"]
+    assert target.read_text(encoding="utf-8").startswith('// mine\n{"id": "conversation", "input": "Hi"}\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("kept.yaml", None, "is no .jsonl file"),
+        ("kept.jsonl", "{broken", "kept.jsonl:1"),
+        ("missing/kept.jsonl", None, "cannot be written: No such file or directory"),
+    ],
+)
+def test_what_cannot_take_a_case_is_left_alone(tmp_path: Path, name: str, content: str | None, complaint: str) -> None:
+    """Another kind of file, one that does not load, or no folder: said, and nothing is written."""
+    target = tmp_path / name
+    if content is not None:
+        target.write_text(content, encoding="utf-8")
+    case, said = free("Hello")
+    with pytest.raises(BadInput, match=complaint):
+        save(target, case, *said)
+    assert (target.read_text(encoding="utf-8") if target.exists() else None) == content
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=4))
+def test_any_words_load_again(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    """Whatever a person typed is what the saved case says."""
+    target = tmp_path_factory.mktemp("saved") / "kept.jsonl"
+    case, said = free(*texts)
+    save(target, case, *said)
+    (after,) = cases_in(target)
+    assert [line.message.text for line in after.user.lines] == texts

@@ -1,0 +1,87 @@
+"""Which cases a person speaks in, and where a conversation may be saved."""
+
+from pathlib import Path
+
+from viva.formats.native import Reading
+from viva.model.case import Case, Interactive, Key, Origin, Suite, Utterance
+from viva.model.message import Message
+from viva.model.talk import Talk
+from viva.protocols import Asking, Choice, Question
+from viva.session.people import LEFT_OUT, NOBODY, Keeper, People
+from viva.testing.evidence import NoHelpers, Silent, StillClock
+from viva.users.person import Person
+
+
+class Somebody:
+    """A person who never says anything."""
+
+    async def ask(self, question: Question) -> Choice:
+        return Choice("stop")
+
+    def tell(self, text: str) -> None: ...
+
+
+PLAIN = Case(id="plain", user=Silent())
+WANTING = Case(id="wanting", user=Silent(), interactive=Interactive(enabled=True))
+SKIPPED = Case(id="skipped", user=Silent(), interactive=Interactive(enabled=True), skip="not today")
+
+
+def people(asking: Asking | None, *, everywhere: bool = False, left_out: bool = False) -> People:
+    return People(asking, everywhere, left_out, Keeper(Reading(), Path()))
+
+
+def test_a_person_speaks_where_one_is_wanted() -> None:
+    """In cases with `interactive.enabled`; in all with --interactive; never in a script test, whose code speaks."""
+    here, everywhere = people(Somebody()), people(Somebody(), everywhere=True)
+    code = Case(id="code", user=Silent(), one_session=False)
+    assert here.placed(PLAIN) is PLAIN
+    assert isinstance(here.placed(WANTING).user, Person)
+    assert isinstance(everywhere.placed(PLAIN).user, Person)
+    assert everywhere.placed(code) is code
+    assert (here.take_part(0), here.take_part(1), everywhere.take_part(0)) == (False, True, True)
+    assert here.note(1) is None
+
+
+def test_cases_that_want_a_person_are_left_out_when_asked() -> None:
+    """--skip-interactive skips them with a reason, without another word, and leaves the others as they are."""
+    without = people(Somebody(), left_out=True)
+    assert without.placed(WANTING).skip == LEFT_OUT
+    assert without.placed(SKIPPED).skip == "not today"
+    assert without.placed(PLAIN) is PLAIN
+    assert not without.take_part(1)
+    assert people(None, left_out=True).note(1) is None
+
+
+def test_without_a_terminal_it_is_as_if_they_were_left_out() -> None:
+    """They are skipped and one line says so; --interactive changes nothing but that it is said in any case."""
+    nobody, everywhere = people(None), people(None, everywhere=True)
+    assert nobody.placed(WANTING).skip == NOBODY
+    assert nobody.placed(PLAIN) is PLAIN
+    assert everywhere.placed(PLAIN) is PLAIN
+    assert not everywhere.take_part(1)
+    assert nobody.note(0) is None
+    assert "2 cases with interactive.enabled skipped" in (nobody.note(2) or "")
+    assert "no terminal" in (everywhere.note(0) or "")
+
+
+def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
+    """It would be refused in the middle of the run; any other file will do, with .jsonl if it has no ending."""
+
+    async def none():
+        for case in ():
+            yield case
+
+    running = tmp_path / "suite.jsonl"
+    running.write_text("", encoding="utf-8")
+    suite = Suite(id="suite.jsonl", cases=none, count=0, origin=Origin("suite.jsonl"))
+    keeper = Keeper(Reading(), tmp_path, [suite])
+    talk = Talk(PLAIN, Key("suite", "plain"), NoHelpers(), StillClock())
+    said = [Utterance(Message("user", "Hi"))]
+    assert keeper.save("suite.jsonl", talk, said) == "not saved: suite.jsonl is being run; choose another file"
+    assert keeper.save("suite", talk, said).startswith("not saved: ")
+    assert keeper.save("other", talk, []) == "not saved: nothing has been said yet"
+    assert running.read_bytes() == b""
+    told = keeper.save("other", talk, said)
+    assert told == f"saved as 'plain'; run it with: viva test -i {tmp_path}/other.jsonl"
+    assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
+    assert keeper.save("other.yaml", talk, said).endswith("other.yaml: is no .jsonl file")

@@ -1,0 +1,172 @@
+"""The sequential test keeps its promises: exactly, by following every course that the runs can take, and simulated."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+import pytest
+from scipy.stats import binom
+
+from viva.stats.sequential import Decided, SequentialTest
+
+
+@dataclass
+class Course:
+    """Where a case of some true rate ends up: chances, and the mean number of runs."""
+
+    passes: float = 0.0
+    fails: float = 0.0
+    undecided: float = 0.0
+    runs: float = 0.0
+
+
+def course_of(test: SequentialTest, rate: float) -> Course:
+    """Exact: the chance of each (runs, passed) that is reached without a decision, run after run."""
+    course, undecided = Course(), {0: 1.0}
+    for run in range(1, test.max_runs + 1):
+        reached: dict[int, float] = defaultdict(float)
+        for passed, chance in undecided.items():
+            reached[passed + 1] += chance * rate
+            reached[passed] += chance * (1 - rate)
+        undecided = {}
+        for passed, chance in reached.items():
+            if not chance:
+                continue
+            if decision := test.decide(passed, run - passed):
+                setattr(course, decision, getattr(course, decision) + chance)
+                course.runs += chance * run
+            else:
+                undecided[passed] = chance
+    assert not undecided
+    return course
+
+
+def fixed_runs(test: SequentialTest) -> int:
+    """How many runs the exact binomial test with a fixed number needs for the same promise."""
+    for runs in count(1):
+        needed = int(binom.isf(test.alpha, runs, test.too_low)) + 1
+        if binom.cdf(needed - 1, runs, test.min_pass) <= test.beta:
+            return runs
+    raise AssertionError
+
+
+TESTS = [
+    SequentialTest(min_pass=0.9, max_runs=300),
+    SequentialTest(min_pass=0.9, max_runs=300, alpha=0.01, beta=0.1, margin=0.2),
+    SequentialTest(min_pass=0.95, max_runs=200, alpha=0.2, beta=0.05),
+    SequentialTest(min_pass=0.5, max_runs=400),
+    SequentialTest(min_pass=0.1, max_runs=400),
+    SequentialTest(min_pass=1.0, max_runs=100),
+]
+
+
+@pytest.mark.parametrize("test", TESTS, ids=str)
+def test_wrong_decisions_are_as_rare_as_promised_whatever_the_number_of_runs(test: SequentialTest):
+    for max_runs in (1, 5, 20, 50, test.max_runs):
+        cut = SequentialTest(
+            min_pass=test.min_pass, max_runs=max_runs, alpha=test.alpha, beta=test.beta, margin=test.margin
+        )
+        for rate in (0.0, test.too_low / 2, test.too_low):
+            assert course_of(cut, rate).passes <= test.alpha
+        for rate in (test.min_pass, (1 + test.min_pass) / 2, 1.0):
+            assert course_of(cut, rate).fails <= test.beta
+
+
+@pytest.mark.parametrize("test", TESTS, ids=str)
+def test_it_takes_far_fewer_runs_than_a_fixed_number_and_nearly_always_decides(test: SequentialTest):
+    fixed = fixed_runs(test)
+    bad, good = course_of(test, test.too_low), course_of(test, test.min_pass)
+    assert bad.runs < 0.7 * fixed
+    assert good.runs < 0.7 * fixed or test.min_pass == 1  # a case that always passes leaves no shorter way to be sure
+    assert good.runs <= fixed
+    assert max(bad.undecided, good.undecided) < 0.05
+
+
+def test_clear_cases_are_decided_in_a_fraction_of_the_runs():
+    test = SequentialTest(min_pass=0.9, max_runs=300)
+    assert fixed_runs(test) == 135
+    assert course_of(test, 0.5).runs < 12
+    assert course_of(test, 1.0).runs == test.fewest_to_pass == 26
+
+
+def test_simulated_cases_get_the_decision_they_deserve():
+    """1,000 cases at each of the two rates: wrong decisions within three standard errors of 5 %, half the runs."""
+    test = SequentialTest(min_pass=0.8, max_runs=400)
+    random = Random(7)
+    for rate, wrong in ((test.too_low, "passes"), (test.min_pass, "fails")):
+        ends = [test.follow(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
+        decided = [end for end in ends if end is not None]
+        assert len(decided) == 1000
+        assert sum(end.decision == wrong for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+        assert sum(end.passed + end.failed for end in decided) / 1000 < 0.6 * fixed_runs(test)
+
+
+def test_a_case_that_must_always_pass_fails_at_its_first_failure():
+    test = SequentialTest(min_pass=1.0, max_runs=100)
+    assert test.decide(20, 0) is None
+    assert test.decide(20, 1) == "fails"
+    assert test.decide(29, 0) == "passes"
+
+
+def test_it_stops_as_soon_as_no_decision_can_be_reached():
+    """26 passes in a row would have done; after a failure 30 runs are too few, and after 22 passes too few to fail."""
+    test = SequentialTest(min_pass=0.9, max_runs=30)
+    assert test.decide(21, 1) is None
+    assert test.decide(22, 1) == "undecided"
+    assert test.follow([True] * 5 + [False] + [True] * 24) == Decided("undecided", 22, 1, 0)
+
+
+def test_a_decision_that_the_last_run_can_still_bring_is_waited_for():
+    test = SequentialTest(min_pass=0.9, max_runs=26)
+    assert test.decide(25, 0) is None
+    assert test.decide(25, 0, errors=1) == "undecided"
+    assert test.decide(26, 0) == "passes"
+
+
+def test_too_few_runs_to_pass_can_be_told_beforehand():
+    test = SequentialTest(min_pass=0.9, max_runs=10)
+    assert test.fewest_to_pass > test.max_runs
+    assert all(test.decide(passed, 0) != "passes" for passed in range(11))
+    assert test.decide(0, 5) == "fails"
+
+
+def test_errors_use_up_runs_and_are_no_evidence():
+    test = SequentialTest(min_pass=0.9, max_runs=40)
+    assert test.follow([None] * 14 + [True] * 26) == Decided("passes", 26, 0, 14)
+    assert test.follow([None] * 40) == Decided("undecided", 0, 0, 36)
+
+
+def test_runs_behind_the_decision_do_not_change_it():
+    test = SequentialTest(min_pass=0.9, max_runs=100)
+    assert test.follow([False] * 5 + [True] * 90) == Decided("fails", 0, 5, 0)
+
+
+def test_unfinished_runs_are_undetermined_not_undecided():
+    test = SequentialTest(min_pass=0.9, max_runs=100)
+    assert test.follow([]) is None
+    assert test.follow([True] * 25) is None
+
+
+def test_the_margin_shrinks_with_a_low_bar():
+    assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.8)
+    assert SequentialTest(min_pass=0.1, max_runs=1).too_low == pytest.approx(0.05)
+    assert SequentialTest(min_pass=0.9, max_runs=1, margin=0.3).too_low == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"min_pass": 0.0}, "min_pass is 0.0"),
+        ({"min_pass": 1.1}, "min_pass is 1.1"),
+        ({"margin": 0.0}, "margin is 0.0"),
+        ({"margin": 0.9}, "margin is 0.9"),
+        ({"margin": 1e-18}, "margin is 1e-18"),
+        ({"alpha": 0.0}, "alpha 0.0"),
+        ({"alpha": 0.5, "beta": 0.5}, "together they are below 1"),
+        ({"max_runs": 0}, "max_runs is 0"),
+    ],
+)
+def test_what_makes_no_test_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        SequentialTest(**{"min_pass": 0.9, "max_runs": 10} | wrong)

@@ -1,0 +1,383 @@
+"""A person over a script, over a simulator, and alone."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import structs
+
+from viva.engine.conversation import converse
+from viva.engine.outcome import Ending, by_checks, out_of_input
+from viva.engine.trial import Deadline
+from viva.errors import Role
+from viva.model.case import Case, Checkpoint, Claim, Goal, Interactive, Key, OnMissingInput, Utterance
+from viva.model.message import File, Message, Reply, Text
+from viva.model.talk import PASSED, Evidence, Talk, Verdict
+from viva.protocols import Choice, Question, User
+from viva.testing.evidence import NoHelpers
+from viva.users.person import STOPPED, Person
+from viva.users.script import Script
+from viva.users.simulator import Simulator
+
+ACCEPT, STOP, SIMULATE = Choice("accept"), Choice("stop"), Choice("simulate")
+
+
+class Holds:
+    """A check that always holds."""
+
+    costly = False
+    label = "holds"
+
+    def check(self, evidence: Evidence) -> Verdict:
+        return PASSED
+
+
+class Never:
+    """A check that never holds."""
+
+    costly = False
+    label = "never"
+
+    def check(self, evidence: Evidence) -> Verdict:
+        return Verdict("failed", "not yet")
+
+
+CLAIM = Claim(Holds(), {"type": "contains", "value": "x"})
+
+
+class Clock:
+    """Knows whether it stands still."""
+
+    paused = False
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncGenerator[None]:
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
+
+class Answers:
+    """A person whose choices are known before; who has none left is gone for lunch."""
+
+    def __init__(self, *choices: Choice) -> None:
+        self._choices = iter(choices)
+        self.proposed: list[str | None] = []
+        self.simulators: list[str | None] = []
+        self.seen: list[tuple[bool, str]] = []
+        self.told: list[str] = []
+
+    async def ask(self, question: Question) -> Choice:
+        talk = question.talk
+        self.proposed.append(question.proposed.message.text if question.proposed else None)
+        self.simulators.append(question.simulator)
+        assert isinstance(talk.clock, Clock)
+        self.seen.append((talk.clock.paused, talk.waiting_for))
+        choice = next(self._choices, None)
+        if choice is None:
+            assert talk.case.interactive.timeout_s is not None, "asked once too often"
+            await asyncio.Event().wait()
+        assert choice is not None
+        return choice
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+
+
+class Helper:
+    """A simulator with canned answers that remembers what it was told, and on which clock."""
+
+    may_repeat = True
+    must_quote = False
+
+    def __init__(self, *answers: str | Mapping[str, Any]) -> None:
+        self._answers = iter(answers)
+        self.heard: list[str] = []
+        self.paused: list[bool] = []
+        self.closed = False
+        self._talk: Talk | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator["Helper"]:
+        self._talk = talk
+        try:
+            yield self
+        finally:
+            self.closed = True
+
+    async def ask(self, text: str, parse: Callable[[Reply], Any], metadata: Mapping[str, Any] | None = None) -> Any:
+        assert self._talk is not None
+        assert isinstance(self._talk.clock, Clock)
+        self.heard.append(text)
+        self.paused.append(self._talk.clock.paused)
+        answer = next(self._answers)
+        return parse(Reply(answer) if isinstance(answer, str) else Reply(data=answer))
+
+
+class Saved:
+    """Remembers what was to be saved where."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+
+    def save(self, file: str, talk: Talk, said: Sequence[Utterance]) -> str:
+        self.calls.append((file, [line.message.text for line in said]))
+        return f"saved {len(said)}"
+
+
+def line(text: str, **more: Any) -> Utterance:
+    return Utterance(Message("user", text), **more)
+
+
+def asking(text: str) -> Reply:
+    return Reply(text, declared="awaiting")
+
+
+async def hold(
+    user: User,
+    *replies: Reply,
+    helper: Helper | None = None,
+    goal: Goal | None = None,
+    on_missing_input: OnMissingInput | None = None,
+    timeout_s: float | None = None,
+) -> tuple[Talk, Ending]:
+    """A conversation with canned replies, and what becomes of it."""
+    case = Case(
+        id="case",
+        user=user,
+        goal=goal or Goal(),
+        on_missing_input=on_missing_input,
+        interactive=Interactive(timeout_s=timeout_s),
+    )
+    talk = Talk(case, Key("suite", "case"), helper or NoHelpers(), Clock())
+    talk.variables["order"] = "W1"
+    given = iter(replies)
+
+    async def send(_: Utterance) -> Reply:
+        return next(given)
+
+    ending = await converse(talk, user, send, lambda _: None)
+    assert helper is None or helper.closed == bool(helper.heard)  # nobody is left waiting
+    return talk, ending or out_of_input(talk) or by_checks(talk)
+
+
+def held(user: User, *replies: Reply, **more: Any) -> tuple[Talk, Ending]:
+    return asyncio.run(hold(user, *replies, **more))
+
+
+def said(talk: Talk) -> list[tuple[str, str]]:
+    return [(turn.utterance.message.text, turn.utterance.by) for turn in talk.turns]
+
+
+def over_script(asking: Answers, *lines: Utterance, saved: Saved | None = None) -> Person:
+    return Person(Script(lines, filled=True), asking, (saved or Saved()).save)
+
+
+def over_simulator(asking: Answers, *lines: Utterance) -> Person:
+    return Person(Simulator("sim", {"metadata": {"goal": "a refund"}}, lines), asking, Saved().save)
+
+
+def test_an_accepted_line_is_said_as_it_is() -> None:
+    """Enter sends the script's own line, which keeps its source and its claims."""
+    answers = Answers(ACCEPT)
+    talk, ending = held(over_script(answers, line("hello", claims=(CLAIM,))), Reply("hi"))
+    assert said(talk) == [("hello", "static")]
+    assert answers.proposed == ["hello"]
+    assert answers.simulators == [None]
+    assert len(talk.turns[0].judged) == 1
+    assert ending.status == "passed"
+
+
+def test_words_of_a_person_take_the_place_of_a_line() -> None:
+    """What belongs to the line stays (claims, options, what it sets, attachments), and the next line is the next one."""
+    receipt = File("file://receipt.png", url="data:,x")
+    written = line("hello", claims=(CLAIM,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
+    written = structs.replace(written, message=Message("user", (Text("hello"), receipt)))
+    answers = Answers(Choice("say", "good morning"), ACCEPT)
+    talk, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
+    assert said(talk) == [("good morning", "interactive"), ("bye", "static")]
+    first = talk.turns[0].utterance
+    assert first.message.content == (Text("good morning"), receipt)
+    assert (first.claims, first.options, first.set, first.timeout_s) == (
+        written.claims,
+        written.options,
+        written.set,
+        written.timeout_s,
+    )
+    assert answers.proposed == ["hello", "bye"]
+
+
+def test_a_person_is_asked_when_the_lines_run_out_and_the_agent_waits() -> None:
+    """The talk goes on as long as the agent waits, and ends by itself when it does not."""
+    answers = Answers(ACCEPT, Choice("say", "travel"))
+    talk, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared="done"))
+    assert said(talk) == [("hello", "static"), ("travel", "interactive")]
+    assert answers.proposed == ["hello", None]
+
+
+def test_nobody_is_asked_after_a_closing_offer() -> None:
+    """An agent that only asks whether there is anything else has finished its task (N22)."""
+    answers = Answers(ACCEPT)
+    talk, _ = held(over_script(answers, line("hello")), Reply("Done. Is there anything else I can help you with?"))
+    assert talk.last is not None
+    assert talk.last.awaiting is not None
+    assert talk.last.awaiting.reason == "closing_offer"
+    assert answers.proposed == ["hello"]
+
+
+def test_a_person_is_asked_before_a_simulator_is() -> None:
+    """The case's own first line is proposed; after that no line is made, or paid for, that nobody asked for."""
+    answers, helper = Answers(ACCEPT, Choice("say", "travel"), STOP), Helper("never said")
+    user = over_simulator(answers, line("hello", by="initial"))
+    talk, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
+    assert said(talk) == [("hello", "initial"), ("travel", "interactive")]
+    assert answers.proposed == ["hello", None, None]
+    assert answers.simulators == [None, "sim", "sim"]
+    assert helper.heard == []
+
+
+def test_a_simulator_proposes_once_it_is_asked() -> None:
+    """What it says can be accepted or replaced like any line; it cannot be asked twice for the same turn."""
+    answers = Answers(SIMULATE, ACCEPT, SIMULATE, Choice("say", "no, meals"), STOP)
+    helper = Helper("travel", "lodging")
+    talk, _ = held(over_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
+    assert said(talk) == [("travel", "simulated"), ("no, meals", "interactive")]
+    assert answers.proposed == [None, "travel", None, "lodging", None]
+    assert answers.simulators == ["sim", None, "sim", None, "sim"]
+    assert helper.closed
+
+
+def test_a_simulator_hears_what_was_said_in_its_place() -> None:
+    """Asked late, it is told who it is and all that was said; asked again, what a person said since."""
+    answers = Answers(Choice("say", "hello"), Choice("say", "travel"), SIMULATE, ACCEPT, Choice("say", "$20"), SIMULATE)
+    helper = Helper("it was lunch", "yes")
+    replies = [asking(text) for text in ("Which type?", "What for?", "How much?", "Sure?")]
+    held(over_simulator(answers), *replies, helper=helper, timeout_s=0.01)
+    first, second = helper.heard
+    assert "Goal: a refund" in first
+    assert "You have said: hello" in first
+    assert "The assistant answered: What for?" in first
+    assert "Goal" not in second
+    assert "hello" not in second
+    assert "You have said: $20" in second
+
+
+def test_a_simulator_that_sees_its_goal_reached_ends_the_talk() -> None:
+    """Its word is no line to be accepted, even if the agent still waits (N15)."""
+    answers, helper = (
+        Answers(Choice("say", "hello"), SIMULATE),
+        Helper({"goal_achieved": True, "reasoning": "refunded"}),
+    )
+    talk, _ = held(over_simulator(answers), asking("Anything to add?"), helper=helper)
+    assert talk.goal_achieved == "refunded"
+    assert talk.input_missing is None
+    assert said(talk) == [("hello", "interactive")]
+
+
+def test_stopping_before_all_was_said_is_neither_a_pass_nor_a_failure() -> None:
+    """The checks so far held, but the script was not finished: skipped, unless `on_missing_input` says otherwise (N18)."""
+
+    def stopped(decides: OnMissingInput | None) -> Ending:
+        user = over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,)), line("b"))
+        return held(user, Reply("x"), on_missing_input=decides)[1]
+
+    assert stopped(None) == stopped("skip") == Ending("skipped", None, STOPPED)
+    assert stopped("fail") == Ending("failed", "undetermined", STOPPED)
+    assert stopped("end").status == "passed"
+
+
+def test_stopping_is_no_failure_of_the_agent_where_checkpoints_are_missing() -> None:
+    """Nobody knows whether the agent would have reached them, unless the case says that it ends there (N17)."""
+    goal = Goal((Checkpoint("done", Claim(Never())),))
+
+    def stopped(decides: OnMissingInput | None) -> Ending:
+        user = over_simulator(Answers(ACCEPT, STOP), line("hello"))
+        return held(user, asking("Which type?"), helper=Helper(), goal=goal, on_missing_input=decides)[1]
+
+    assert stopped(None) == Ending("skipped", None, STOPPED)
+    assert stopped("end") == Ending.failed("missing checkpoints: done")
+
+
+def test_stopping_after_all_was_said_changes_nothing() -> None:
+    """The script is finished and the agent waits: the rules for turns used up decide (N11)."""
+    talk, ending = held(over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,))), asking("And?"))
+    assert talk.input_missing is None
+    assert ending.status == "passed"
+
+
+def test_a_person_who_does_not_answer_in_time_gives_no_input() -> None:
+    """`interactive.timeout` bounds one question; then `on_missing_input` decides, skip if it is not set (N18)."""
+
+    def unanswered(decides: OnMissingInput | None) -> Ending:
+        user = over_script(Answers(ACCEPT), line("a", claims=(CLAIM,)), line("b"))
+        return held(user, Reply("x"), on_missing_input=decides, timeout_s=0.01)[1]
+
+    assert unanswered(None) == Ending("skipped", None, "no answer from the person within 10ms")
+    assert unanswered("fail").status == "failed"
+    assert unanswered("end").status == "passed"
+
+
+def test_the_case_has_no_less_time_because_a_person_thinks() -> None:
+    """Its clock stands still while we wait for the person, and runs while we wait for the simulator (N18)."""
+    answers, helper = Answers(Choice("say", "hello"), SIMULATE, ACCEPT, STOP), Helper("travel")
+    talk, _ = held(over_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
+    assert answers.seen == [(True, "person")] * 4
+    assert helper.paused == [False]
+    assert talk.waiting_for == "agent"
+
+
+def test_a_paused_deadline_is_due_later() -> None:
+    """The time that is left when the pause begins is left when it ends."""
+
+    async def paused() -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(60) as limit:
+            due = limit.when()
+            async with Deadline(limit).pause():
+                assert limit.when() is None
+                began = loop.time()
+                while loop.time() == began:
+                    await asyncio.sleep(0)
+            after = limit.when()
+            assert due is not None
+            assert after is not None
+            assert due < after < due + 60
+
+    asyncio.run(paused())
+
+
+def test_a_talk_is_saved_with_its_lines_as_they_were_written() -> None:
+    """An accepted line keeps its {{variable}}; the person is told what came of it and asked again."""
+    saved, answers = Saved(), Answers(Choice("save", "a"), ACCEPT, Choice("say", "soon"), Choice("save", "b"), STOP)
+    user = over_script(answers, line("Where is {{order}}?"), line("When?"), line("Bye"), saved=saved)
+    talk, _ = held(user, Reply("On its way."), Reply("Friday."))
+    assert [text for text, _ in said(talk)] == ["Where is W1?", "soon"]
+    assert saved.calls == [("a", []), ("b", ["Where is {{order}}?", "soon"])]
+    assert answers.told == ["saved 0", "saved 2"]
+    assert answers.proposed == ["Where is W1?", "Where is W1?", "When?", "Bye", "Bye"]
+
+
+def test_a_person_alone_talks_until_they_stop() -> None:
+    """Nobody proposes anything, and the agent need not wait; there is nothing to accept and nobody to ask."""
+    answers = Answers(ACCEPT, SIMULATE, Choice("say", "hello"), Choice("say", "bye"), STOP)
+    user = Person(None, answers, Saved().save)
+    talk, ending = held(user, Reply("Hi."), Reply("Bye.", declared="done"))
+    assert said(talk) == [("hello", "interactive"), ("bye", "interactive")]
+    assert answers.proposed == [None] * 5
+    assert answers.simulators == [None] * 5
+    assert talk.input_missing is None
+    assert ending.status == "skipped"  # nothing was checked
+    assert list(user.lines) == []
+    assert user.simulator is None
+
+
+def test_a_person_stands_for_the_one_below() -> None:
+    """The engine sees the lines that are planned and the simulator's name as without a person."""
+    user = over_simulator(Answers(), line("hello"))
+    assert [each.message.text for each in user.lines] == ["hello"]
+    assert user.simulator == "sim"
