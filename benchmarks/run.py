@@ -59,7 +59,10 @@ def efficiency(server, workload: str, n: int, at_once: int, rounds: int) -> None
         results = [harness.measure(server, who, WHO[who], workload, n, at_once, 200) for _ in range(rounds)]
         seconds = [r["run_s"] for r in results]
         share = [ideal / s for s in seconds]
-        print(f"| {who} | {spread(seconds)} | {statistics.median(share):.0%} | {results[-1]['max_inflight']} |", flush=True)
+        print(
+            f"| {who} | {spread(seconds)} | {statistics.median(share):.0%} | {results[-1]['max_inflight']} |",
+            flush=True,
+        )
 
 
 def memory(server, sizes: list[int]) -> None:
@@ -71,7 +74,10 @@ def memory(server, sizes: list[int]) -> None:
 
 def start_up(server, rounds: int) -> None:
     print("\nstart-up\n\n| command | wall s |\n| --- | --- |")
-    for label, command in (("viva --help", [sys.executable, "-m", "viva", "--help"]), ("python -c pass", [sys.executable, "-c", "pass"])):
+    for label, command in (
+        ("viva --help", [sys.executable, "-m", "viva", "--help"]),
+        ("python -c pass", [sys.executable, "-c", "pass"]),
+    ):
         walls = [harness.measure(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
         print(f"| {label} | {spread(walls)} |")
 

@@ -48,6 +48,11 @@ class Settings(Struct, kw_only=True):
     secrets: list[str] = field(default_factory=list[str])
     text: str = ""
 
+    @property
+    def home(self) -> Path:
+        """Where runs are kept."""
+        return self.folder / ".viva"
+
     def where(self, *place: str) -> str:
         """Where a value of the config was written: `viva.toml:12`."""
         return f"{self.file.name}:{toml_line(self.text, place)}" if self.file else "the defaults"

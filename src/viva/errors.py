@@ -8,7 +8,9 @@
     │   │   └── NotSent           and no byte of the request had left: it can be sent again without harm
     │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
     │   ├── Undecidable       the evidence fits two                                          error, undetermined
-    │   └── Skipped           the trial cannot be held here, and that is no failure           skipped
+    │   └── TrialOver         whatever was going on in the trial, nobody makes a verdict of it
+    │       ├── Skipped           it cannot be held here, and that is no failure                skipped
+    │       └── CutOff            a replayed call that had been cut off when it was recorded    as the time limit says
     ├── CheckBroken       a check that cannot be evaluated: the verdict is an error, never a pass or a failure
     └── RunStopped        the run cannot go on (journal not writable, budget spent); what is done is kept
 
@@ -56,9 +58,10 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
 
 class TrialFault(VivaError):  # noqa: N818 -- see BadInput
-    """Ends one trial. `said` is the text of the report's `error`."""
+    """Ends one trial. `said` is the text of the report's `error`; `elapsed_ms` is set where our own clock knows less."""
 
     fault: Fault = "undetermined"
+    elapsed_ms: float | None = None
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -94,8 +97,22 @@ class Undecidable(TrialFault):
     """What happened fits more than one culprit."""
 
 
-class Skipped(TrialFault):
+class TrialOver(TrialFault):
+    """Ends the trial from wherever it is raised: no check takes it for a broken one, no helper is blamed for it."""
+
+
+class Skipped(TrialOver):
     """The trial is left out, for a reason."""
+
+
+class CutOff(TrialOver):
+    """A time limit had cut this call off when it was recorded. A note says what its provider had been up to."""
+
+    def __init__(self, elapsed_ms: float, trouble: str = "") -> None:
+        super().__init__(f"cut off after {elapsed_ms:.0f} ms")
+        self.elapsed_ms = elapsed_ms
+        if trouble:
+            self.add_note(trouble)
 
 
 class CheckBroken(VivaError):  # noqa: N818 -- see BadInput

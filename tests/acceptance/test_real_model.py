@@ -90,9 +90,13 @@ def test_agent_simulator_and_judge_on_a_real_model(model_url: str | None, projec
     project.write("player.md", "You are {{persona}} who wants {{goal}}. Say something to the assistant, as JSON.")
     project.write("judge.md", "Criterion: {{criteria}}\nReply: {{output}}\nIs it met? Answer as JSON.")
     project.write("suite.yaml", CASES)
-    ended = project.viva("test", "-i", "suite.yaml", "-n", "assistant", "-o", "report.jsonl", "--timeout", "4m", "--parallel", "1")
+    ended = project.viva(
+        "test", "-i", "suite.yaml", "-n", "assistant", "-o", "report.jsonl", "--timeout", "4m", "--parallel", "1"
+    )
     assert ended.code in (0, 1), ended.out + ended.err
-    talk, judged = (json.loads(line) for line in project.read("report.jsonl").splitlines())
+    talk, judged = (
+        json.loads(line) for line in (project.folder / "report.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     assert talk["total_turns"] == 2  # N13: two simulated turns, and the last checkpoint cannot be reached
     assert talk["error"] == "max turns (2) exceeded"  # N16
     assert all(turn["input_source"] == "simulated" and turn["input"].strip() for turn in talk["turns"])

@@ -297,6 +297,7 @@ def test_what_is_not_http_is_not_guessed_at(make, wire):
 def test_an_answer_may_come_before_the_request_is_all_sent(make):
     """The rest of the request still clogs that connection: the next call takes another one."""
     with closing(socket.create_server(("127.0.0.1", 0))) as hasty:
+        hasty.settimeout(10)
         accepted: list[socket.socket] = []
 
         def serve() -> None:

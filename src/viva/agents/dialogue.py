@@ -5,9 +5,9 @@ What differs between providers is told by an `Endpoint`: `chat`, `anthropic` and
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cached_property
-from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -154,9 +154,9 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
     def provides(self) -> frozenset[Feature]:
         return _FEATURES
 
-    def open(self, context: SessionContext, system: str | None = None) -> "Dialogue":
+    def open(self, context: SessionContext, system: str | None = None) -> AbstractAsyncContextManager["Dialogue"]:
         """A session; with `system`, on another system prompt than the agent's own."""
-        return Dialogue(self, context, self.system if system is None else system)
+        return nullcontext(Dialogue(self, context, self.system if system is None else system))
 
     def endpoint(self, connector: Connector) -> Endpoint:
         known = self._endpoints.get(connector.name)
@@ -183,14 +183,6 @@ class Dialogue:
         self._lead = b""
         self._messages: list[bytes] = []
         self._due: list[ToolCall] = []  # calls of tools of which the model has still to be told what came of them
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         context = self._context

@@ -159,7 +159,6 @@ class _Call(Struct, gc=False):
 class _Part(Struct, gc=False, rename="camel"):
     text: str = ""
     thought: bool = False
-    thought_signature: str = ""
     function_call: _Call | None = None
 
 
@@ -226,7 +225,7 @@ def _completion(answers: list[_Answer]) -> Completion:
 
 def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
     """A text without a letter is refused when it comes back, unless it carries a signature."""
-    return not known.text and not known.thought_signature and codec.decode(part).keys() <= {"text", "thought"}
+    return not known.text and codec.decode(part).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

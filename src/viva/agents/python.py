@@ -126,11 +126,11 @@ class PythonSession:
         self._call = call
         self._context = context
         self._thread = thread
-        self._messages: list[dict[str, Any]] = [codec.builtins(message) for message in context.history]
+        self._messages: list[dict[str, Any]] = [codec.plain(message) for message in context.history]
         self._names = _parameters(call)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        self._messages.append(codec.builtins(message))
+        self._messages.append(codec.plain(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
         reply = _kept(self._reply(await _called(self._thread, self._call, *ordered, **named)))
         for call in reply.calls:
@@ -139,7 +139,7 @@ class PythonSession:
             "role": "assistant",
             "content": reply.content,
             "data": reply.data,
-            "tool_calls": codec.builtins(reply.tool_calls),
+            "tool_calls": codec.plain(reply.tool_calls),
         }
         self._messages.append({key: value for key, value in said.items() if key in ("role", "content") or value})
         return reply
@@ -147,7 +147,7 @@ class PythonSession:
     def _heard(self) -> list[dict[str, Any]]:
         """The history; for a helper, the conversation that it helps with."""
         said = self._context.conversation() if self._context.conversation else ()
-        return [codec.builtins(message) for message in said] or [dict(message) for message in self._messages]
+        return [codec.plain(message) for message in said] or [dict(message) for message in self._messages]
 
     def _reply(self, returned: Any) -> Reply:
         """A helper's dict is its answer; the agent under test has to keep to the shape of a reply."""
@@ -162,7 +162,7 @@ class PythonSession:
         offered: dict[str, Any] = {
             "messages": self._heard(),
             "options": options,
-            "tools": codec.builtins(fixtures.tools) if fixtures else None,
+            "tools": codec.plain(fixtures.tools) if fixtures else None,
             "memory": list(fixtures.memory) if fixtures else None,
             "workspace": context.workspace,
             "session_id": options.get("session_id"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, Struct
 
 from viva.checks.wording import labelled, quoted
-from viva.errors import HelperFailed, RunStopped
+from viva.errors import HelperFailed, RunStopped, TrialOver
 from viva.model.component import Building, Written
 from viva.model.message import Message, Reply
 from viva.model.talk import Evidence, Quote, Talk, Verdict, answer_in, shown
@@ -100,6 +100,7 @@ class Rubric(Written, frozen=True, kw_only=True):
             ),
             return_exceptions=True,  # so that no judge is still at work when this ends
         )
+        _stop_if_told(asked)
         verdicts = [_no_error(verdict) for verdict in asked]
         total = sum(each.weight for each in self.criteria)
         met = sum(each.weight for each, verdict in zip(self.criteria, verdicts, strict=True) if verdict.passed)
@@ -131,9 +132,7 @@ async def asked_of(
     ballots = await asyncio.gather(
         *(_vote(use, evidence, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
     )
-    for ballot in ballots:
-        if isinstance(ballot, RunStopped):
-            raise ballot
+    _stop_if_told(ballots)
     cast_votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
     for status in ("passed", "failed"):
         side = [ballot for ballot in cast_votes if ballot.status == status]
@@ -147,6 +146,13 @@ async def asked_of(
             )
     broken = next((ballot for ballot in ballots if isinstance(ballot, BaseException)), None)
     raise broken or HelperFailed("judge", f"no majority among {votes} votes")
+
+
+def _stop_if_told(asked: Sequence[Verdict | BaseException]) -> None:
+    """Whatever the others say: a run or a trial that has to end ends."""
+    for answer in asked:
+        if isinstance(answer, RunStopped | TrialOver):
+            raise answer
 
 
 def _no_error(verdict: Verdict | BaseException) -> Verdict:

@@ -11,7 +11,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.session.agents import Agents
-from viva.session.run import run_loop
+from viva.session.loop import run_loop
 
 EPILOG = """\b
 Examples:

@@ -1,15 +1,18 @@
 """`viva compare`: two runs side by side."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
-from viva.cli.runs import history_here
+from viva.cli.history import history_here
 from viva.errors import BadInput
 from viva.history.comparison import Change, Comparison, FailOn, Metric, compare
 from viva.history.index import ResultRow
 from viva.model import codec
 from viva.model.record import TrialRecord
+from viva.reporters.visible import one_line, visible
 
 EPILOG = """\b
 Examples:
@@ -50,7 +53,7 @@ _MARKS: dict[Change, str] = {"broken": "✗", "fixed": "✓", "flaky": "~", "cha
     help="Write it as .md (for a pull request) or .json. Repeatable.",
 )
 def command(base: str, head: str, fail_on: FailOn, alpha: float, outputs: tuple[Path, ...]) -> int:
-    """Compare BASE with HEAD: runs (an id, `latest`, `latest~1`) or .jsonl reports, case by case."""
+    """Compare BASE with HEAD: runs (an id, `latest`, `latest~1`) or .jsonl and .json reports, case by case."""
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.saying(f"-o {path}: a comparison is written as .md or .json")
@@ -61,25 +64,49 @@ def command(base: str, head: str, fail_on: FailOn, alpha: float, outputs: tuple[
         text = (
             codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison, alpha)
         )
-        path.write_text(text + "\n", encoding="utf-8")
+        try:
+            path.write_text(text + "\n", encoding="utf-8")
+        except OSError as wrong:
+            raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
     return 1 if comparison.is_regression(fail_on, alpha) else 0
 
 
 def _results(name: str) -> tuple[str, list[ResultRow]]:
     path = Path(name)
-    if path.suffix == ".jsonl" and path.is_file():
-        rows: list[ResultRow] = []
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            try:
-                rows.append(ResultRow.of(codec.decode(line, type=TrialRecord)))
-            except (codec.DecodeError, codec.ValidationError) as wrong:
-                raise BadInput.saying(f"is no record of a .jsonl report: {wrong}", name, number) from wrong
-        return name, rows
+    if path.suffix in (".jsonl", ".json") and path.is_file():
+        return name, [ResultRow.of(record) for record in _reported(path)]
     if path.suffix or "/" in name:
-        raise BadInput.saying(f"there is no .jsonl report {name!r}")
+        raise BadInput.saying(f"there is no .jsonl or .json report {name!r}")
     history = history_here()
     run = history.find(name).id
     return run, history.results(run)
+
+
+def _reported(path: Path) -> Iterator[TrialRecord]:
+    """The records of a report that `-o` has written."""
+    number = 1
+    try:
+        raw = path.read_bytes()
+        if path.suffix == ".json":
+            for case in codec.decode(raw, type=_Whole).cases:
+                yield from case.trials
+            return
+        for number, line in enumerate(raw.splitlines(), 1):  # noqa: B007 -- the error below says it
+            yield codec.decode(line, type=TrialRecord)
+    except (codec.DecodeError, codec.ValidationError) as wrong:
+        raise BadInput.saying(f"is no {path.suffix} report: {wrong}", str(path), number) from wrong
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+
+
+class _Case(Struct):
+    trials: list[TrialRecord]
+
+
+class _Whole(Struct):
+    """As much of a .json report as is compared."""
+
+    cases: list[_Case]
 
 
 def _lines(comparison: Comparison, alpha: float) -> list[str]:
@@ -89,8 +116,8 @@ def _lines(comparison: Comparison, alpha: float) -> list[str]:
         if found:
             lines.append(f"{change} ({len(found)})")
             lines += [
-                f"  {_MARKS.get(change, '·')} {c.case}  {c.base or '–'} → {c.head or '–'}"
-                + (f"  {c.why}" if c.why and change == "broken" else "")
+                f"  {_MARKS.get(change, '·')} {visible(c.case)}  {c.base or '–'} → {c.head or '–'}"
+                + (f"  {one_line(c.why, 200)}" if c.why and change == "broken" else "")
                 for c in found[:50]
             ]
             lines += [f"  … and {len(found) - 50} more"] if len(found) > 50 else []

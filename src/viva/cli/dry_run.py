@@ -4,7 +4,7 @@ from pathlib import Path
 
 from viva.model import codec
 from viva.model.case import Case
-from viva.session.run import Prepared
+from viva.session.prepare import Prepared
 
 
 async def list_cases(prepared: Prepared) -> int:

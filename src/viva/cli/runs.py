@@ -2,11 +2,10 @@
 
 import shutil
 import sys
-from pathlib import Path
 
 import click
 
-from viva import config
+from viva.cli.history import history_here
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
@@ -16,6 +15,7 @@ from viva.record.journal import read_events
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import Ink
 from viva.reporters.tree import Tree
+from viva.reporters.visible import one_line, visible
 
 EPILOG = """\b
 Examples:
@@ -45,12 +45,6 @@ def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_
     return 0
 
 
-def history_here() -> History:
-    """The history of the project that the working folder belongs to."""
-    file = config.find_config(Path.cwd())
-    return History((file.parent if file else Path.cwd()) / ".viva")
-
-
 def _line(row: RunRow) -> str:
     if row.summary is None:
         how = f"unfinished; viva test --resume {row.id}"
@@ -69,7 +63,7 @@ def _line(row: RunRow) -> str:
         ]
         how = ", ".join(parts) + f"  {seconds(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
     mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
-    return f"{mark} {row.id}  {row.agent}  {how}  {' '.join(row.inputs)}"
+    return f"{mark} {row.id}  {visible(row.agent)}  {how}  {visible(' '.join(row.inputs))}"
 
 
 @command.command(epilog="Example: viva runs show latest T001")
@@ -92,8 +86,9 @@ def show(run: str, case: str | None, as_json: bool) -> int:
             print(codec.compact(record))
         elif case is None:
             print(
-                f"  {record.status:8} {record.id}  {record.name}  {counted(record.total_turns, 'turn')}"
-                + (f"  {record.error}" if record.error else "")
+                f"  {record.status:8} {visible(record.id)}  {visible(record.name)}"
+                f"  {counted(record.total_turns, 'turn')}"
+                + (f"  {one_line(record.error, 200)}" if record.error else "")
             )
         else:
             print(tree.whole(record, trial=record.trial if len(found) > 1 else None))

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from msgspec import structs
 
+from viva.cli.history import history_here
 from viva.cli.options import DURATION, person_here
 from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
-from viva.session.run import Prepared, RunOptions, examine, prepare, run_loop
+from viva.session.loop import run_loop
+from viva.session.options import RunOptions, kept_again
+from viva.session.prepare import Prepared, prepare
+from viva.session.resuming import past_of, refuse_changes, still_right
+from viva.session.run import examine
 
 EPILOG = """\b
 Examples:
@@ -23,11 +29,18 @@ Examples:
   viva test -i tests/ -k '^refund' --fail-fast     some cases; stop at the first failure
   viva test -i "Hello" -n python:./agent.py:agent  send one message and see the answer
   viva test -n assistants.expense --interactive    talk with it; what was said can be saved as a case
+  viva test -i tests/ --runs 10 --min-pass 0.8     repeats: a case passes if 8 of 10 trials do
+  viva test --resume latest                        go on with a run that was cut off
+  viva test -i tests/ --record talk.cassette       keep every reply; --replay talk.cassette needs no network
   cat cases.jsonl | viva test -i - -n http://localhost:8000/chat
 
 \b
 Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 nothing ran or nothing was checked.
 """
+_WITH_RESUME = frozenset(
+    {"resume", "force", "outputs", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
+)
+"""What may be said anew when a run goes on: what is shown, how fast, and how much more it may cost."""
 
 
 @click.command(epilog=EPILOG)
@@ -121,9 +134,39 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
     help="Called with (ctx, cases) before the run; a dict it returns sets variables.",
 )
 @click.option("--after", metavar="MODULE:FUNCTION", help="Called with (ctx, results, data) after the run.")
+@click.option(
+    "--retry-faults",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run a trial again, whole, if its error was not the agent's fault.",
+)
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep every reply on a cassette.")
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Answer from a cassette, not from the network.",
+)
+@click.option(
+    "--replay-missing",
+    type=click.Choice(["error", "live", "skip"]),
+    default="error",
+    show_default=True,
+    help="What to do where the cassette has no answer.",
+)
+@click.option("--resume", metavar="RUN", help="Go on with a run that was cut off: its id, or latest.")
+@click.option("--force", is_flag=True, help="With --resume: go on although suites, agents or Viva have changed.")
+@click.option("--last-failed", is_flag=True, help="Only cases that did not pass in the latest run.")
 @click.option("--no-history", is_flag=True, help="Leave nothing in .viva.")
-def command(**flags: Any) -> int:
+@click.pass_context
+def command(ctx: click.Context, **flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
+    if flags["resume"]:
+        _check_resume(ctx)
+        return run_loop(_resume(flags))
+    if flags["force"]:
+        raise click.UsageError("--force belongs to --resume")
     if flags["interactive"]:
         _check_interactive(flags)
     if not flags["inputs"]:
@@ -163,6 +206,18 @@ def _check_interactive(flags: dict[str, Any]) -> None:
         raise click.UsageError("--interactive without -i is a conversation: it needs a terminal")
 
 
+def _check_resume(ctx: click.Context) -> None:
+    """A run goes on with the settings that it had: what cannot change is refused, not ignored."""
+    given = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and parameter.name not in _WITH_RESUME
+    ]
+    if given:
+        raise click.UsageError(f"--resume goes on with the settings that the run had; leave out {', '.join(given)}")
+
+
 async def _run(flags: dict[str, Any]) -> int:
     options = options_from(flags)
     asking = None
@@ -179,6 +234,26 @@ async def _run(flags: dict[str, Any]) -> int:
 
         return await list_cases(prepared)
     result = await examine(prepared, [_voice(flags, prepared)])
+    return result.exit_code
+
+
+async def _resume(flags: dict[str, Any]) -> int:
+    """A run that was cut off, with the settings that it had, in the folder where it was started."""
+    past = past_of(history_here(flags["config"]), flags["resume"])
+    options = kept_again(past.settings["options"])
+    asked = {
+        "outputs": tuple(path.absolute() for path in flags["outputs"]),
+        "parallel": flags["parallel"],
+        "max_cost_usd": flags["max_cost"],
+    }
+    options = structs.replace(options, **{name: value for name, value in asked.items() if value})
+    os.chdir(options.folder)
+    prepared = await prepare(structs.replace(options, folder=Path()), past)
+    if flags["force"]:
+        past = await still_right(past, prepared.plan())
+    else:
+        refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
+    result = await examine(prepared, [_voice(flags, prepared)], past)
     return result.exit_code
 
 
@@ -208,6 +283,11 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         reporter=flags["reporter"],
         max_cost_usd=flags["max_cost"],
         min_pass=flags["min_pass"],
+        retry_faults=flags["retry_faults"],
+        record=flags["record"],
+        replay=flags["replay"],
+        replay_missing=flags["replay_missing"],
+        last_failed=flags["last_failed"],
         interactive=flags["interactive"],
         skip_interactive=flags["skip_interactive"],
     )

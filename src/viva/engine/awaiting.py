@@ -13,7 +13,8 @@ from typing import Final, Literal
 from msgspec import UNSET
 
 from viva.engine.awaiting_languages import language_of
-from viva.engine.awaiting_words import DELIVERABLE, Language
+from viva.engine.awaiting_offers import offers
+from viva.engine.awaiting_words import DELIVERABLE, ENGLISH, Language, Pattern
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import Awaiting
 
@@ -39,7 +40,7 @@ CONFIRMATION_TOOLS: Final = frozenset(
         "adk_request_confirmation",
     ]
 )
-_NAMESPACE = re.compile(r"\.|__|:|/")
+_NAMESPACE = Pattern(r"\.|__|:|/")
 
 _WAITING_STATES = frozenset(
     [
@@ -83,26 +84,26 @@ _MAX_LINE_CHARS = 700
 _MAX_PLAIN = 3  # more plain sentences than that after a question, and the reply has moved on
 
 _FENCE = "```"
-_CODE = re.compile(r"`[^`]*`")
-_ADDRESS = re.compile(r"(?:https?://|www\.)\S*[\w/=#&-]")
-_QUOTED = re.compile(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
-_IN_SINGLE_QUOTES = re.compile(r"(?<!\w)'[^']*[.?!]'")
-_GLUED = re.compile(r"\?(?=[a-z])")
+_CODE = Pattern(r"`[^`]*`")
+_ADDRESS = Pattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
+_QUOTED = Pattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
+_IN_SINGLE_QUOTES = Pattern(r"(?<!\w)'[^']*[.?!]'")
+_GLUED = Pattern(r"\?(?=[a-z])")
 # A letter that the agent drafts: from its subject, or from a greeting below "Here is a draft:", to its last line.
-_LETTER = re.compile(
+_LETTER = Pattern(
     r"^subject:|(?<=:)\s*\n\s*(?:dear|hi|hello|hey) [^\n]{1,40}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _GREETINGS = ("\nDear ", "\nHi ", "\nHello ", "\nHey ")
-_LETTER_END = re.compile(
+_LETTER_END = Pattern(
     r"^(?:(?:best|kind|warm) (?:regards|wishes)|regards|best|sincerely|yours \w+|cheers|thanks|thank you)[,.!]?\s*\n.{1,60}$|^---",
     re.IGNORECASE | re.MULTILINE,
 )
-_ITEM = re.compile(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
+_ITEM = Pattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
 _SENTENCE_END = "\x1f"
-_GREEK = re.compile(r"[\u0370-\u03ff]")
+_GREEK = Pattern(r"[\u0370-\u03ff]")
 
 _Place = Literal["prose", "heading", "item"]
 _Reading = Literal["content_is_question", "content_is_request", "closing_offer", "courtesy"] | None
@@ -173,6 +174,8 @@ def _of_wording(content: str) -> Awaiting:
         return Awaiting(True, asked_in_list, 0.8)
     if closing:
         return Awaiting(True, "closing_offer", 0.9)
+    if after and language is ENGLISH and offers(text):
+        return Awaiting(True, "content_is_request", 0.6)
     return Awaiting(False, "completed", 0.8 if after else 0.5)
 
 

@@ -3,10 +3,9 @@
 Here a question with "you" or "shall I" in it is put to the user. Where a language has no table, question marks do.
 """
 
-import re
 from typing import Final
 
-from viva.engine.awaiting_words import ENGLISH, Language, language
+from viva.engine.awaiting_words import ENGLISH, Language, Pattern, language
 
 _GERMAN = language(
     answers=r"(?:ja|nein|doch|weil|natürlich|nicht)\b",
@@ -319,11 +318,11 @@ _ARABIC = language(
 )
 
 _SCRIPTS: Final = (
-    (re.compile(r"[\u3040-\u30ff]"), _JAPANESE),
-    (re.compile(r"[\uac00-\ud7af]"), _KOREAN),
-    (re.compile(r"[\u4e00-\u9fff]"), _CHINESE),
-    (re.compile(r"[\u0400-\u04ff]"), _RUSSIAN),
-    (re.compile(r"[\u0600-\u06ff]"), _ARABIC),
+    (Pattern(r"[\u3040-\u30ff]"), _JAPANESE),
+    (Pattern(r"[\uac00-\ud7af]"), _KOREAN),
+    (Pattern(r"[\u4e00-\u9fff]"), _CHINESE),
+    (Pattern(r"[\u0400-\u04ff]"), _RUSSIAN),
+    (Pattern(r"[\u0600-\u06ff]"), _ARABIC),
 )
 
 # Words that are frequent in one language and in none of the others of the same script.
@@ -331,7 +330,8 @@ _COMMON: Final = tuple(
     (frozenset(words.split()), known)
     for words, known in (
         (
-            "the you your of and for i can please have with it that would are what my this be if which how let know any",
+            "the you your of and for i can please have with it that would are what my this be if which how let know any"
+            " at from there there's found was has its it's",
             ENGLISH,
         ),
         ("bitte sie ihre ihren ihnen ich und der das ist nicht wir mir ein eine für soll kann sonst", _GERMAN),

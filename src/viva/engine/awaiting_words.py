@@ -7,9 +7,9 @@ quoted text, with straight apostrophes and with their closing mark.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 # question: put to the user, so that it stands even when more text follows. nothing: looks like one of the others, is not.
 Means = Literal["nothing", "closing", "question", "request", "courtesy"]
@@ -18,9 +18,35 @@ Rows = tuple[tuple[str, str], ...]
 _SHARED = ("you", " i ", " we ", " me", " us", " u ", "please", "need", "any", "confirm", "to ", "?", "wh", "also", " about")  # fmt: skip
 
 
+class Pattern:
+    """A regular expression that is compiled when it is first used: most of the tables' hundreds never are.
+
+    `fits` is `match` where the pattern is tied to the beginning, since `search` would try it at every place.
+    """
+
+    match: Callable[[str], re.Match[str] | None]
+    fits: Callable[[str], re.Match[str] | None]
+    fullmatch: Callable[[str], re.Match[str] | None]
+    search: Callable[..., re.Match[str] | None]
+    finditer: Callable[[str], Iterator[re.Match[str]]]
+    split: Callable[[str], list[Any]]
+    sub: Callable[[str, str], str]
+
+    def __init__(self, source: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self.source = source
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        """Only asked for what is not yet there; from then on it is an attribute like any other."""
+        method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
+        found = getattr(re.compile(self.source, self.flags), method)
+        setattr(self, name, found)
+        return found
+
+
 class Rule(NamedTuple):
     needle: str
-    fits: Callable[[str], object]
+    pattern: Pattern
     means: Means
 
 
@@ -31,13 +57,13 @@ class Language(NamedTuple):
     """
 
     rules: tuple[tuple[str, tuple[Rule, ...]], ...]
-    answers: re.Pattern[str]
+    answers: Pattern
 
     def means(self, sentence: str) -> Means | None:
         for shared, rules in self.rules:
             if shared in sentence:
-                for needle, fits, means in rules:
-                    if needle in sentence and fits(sentence):
+                for needle, pattern, means in rules:
+                    if needle in sentence and pattern.fits(sentence):
                         return means
         return None
 
@@ -54,21 +80,15 @@ def language(
         ("courtesy", courtesy),
     )
     groups = [
-        (shared, tuple(Rule(needle, _fitting(pattern), means) for needle, pattern in group))
+        (shared, tuple(Rule(needle, Pattern(pattern), means) for needle, pattern in group))
         for means, rows in tables
         for shared, group in groupby(sorted(rows, key=_shared), _shared)
     ]
-    return Language(tuple(groups), re.compile(answers))
+    return Language(tuple(groups), Pattern(answers))
 
 
 def _shared(row: tuple[str, str]) -> str:
     return next((word for word in _SHARED if word in row[0]), row[0])
-
-
-def _fitting(pattern: str) -> Callable[[str], object]:
-    """`match` for a pattern that is tied to the beginning: `search` would try it at every place."""
-    compiled = re.compile(pattern)
-    return compiled.match if pattern.startswith("^") else compiled.search
 
 
 def either(*ways: str) -> str:
@@ -88,7 +108,7 @@ _OKAY = r"^(?:(?:so|and|ok|okay|alright|great|sure|thanks|well|yes|perfect|now)[
 _ALSO = r"(?:(?:also|still|just|only|first|now|then|do|kindly|really|either|simply|quickly|next) )*"
 _JUST = _START + "(?:just |simply |please )?"
 _I_WILL = r"\b(?:i|we)(?:'ll|'d| will| would| do)? " + _ALSO
-_CHECKING = r"\b(?:confirm(?:ing)?|clarify|recap|check|so|okay|alright)[,:]?(?: that)?"
+_CHECKING = r"\b(?:confirm(?:ing)?|clarify|recap|check|make sure|so|okay|alright)[,:]?(?: that)?"
 _NOT_ASKED = r"^(?!.*\?).*"  # with a question mark it would be a question after all
 
 _WH = "(?:what|which|when|where|who|whom|whose|how)"
@@ -105,7 +125,7 @@ _COUNTED = r"(?:people|guests|passengers|nights|tickets|bags|seats|rooms|travell
 
 _GIVE = either(
     "provide|confirm|tell|share|send|enter|specify|select|choose|pick|reply|respond|answer|indicate|type|verify|clarify",
-    "describe|upload|attach|advise|fill (?:in|out)|state|list|say|give (?:me|us (?:your|the))|paste|input|decide|approve",
+    "describe|upload|attach|advise|fill (?:in|out)|state|list|say|give (?:me|us (?:your|the)|(?:your )?confirmation)|paste|input|decide|approve",
     "sign|repeat|write|supply|identify|elaborate|rephrase|spell|double-check|name|mention|authori[sz]e|let me|inform me",
     "explain|be (?:more )?specific",
 )
@@ -147,8 +167,6 @@ _NOTHING: Rows = (
     ),
     ("moment", _NOT_ASKED + r"\b(?:one|a|another) moment\b"),
     ("give me a call", ""),
-    ("i suggest", _NOT_ASKED + r"\b(?:may|can) i\b"),
-    ("i recommend", _NOT_ASKED + r"\b(?:may|can) i\b"),
     ("feel free to", r"\bfeel free to (?:reach|contact|ask|call|e-?mail|message|write|visit|return|come|use)\b"),
     ("hesitate", ""),
     ("let me know", rf"\blet me know\b.*{_FAREWELL}"),
@@ -186,11 +204,12 @@ _QUESTION: Rows = (
     ("want me to", rf"{_START}want me to\b"),
     ("wanna", r"^wanna\b"),
     ("ready to", r"^ready to\b.*\?"),
-    *_each("is are was 's", "% your", rf"{_START}{_WH} ?% your\b"),
+    *_each("is are was 's", "% you", rf"{_START}{_WH} ?% your?\b"),
     ("whats your", ""),
     (" the ", rf"{_OKAY}(?:what|which|who)(?:'s|s| is| are| was) the {_FACT}\b"),
     ("how many", rf"{_OKAY}(?:for )?how many (?:in your|(?:\w+ )?{_COUNTED})\b"),
     ("what", rf"{_OKAY}(?:at |on )?what {_SLOT}\b(?!.*\b(?:is|are|was|depends|it)\b)"),
+    ("what ", rf"{_OKAY}(?:and |at |on |in |for )?what (?:(?:kind|type|sort) of )?\w+[.]?$"),
     ("which ", r"^(?:(?:and|on|in|for|from|to) )?which (?:day|date|city|airport|one|size|colou?r|seat|account|card|of (?:these|them))\b"),
     ("should", r"^(?:\w+, )?(?:what|where|which|how) (?:\w+ )?should (?!you)[^?]*\?"),
     ("w about", rf"{_START}how about\b"),
@@ -202,6 +221,9 @@ _QUESTION: Rows = (
     (", right", r", right[.]?$"),
     ("?", rf"{_START}(?:is|are|was|were|does|do|did|will|would) [^?,.]{{1,60}}\b(?:ok|okay|correct|right|fine|good|work|suit|do|acceptable|alright)\b"),
     ("?", rf"{_START}(?:is|are|was|were|does|do|did|will|would) [^?,.]{{1,60}}\b(?:(?:for|with) you|you (?:want|need|have|prefer|would)|you'd|you're)\b"),
+    ("does ", r"^does (?:that|this|it|everything) (?:sound|look|seem|work|suit)\b"),
+    (" work", r"^(?:would|will|does) (?!be |not |love )\S.*\bwork\b"),
+    ("you ", r"^(?:\w+[,.] )?(?:is|are|does) .*\byou (?:want|need|prefer|would)\b"),
     (" or ", r"^(?:\w+, )?(?:is|are|was|were|do|does|did|should|will) .*\bor\b.*\?"),
 )
 
@@ -239,11 +261,18 @@ _CONFIRM: Rows = (
     ("after you", r"\bafter you(?:'ve| have)? (?:confirm|approv|decid|agree)"),
     ("you're ready", r"\b(?:when|whenever|once|if) you're ready\b"),
     ("if you c", r"\bif you (?:can|could) (?:please )?(?:provide|share|send|tell|give|confirm|let)\b"),
-    ("confirm", rf"{_OKAY}(?:confirm|verify) (?:that|to|if|whether|your|the|this|these)\b"),
+    ("confirm", rf"{_OKAY}(?:confirm|verify) (?:that|to|if|whether|what|your|the|this|these)\b"),
     ("to confirm", r"(?:^|[,.!] )(?:just )?to confirm[,:](?!.*\b(?:i've|i have|has|have|was|were|been|is|are)\b)|\bi(?:'d| would) like to confirm\b"),
+    ("to confirm then", r"^(?:\w+[,.] )?(?:just )?to confirm then\b"),
+    (": ", r"^(?:\w+[,.] )?(?:so |just )*(?:to (?:be clear|verify|review|recap)|for confirmation): "),
+    ("correct", r"\bif (?:that|this|it|everything|this information) is correct\b"),
+    ("have this right", ""),
+    ("let's ", r"\blet's (?:confirm|review|verify) (?:the|your|these) (?:details|information|reservation|booking)\b"),
+    ("with your", r"\bwith your (?:approval|permission|confirmation|go-ahead),? (?:i|we)(?:'ll| will| can)\b"),
     ("confirming", rf"{_OKAY}(?:just )?confirming\b(?!.*\b(?:takes|is|was|will)\b)"),
     ("approval", r"^(?:seeking|requesting) (?:your )?approval\b"),
-    ("let me ", r"\blet me (?:just )?(?:confirm|verify|double-check|make sure|see if i|recap|repeat|go over|read)\b.*(?:: |\byou(?:'d| would| want))"),
+    ("understand", r"^(?:\w+, )?if i understand (?:\w+ )?correct(?:ly)?,? you\b"),
+    ("let", r"\blet(?: me|'s|s) (?:just )?(?:confirm|verify|double-check|make sure|see if i|recap|repeat|go over|read)\b.*(?:: |\byou(?:'d| would| want))"),
     ("you'd like", rf"{_CHECKING} you'd like\b"),
     ("you'd like", rf"{_OKAY}you'd like (?:to|me|an?|the|\d)\b"),
     ("you would like", rf"{_CHECKING} you would like\b"),
@@ -303,7 +332,7 @@ ENGLISH: Final = language(
 )
 
 # A list under such a line is what the user asked for, not what the agent asks the user.
-DELIVERABLE: Final = re.compile(
+DELIVERABLE: Final = Pattern(
     r"\bhere(?:'s| is| are)\b|\bthese are\b|\bbelow (?:is|are)\b|\byou (?:could|might|can|should) ask\b|\bask yourself\b"
     r"|\b(?:sample|example|typical|common|suggested|interview|trivia|survey|frequently)\b"
 )

@@ -23,6 +23,7 @@ from viva.errors import TrialFault
 from viva.model.case import Claim, Utterance
 from viva.model.judging import judge
 from viva.model.lookup import look_up
+from viva.model.message import Reply
 from viva.model.talk import Evidence, Judged, Talk, Turn
 from viva.protocols import User
 
@@ -71,13 +72,12 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     began = time.perf_counter()
     try:
         turn.reply = reply = await send(turn.utterance)
-    except TrialFault as fault:
-        turn.error = fault.said
+    except BaseException as raised:
+        turn.latency_ms = _latency_ms(began, raised)
+        if isinstance(raised, TrialFault):
+            turn.error = raised.said
         raise
-    finally:
-        turn.latency_ms = (time.perf_counter() - began) * 1e3
-    if reply.elapsed_ms is not None:
-        turn.latency_ms = reply.elapsed_ms
+    turn.latency_ms = _latency_ms(began, reply)
     turn.awaiting = detect(reply)
     for name, path in turn.utterance.set.items():
         if found := look_up(path, Evidence(talk, turn, over="case")):
@@ -85,6 +85,12 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     evidence = Evidence(talk, turn)
     for claim in turn.utterance.claims:
         turn.judged.append(await judged(claim, evidence))
+
+
+def _latency_ms(began: float, ended: Reply | BaseException) -> float:
+    """By our clock, unless a cassette knows better how long it took."""
+    known: float | None = getattr(ended, "elapsed_ms", None)
+    return (time.perf_counter() - began) * 1e3 if known is None else known
 
 
 async def judged(claim: Claim, evidence: Evidence) -> Judged:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from viva.errors import HelperFailed, Role, Skipped, TrialFault
+from viva.errors import HelperFailed, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
@@ -73,7 +73,7 @@ class Crew:
                     must_quote=getattr(helper, "must_quote", False),
                 )
         except TrialFault as fault:
-            if opened or isinstance(fault, HelperFailed | Skipped):
+            if opened or isinstance(fault, HelperFailed | TrialOver):
                 raise
             raise HelperFailed(role, fault.said) from fault
 
@@ -107,7 +107,7 @@ class _Asked:
             return parse(reply)
         except ValueError as unusable:
             problem = str(unusable)
-        options["metadata"] = {**options["metadata"], "problem": problem}
+        options = {**options, "metadata": {**options["metadata"], "problem": problem}}
         again = f"{text}\n\nYour last answer cannot be used: {problem}. Answer again, in the form that was asked for."
         reply = await self._send(again, options)
         try:
@@ -119,7 +119,7 @@ class _Asked:
         with self._waited_for():
             try:
                 return await self._session.send(Message("user", text), options)
-            except (HelperFailed, Skipped):
+            except (HelperFailed, TrialOver):
                 raise
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.said) from fault

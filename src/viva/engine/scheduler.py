@@ -36,7 +36,7 @@ class Scheduler:
                 break
             record = await run_trial(self.stage, planned, attempt)
         # Journaled before it is counted or shown: what anybody has seen is never lost.
-        self.stage.bus.emit(TrialEnded(record.key, planned.index, record))
+        self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
         self.tally.add(record, of=planned.of)
         if self.fail_fast and record.status in ("failed", "error"):
             self.stop("fail_fast")

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from viva.errors import AgentFailed, BadInput, Undecidable, Unreachable
+from viva.errors import AgentFailed, BadInput, CutOff, Undecidable, Unreachable
 from viva.model.case import Key, Limits, Utterance
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
@@ -90,12 +90,13 @@ async def sent(session: AgentSession, message: Message, options: Mapping[str, An
         if (due := limit.when()) is not None and asyncio.get_running_loop().time() > due:
             raise AgentFailed(said)  # an async agent that blocked the loop: nobody could cut it off
         return reply
-    except TimeoutError as expired:
-        if not limit.expired():
+    except (TimeoutError, CutOff) as expired:
+        if not (limit.expired() or (isinstance(expired, CutOff) and (expired.elapsed_ms or 0) >= limit_s * 1e3)):
             raise
-        if trouble := provider_trouble(expired):
-            raise Unreachable(f"{said}: {trouble}") from None
-        raise AgentFailed(said) from None
+        trouble = provider_trouble(expired)
+        fault = Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)
+        fault.elapsed_ms = limit_s * 1e3
+        raise fault from None
 
 
 def provider_trouble(expired: BaseException | None) -> str | None:

@@ -3,7 +3,7 @@
 what is raised                          what becomes of the trial
 AgentFailed                             failed, the agent's fault
 Unreachable, HelperFailed, Undecidable  error, the fault it carries
-the case's time is up                   charged to the one we waited for
+the case's time is up (or was: CutOff)  charged to the one we waited for
 a `before` hook breaks                  error, undetermined; its `after` is not called
 cancelled (Ctrl-C, fail-fast)           no record: it was not run
 anything else                           our own bug: it ends the run
@@ -22,7 +22,7 @@ from viva.engine.conversation import converse, judged
 from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
 from viva.engine.records import trial_record, turn_record
 from viva.engine.sending import Calls, Listed, in_session, merged, provider_trouble
-from viva.errors import HelperFailed, TrialFault, Undecidable, Unreachable
+from viva.errors import CutOff, HelperFailed, TrialFault, Undecidable, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
@@ -50,6 +50,7 @@ class Stage(Struct, kw_only=True):
     redact_turn: Callable[[TurnRecord], TurnRecord] = lambda record: record
     redact_text: Callable[[str], str] = str
     others: Callable[[str], Listed] | None = None
+    took_ms: Callable[[Key], float | None] = lambda _key: None
     hooks: Hooks | None = None
 
     def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
@@ -114,6 +115,8 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
     record = trial_record(
         talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
     )
+    if (took_ms := stage.took_ms(key)) is not None:
+        record.duration_ms = took_ms
     record = stage.redact(record)
     if stage.hooks is not None and talk.set_up is not UNSET:
         trouble = await stage.hooks.after(talk, record)
@@ -130,10 +133,8 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
             if stage.hooks is not None:
                 await stage.hooks.before(talk)
             return await _conversation(stage, talk, session_id)
-    except TrialFault as fault:
-        return blamed(fault)
-    except TimeoutError as expired:
-        if not limit.expired():
+    except (TimeoutError, CutOff) as expired:
+        if not (limit.expired() or isinstance(expired, CutOff)):
             raise
         said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
         if trouble := provider_trouble(expired):
@@ -146,6 +147,8 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
             return Ending.failed(said)
         role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
         return blamed(HelperFailed(role, said))
+    except TrialFault as fault:
+        return blamed(fault)
 
 
 def _provider_hung(talk: Talk, said: str) -> Ending:

@@ -70,6 +70,9 @@ class Spooled:
         shutil.copyfileobj(stream, self._file)
         self._file.flush()
 
+    def __del__(self) -> None:
+        self._file.close()
+
     def open(self, _mode: str) -> BinaryIO:
         """Reads it from its beginning, whoever else reads it too."""
         return io.BufferedReader(_FromStart(self._file.fileno()))
@@ -309,7 +312,9 @@ def yaml_documents(path: Path, file: str) -> list[Document]:
         raise BadInput.saying(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
-        raise BadInput.saying(f"is not YAML: {wrong.problem or wrong}", file, mark.line + 1 if mark else 0) from wrong
+        raise BadInput.saying(
+            f"is not YAML: {wrong.problem or wrong}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
+        ) from wrong
     except yaml.reader.ReaderError as wrong:
         line = raw[: wrong.position].count(b"\n") + 1
         raise BadInput.saying(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong

@@ -13,6 +13,7 @@ from viva.formats.attachments import Attachments
 from viva.formats.claims import ClaimBuilder
 from viva.formats.documents import Document, Documents
 from viva.formats.hooks import AFTER, BEFORE, find_hook
+from viva.formats.rows import expanded
 from viva.model import codec
 from viva.model.case import (
     Case,
@@ -28,7 +29,7 @@ from viva.model.case import (
 from viva.model.duration import parse_duration
 from viva.model.lookup import compile_path
 from viva.model.message import Message
-from viva.model.template import fill, has_variables
+from viva.model.template import has_variables
 from viva.protocols import User
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
@@ -36,6 +37,8 @@ from viva.users.script import Script
 from viva.users.simulator import Simulator
 
 MAX_TURNS = 20
+KEPT = 2000
+"""So many cases of a file are held in memory; all others are built anew when it is their turn."""
 TIMEOUT_S = 300.0
 
 
@@ -60,6 +63,7 @@ def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Sui
         cases=reader.cases,
         count=reader.count,
         own_runs=tuple(reader.own_runs),
+        digest=reader.digest.hexdigest(),
         interactive=reader.interactive,
         origin=Origin(name),
         references=reader.references,
@@ -79,7 +83,11 @@ class _Reader:
         self.problems: list[Problem] = []
         self.references: dict[str, Origin] = {}
         self.own_runs: list[int] = []
+        self.digest = blake2b(digest_size=8)
+        """Of all cases, in their order."""
         self.count = self.interactive = 0
+        self._kept: dict[str, Case] = {}
+        """The first cases as they were checked, so that an ordinary suite is built only once."""
 
     def check(self) -> None:
         seen: dict[str, int] = {}
@@ -89,12 +97,15 @@ class _Reader:
                 case = _CaseBuilder(self, document, value).build()
                 self.interactive += case.interactive.enabled
                 self._note_references(document)
+                self.digest.update(case.digest.encode())
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
                 if case.id in seen:
                     what = f"id {case.id!r} is taken; line {seen[case.id]} has it too"
                     self.problems.append(document.problem(("id",), what))
                 seen[case.id] = document.line
+                if len(self._kept) < KEPT and not _has_attachments(case):
+                    self._kept[case.id] = case
         if not self.count and not self.problems:
             self.problems.append(
                 Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
@@ -109,8 +120,8 @@ class _Reader:
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""
         for document in self._documents.again():
-            for value in _expanded(document.value):
-                case = _CaseBuilder(self, document, value).build(read=True)
+            for value in expanded(document.value):
+                case = self._kept.get(value["id"]) or _CaseBuilder(self, document, value).build(read=True)
                 if self.problems:
                     raise BadInput(*self.problems)
                 yield case
@@ -118,7 +129,7 @@ class _Reader:
     def _checked(self, document: Document) -> list[Any]:
         """The document's cases, if it fits the schema."""
         found = complaints("native", document.value)
-        cases = [] if found else _expanded(document.value)
+        cases = [] if found else expanded(document.value)
         if not found and "for" in document.value:
             found = [complaint for case in cases for complaint in complaints("native", case)]
         self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
@@ -131,28 +142,9 @@ class _Reader:
         return complain
 
 
-def _expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """`for`: the case once for each object, `{{key}}` filled in, its id with a suffix."""
-    if "for" not in value:
-        return [value]
-    rest = {key: item for key, item in value.items() if key != "for"}
-    rows = cast("list[Mapping[str, Any]]", value["for"])
-    filled = [_with_texts(fill(rest, row, keep_unset=True)) for row in rows]
-    # An id that names a variable tells its rows apart by itself.
-    return [
-        case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
-    ]
-
-
-def _with_texts(case: Any) -> Any:
-    """A number that was filled in where only a text can stand becomes its text."""
-    for complaint in complaints("native", case):
-        holder, last = case, complaint.path[-1:]
-        for step in complaint.path[:-1]:
-            holder = holder[step]
-        if last and isinstance(holder[last[0]], bool | int | float):
-            holder[last[0]] = codec.compact(holder[last[0]])
-    return case
+def _has_attachments(case: Case) -> bool:
+    said = (*case.history, *(line.message for line in case.user.lines))
+    return any(not isinstance(message.content, str) for message in said)
 
 
 class _CaseBuilder:

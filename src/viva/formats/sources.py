@@ -46,6 +46,12 @@ class Made(Struct, frozen=True):
     reference: str
     query: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """How the suite is called that comes of it."""
+        query = "&".join(f"{key}={value}" for key, value in self.query.items())
+        return f"{self.by}:{self.reference}" + (f"?{query}" if query else "")
+
 
 Input = Files | Piped | Words | Made
 
@@ -60,6 +66,8 @@ def understood(text: str, folder: Path) -> Input:
             )
     if text == STDIN:
         return Piped()
+    if not text.strip():
+        raise BadInput.saying("an input is empty: give a file, a folder, or a message")
     path = folder / text
     if _exists(path):
         return Files(tuple(_files_in(path)) if path.is_dir() else (path,))

@@ -13,7 +13,9 @@ MAX_DEPTH = 300
 MAX_NODES = 5_000_000
 """More values than this, aliases counted as often as they are used, are a mistake or an attack."""
 
-_STR, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+_TAG = "tag:yaml.org,2002:"
+_STR, _MERGE = f"{_TAG}str", f"{_TAG}merge"
+_PLAIN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
 _CORE = (
     ("null", r"~|null|Null|NULL|", ["", *"~nN"]),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -56,7 +58,7 @@ def _loader() -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = type("CoreLoader", (base,), {"yaml_implicit_resolvers": {}})
     for name, pattern, first in _CORE:
-        loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"(?:{pattern})$"), list(first))
+        loader.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), list(first))
     return loader
 
 
@@ -72,6 +74,8 @@ def _size(node: Any, known: dict[Any, int]) -> int:
         if not size:
             raise _problem(node, "is an alias of something that it stands in")
         return size
+    if node.tag not in _PLAIN:
+        raise _problem(node, f"the tag {node.tag.replace(_TAG, '!!')} says more than JSON can")
     if isinstance(node, yaml.ScalarNode):
         return 1
     known[node] = 0  # until it is known: who meets it below itself goes in a circle

@@ -186,4 +186,3 @@ def _metric(name: str, pairs: Sequence[tuple[float, float]], *, up_is_good: bool
         p=p,
         worse=difference.mean < 0 if up_is_good else difference.mean > 0,
     )
-

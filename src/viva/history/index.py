@@ -117,12 +117,14 @@ class History:
             values.append(agent)
         if failed:
             where.append("exit_code IS NOT 0")
-        query = f"SELECT * FROM runs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"  # noqa: S608 -- no value is in it
+        query = f"SELECT * FROM runs WHERE {' AND '.join(where)} ORDER BY at DESC, id DESC LIMIT ?"  # noqa: S608 -- no value is in it
         with self._open() as db:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
     def results(self, run: str) -> list[ResultRow]:
         with self._open() as db:
+            if db.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone() == (None,):
+                _index_journal(db, self.journal(run))  # it was cut off, or goes on: the journal knows more
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
             return [ResultRow(**dict(zip(_RESULT, row[1:], strict=True))) for row in rows]
 
@@ -171,6 +173,8 @@ class History:
 
     def reindex(self) -> int:
         """Makes the index anew from the runs' journals."""
+        if not self.home.is_dir():
+            return 0
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(FILE + suffix).unlink(missing_ok=True)
         journals = sorted((self.home / "runs").glob("*/journal.jsonl"))
@@ -196,6 +200,8 @@ class History:
                     raise
                 db.execute("COMMIT")
         except sqlite3.DatabaseError as wrong:
+            if getattr(wrong, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise BadInput.saying("is in use by another process; try again", str(self._path)) from wrong
             raise BadInput.saying(f"cannot be used: {wrong}; {REBUILD}", str(self._path)) from wrong
 
     def _migrate(self, db: sqlite3.Connection) -> None:

@@ -27,6 +27,7 @@ _FIRST_S = 0.5
 _LONGEST_S = 20.0
 _PASSING = frozenset({408, 409, 429})
 _SECONDS = re.compile(r"\d+(\.\d+)?")
+_RETRY_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 _TAGS = re.compile(r"<[^>]*>")
 _STATUSES = frozenset(HTTPStatus)
 _SHORT = 300
@@ -135,10 +136,11 @@ def _pause_s(retry: Retry, tries: int, wait_s: float | None) -> float:
 
 
 def _asked_for(answer: Response) -> float | None:
-    """What Retry-After says: seconds, or a date."""
+    """What Retry-After says: seconds, or a date. Google says it in the body."""
     said = answer.headers.get("retry-after")
     if said is None:
-        return None
+        told = _RETRY_DELAY.search(answer.body)
+        return None if told is None else float(told[1])
     from email.utils import parsedate_to_datetime  # loaded late: few servers ever ask
 
     try:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import aiohttp
 
@@ -27,26 +27,28 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, tls: ssl.SSLContext, *, fresh: bool) -> None:
         super().__init__(limit=0, ssl=tls, force_close=fresh)
-        self._used: WeakSet[Any] = WeakSet()
+        self._used: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 -- aiohttp's signature
         connection = await super().connect(req, traces, timeout)
         _reused.set(connection.protocol in self._used)
-        self._used.add(connection.protocol)
+        self._used[connection.protocol] = connection.transport
         return connection
+
+    def abort(self) -> None:
+        """Drops connections that aiohttp only closes politely: one whose peer does not read would never be gone."""
+        for transport in list(self._used.values()):
+            transport.abort()
 
 
 class PooledClient:
     """One aiohttp session with no limit of its own, and one whose connections are always new, for a second try."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
+        self._connectors = [_Connector(tls, fresh=fresh) for fresh in (False, True)]
         self._sessions = [
-            aiohttp.ClientSession(
-                connector=_Connector(tls, fresh=fresh),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_AUTO_HEADERS,
-            )
-            for fresh in (False, True)
+            aiohttp.ClientSession(connector=each, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_AUTO_HEADERS)
+            for each in self._connectors
         ]
         self._timeouts: dict[tuple[float | None, bool], aiohttp.ClientTimeout] = {}
 
@@ -71,6 +73,8 @@ class PooledClient:
     async def close(self) -> None:
         for session in self._sessions:
             await session.close()
+        for connector in self._connectors:
+            connector.abort()
 
     async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
         """A kept-alive connection that was closed meanwhile is no failure; what may be sent only once never takes one."""

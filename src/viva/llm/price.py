@@ -8,8 +8,6 @@ from viva.model.connector import Connector
 
 _PER = 1_000_000
 _Cost = Callable[[int, int, int, int], float]
-_IDS = {"gemini": "google"}
-"""Providers that the table knows by another name."""
 
 
 def cost_usd(
@@ -42,7 +40,7 @@ def _known(provider: str, base_url: str, model: str) -> _Cost | None:
         return float(calc_price(usage, model, **where).total_price)
 
     by_address: list[dict[str, Any]] = [{"provider_api_url": base_url}] if base_url else []
-    by_name: list[dict[str, Any]] = [{"provider_id": _IDS.get(provider, provider)}]
+    by_name: list[dict[str, Any]] = [{"provider_id": provider}]
     for where in by_address + by_name:
         try:
             price = calc_price(Usage(input_tokens=1), model, **where).model_price

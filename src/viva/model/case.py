@@ -206,6 +206,7 @@ class Suite(Struct, frozen=True, kw_only=True):
     own_runs: tuple[int, ...] = ()
     interactive: int = 0
     version: str = ""
+    digest: str = ""
     origin: Origin | None = None
     bar: Bar | None = None
     target: str | None = None

@@ -37,10 +37,11 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
 
 
 class CaseGenerated(Event, frozen=True, tag="case_generated"):
-    """A case that no file holds; a resumed run takes it from here."""
+    """A case that no file holds, one `of` so many; a resumed run takes it from here."""
 
     suite: str
     case: Mapping[str, Any]
+    of: int = 1
 
 
 class TrialStarted(Event, frozen=True, tag="trial_started"):
@@ -70,10 +71,11 @@ class TurnEnded(Event, frozen=True, tag="turn_ended"):
 
 
 class TrialEnded(Event, frozen=True, tag="trial_ended"):
-    """A trial has its outcome. `index` is its place in the input, for reports in input order."""
+    """A trial has its outcome: one `of` so many of its case. `index` is its place in the input, for reports in input order."""
 
     key: Key
     index: int
+    of: int
     record: TrialRecord
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import CheckBroken, RunStopped, TrialFault
+from viva.errors import CheckBroken, RunStopped, TrialFault, TrialOver
 from viva.model.case import Claim
 from viva.model.talk import Evidence, Judged, Verdict
 
@@ -16,22 +16,26 @@ def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
     """The claim and its verdict; something to await only where the check itself has to wait."""
     try:
         found = claim.check.check(evidence)
-    except RunStopped:
+    except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # a check may be anyone's code: it must not end the trial
         return Judged(claim, broken_verdict(broken))
     if isinstance(found, Verdict):
         return Judged(claim, negated(found, claim.check.label) if claim.negate else found)
-    return _judge_later(claim, found)
+    return _judge_later(claim, found, evidence)
 
 
-async def _judge_later(claim: Claim, waiting: Awaitable[Verdict]) -> Judged:
+async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evidence) -> Judged:
+    talk = evidence.talk
+    before, talk.waiting_for = talk.waiting_for, "script"  # unless a helper is asked, who says so
     try:
         verdict = await waiting
-    except RunStopped:
+    except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # as above
+        talk.waiting_for = before
         return Judged(claim, broken_verdict(broken))
+    talk.waiting_for = before
     return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict)
 
 

@@ -6,7 +6,7 @@ report shows it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,6 +62,10 @@ class Journal:
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():
             yield codec.decode(raw, type=TrialRecord)
+
+    def keep_only(self, indexes: Container[int]) -> None:
+        """Shows only these of the records of an earlier part of the run; the others will be made again."""
+        self._places = {index: place for index, place in self._places.items() if index in indexes}
 
     def __len__(self) -> int:
         return len(self._places)

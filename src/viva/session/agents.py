@@ -1,8 +1,11 @@
 """Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from difflib import get_close_matches
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct, structs
@@ -30,6 +33,10 @@ _TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "s
 _PREFIXES = ("python:", "http://", "https://", "scripted:")
 
 
+Wrap = Callable[[Agent, str, Any], Agent]
+"""Puts something around an agent, given its name and what it is made of: a cassette."""
+
+
 class NamedAgent(Struct, kw_only=True):
     """An agent with what the config says of it."""
 
@@ -54,15 +61,20 @@ class Nobody:
 class Agents:
     """Builds each agent once, when it is first asked for."""
 
-    def __init__(self, settings: Settings, connector: str | None = None) -> None:
+    def __init__(self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None) -> None:
         self._settings = settings
         self._connector = self._known_connector(connector, "-c") if connector else None
+        self._wrap = wrap
         self._built: dict[str, NamedAgent] = {}
+        self.definitions: dict[str, Any] = {}
+        """What each agent built so far is made of, texts of its files included; no secrets."""
 
     def under_test(self, asked: Any, target: str | None = None, *, needed: bool = True) -> NamedAgent:
         """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is."""
         if asked is not None and not isinstance(asked, str):
-            return _given(asked)
+            given = _given(asked)
+            given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
+            return given
         name = asked or self._settings.defaults.agent or target
         if name is None:
             known = list(self._settings.agents)
@@ -80,7 +92,8 @@ class Agents:
         """A helper's agent. A connector's name alone stands for the built-in helper of that role on that connector."""
         bare = name.removeprefix("agents:")
         if role != "agent" and bare in self._settings.connectors and bare not in self._settings.agents:
-            return self._prompt(bare, {"prompt": f"viva.{_PROMPTS[role]}", "connector": bare}, None)
+            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "connector": bare}
+            return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None)).agent
         return self.named(name).agent
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
@@ -88,8 +101,11 @@ class Agents:
         if name.startswith("scripts:"):
             raise BadInput.saying(f"{name!r} is a script; an agent has to stand here")
         name = name.removeprefix("agents:")
+        return self._once(name, lambda name: self._build(name, self._connector if under_test else None))
+
+    def _once(self, name: str, build: Callable[[str], NamedAgent]) -> NamedAgent:
         if name not in self._built:
-            self._built[name] = self._build(name, self._connector if under_test else None)
+            self._built[name] = build(name)
         return self._built[name]
 
     def check_references(self, references: Mapping[str, Origin]) -> None:
@@ -104,6 +120,24 @@ class Agents:
                 ]
         if problems:
             raise BadInput(*problems)
+
+    def _wrapped(self, agent: Agent, name: str, definition: Any) -> Agent:
+        self.definitions[name] = definition
+        return agent if self._wrap is None else self._wrap(agent, name, definition)
+
+    def _definition(self, name: str, written: Mapping[str, Any], connector: Connector | None) -> dict[str, Any]:
+        """What was written, with the texts of the files that it names, and the model that it speaks to."""
+        definition = dict(written)
+        for key in ("system_file", "prompt", "file"):
+            path = str(written.get(key, ""))
+            if path and not path.startswith("viva."):
+                definition[f"{key} text"] = self._text(name, path)
+        if "headers" in definition:
+            definition["headers"] = sorted(definition["headers"])  # their values may be secrets that nobody told us of
+        known = connector or self._settings.connectors.get(str(written.get("connector", "")))
+        if known is not None:
+            definition["model"] = written.get("model", known.model)
+        return definition
 
     def names(self) -> list[str]:
         return list(self._settings.agents)
@@ -124,11 +158,16 @@ class Agents:
                 written = {"type": "chat", "connector": name}
             else:
                 raise self._settings.unknown_agent(name)
+        return self._from(name, written, connector)
+
+    def _from(self, name: str, written: Mapping[str, Any], connector: Connector | None) -> NamedAgent:
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
+        agent = self._make(name, kind, fields, connector)
+        definition = self._definition(name, written, connector) | _code_of(agent)
         return NamedAgent(
             name=name,
-            agent=self._make(name, kind, fields, connector),
+            agent=self._wrapped(agent, name, definition),
             kind=kind,
             description=written.get("description", ""),
             tools=tuple(tool if isinstance(tool, str) else tool["name"] for tool in written.get("tools", ())),
@@ -296,6 +335,18 @@ class Agents:
         near = get_close_matches(name, known, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
         raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
+
+
+def _code_of(agent: Agent) -> dict[str, str]:
+    """A digest of the file that a Python agent stands in: what it is made of. What it imports is not followed."""
+    if not isinstance(agent, PythonAgent):
+        return {}
+    target = agent.target if inspect.isclass(agent.target) or inspect.isroutine(agent.target) else type(agent.target)
+    try:
+        code = Path(inspect.getsourcefile(target) or "").read_bytes()
+    except (OSError, TypeError):  # it was not read from a file
+        return {}
+    return {"code": blake2b(code, digest_size=8).hexdigest()}
 
 
 def _given(value: Any) -> NamedAgent:

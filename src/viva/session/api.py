@@ -9,7 +9,10 @@ from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.model import codec
 from viva.session.bridge import LoopThread
-from viva.session.run import RunOptions, RunResult, examine, prepare, run_loop
+from viva.session.loop import run_loop
+from viva.session.options import RunOptions
+from viva.session.prepare import prepare
+from viva.session.run import RunResult, examine
 from viva.session.spoken import seconds
 
 R = TypeVar("R")
@@ -39,6 +42,8 @@ def run(
     outputs: str | Path | Sequence[str | Path] = (),
     before: Hooked | None = None,
     after: Hooked | None = None,
+    record: str | Path | None = None,
+    replay: str | Path | None = None,
     history: bool = True,
     folder: str | Path | None = None,
 ) -> RunResult:
@@ -80,6 +85,8 @@ def run(
         outputs=tuple(Path(path) for path in ([outputs] if isinstance(outputs, str | Path) else outputs)),
         before=before,
         after=after,
+        record=Path(record) if record is not None else None,
+        replay=Path(replay) if replay is not None else None,
         history=history,
         folder=place,
     )

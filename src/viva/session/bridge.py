@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from viva.errors import VivaError
+from viva.session.loop import run_loop
 from viva.threads import in_thread
 
 R = TypeVar("R")
@@ -66,8 +67,6 @@ class LoopThread:
         self._thread.join()
 
     def _live(self) -> None:
-        from viva.session.run import run_loop
-
         run_loop(self._until_stopped())
 
     async def _until_stopped(self) -> None:

@@ -1,7 +1,7 @@
 """A conversation with an agent that Python code holds turn by turn, with the same checks as a suite."""
 
-import inspect
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -34,6 +34,17 @@ class _Held(Struct, frozen=True):
     talk: Talk
     send: Send
     around: Surroundings
+
+
+def _judged_now(claim: Claim, evidence: Evidence) -> Judged:
+    """The verdict of a check that has it at once; TypeError for one that has to wait for somebody."""
+    found = None if claim.check.costly else judge(claim, evidence)
+    if isinstance(found, Judged):
+        return found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it will never be awaited: that is what is said below
+        del found
+    raise TypeError(f"{claim.check.label}: has to wait for somebody; use chat.judge(…) for it")
 
 
 class Conversation:
@@ -134,15 +145,9 @@ class Conversation:
         """
         __tracebackhide__ = True
         turn = self._last
-        found: list[Judged] = []
-        for claim in [self._claim(each, over) for each in assertions]:
-            verdict = judge(claim, Evidence(self._opened.talk, turn, over=over)) if not claim.check.costly else None
-            if not isinstance(verdict, Judged):
-                if inspect.iscoroutine(verdict):
-                    verdict.close()
-                raise TypeError(f"{claim.check.label}: has to wait for somebody; write `await chat.judge(…)`")
-            found.append(verdict)
-        self._settle(turn, found)
+        claims = [self._claim(each, over) for each in assertions]
+        evidence = Evidence(self._opened.talk, turn, over=over)
+        self._settle(turn, [_judged_now(claim, evidence) for claim in claims])
 
     async def judge(
         self,

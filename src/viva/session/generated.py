@@ -13,12 +13,11 @@ from msgspec import UNSET
 from viva.catalog import find_script
 from viva.config import Settings
 from viva.engine.helpers import Crew
-from viva.errors import BadInput
+from viva.errors import BadInput, HelperFailed
 from viva.formats import native
 from viva.formats.documents import documents_of
 from viva.formats.native import Reading
 from viva.formats.sources import Made
-from viva.model.case import Suite
 from viva.model.message import Reply
 from viva.model.talk import answer_in
 from viva.session.agents import NamedAgent
@@ -27,34 +26,38 @@ from viva.threads import in_thread
 _ASK = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
-async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> Suite:
-    """The suite that an agent or a script makes for the agent under test."""
+async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> list[Any]:
+    """The cases that an agent or a script makes for the agent under test; each of them loads."""
     about = {
         "target_agent": target.name,
         "target_description": target.description,
         "target_tools": list(target.tools),
         **made.query,
     }
-    name = f"{made.by}:{made.reference}"
 
-    def suite_of(answer: Any) -> Suite:
-        return native.load(documents_of(cases_in(answer), name), name, settings.folder, reading)
+    def checked(answer: Any) -> list[Any]:
+        cases = cases_in(answer)
+        native.load(documents_of(cases, made.name), made.name, settings.folder, reading)
+        return list(cases)
 
     if made.by == "scripts":
         answer = await _from_script(made.reference, about, settings)
         try:
-            return suite_of(answer)
+            return checked(answer)
         except ValueError as wrong:
-            raise BadInput.saying(f"{name}: what it returned cannot be used: {wrong}") from wrong
+            raise BadInput.saying(f"{made.name}: what it returned cannot be used: {wrong}") from wrong
 
-    def parse(reply: Reply) -> Suite:
+    def parse(reply: Reply) -> list[Any]:
         try:
-            return suite_of(answer_in(reply))
+            return checked(answer_in(reply))
         except BadInput as wrong:
             raise ValueError(str(wrong)) from wrong
 
-    async with crew.open("generator", made.reference, None, {"metadata": about}) as generator:
-        return await generator.ask(_ASK, parse)
+    try:
+        async with crew.open("generator", made.reference, None, {"metadata": about}) as generator:
+            return await generator.ask(_ASK, parse)
+    except HelperFailed as broken:
+        raise HelperFailed("generator", f"generator {made.reference}: {broken.said}") from broken
 
 
 def cases_in(answer: Any) -> Sequence[Any]:

@@ -17,9 +17,14 @@ class Redactor:
     """Replaces secret values. A record is decoded again only if one was really in it."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        values = sorted({value for value in secrets if len(value) >= SHORTEST}, key=len, reverse=True)
-        self._values = values
-        self._encoded = [codec.encode(value)[1:-1] for value in values]
+        self._values: list[str] = []
+        self._encoded: list[bytes] = []
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """More of them may become known while agents are built."""
+        self._values = sorted({*self._values, *(s for s in secrets if len(s) >= SHORTEST)}, key=len, reverse=True)
+        self._encoded = [codec.encode(value)[1:-1] for value in self._values]
 
     def __bool__(self) -> bool:
         return bool(self._values)
@@ -29,11 +34,14 @@ class Redactor:
             text = text.replace(value, SHOWN)
         return text
 
+    def raw(self, raw: bytes) -> bytes:
+        """JSON text without them."""
+        for value in self._encoded:
+            if value in raw:
+                raw = raw.replace(value, SHOWN.encode())
+        return raw
+
     def record(self, record: R) -> R:
-        raw = codec.encode(record)
-        found = [value for value in self._encoded if value in raw]
-        if not found:
-            return record
-        for value in found:
-            raw = raw.replace(value, SHOWN.encode())
-        return codec.decode(raw, type=type(record))
+        before = codec.encode(record)
+        after = self.raw(before)
+        return record if after is before else codec.decode(after, type=type(record))

@@ -1,16 +1,19 @@
 """A run that was cut off goes on: what it had settled, what has ended, and whether all is still as it was."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.history.index import History
 from viva.model import codec
+from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunStarted, TrialEnded
+from viva.protocols import Planned
+from viva.record.cassette import trial_of
 from viva.record.journal import read_events
 
 
@@ -30,16 +33,26 @@ class Past(Struct, frozen=True, dict=True):
     def settings(self) -> Mapping[str, Any]:
         return self.started.settings
 
-    def has_outcome(self, suite: str, case: str, trial: int) -> bool:
-        return (suite, case, trial) in self._outcomes
-
     @cached_property
-    def _outcomes(self) -> frozenset[tuple[str, str, int]]:
-        return frozenset((e.key.suite, e.key.case, e.key.trial) for e in self.ended)
+    def outcomes(self) -> frozenset[Key]:
+        """The trials that have ended, whatever the attempt."""
+        return frozenset(trial_of(event.key) for event in self.ended)
+
+    def has_outcome(self, planned: Planned) -> bool:
+        return Key(planned.case.suite, planned.case.id, planned.trial) in self.outcomes
 
     @property
     def spent_usd(self) -> float:
         return sum(event.record.cost_usd or 0.0 for event in self.ended)
+
+
+async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
+    """Of the past of a run that goes on although its suites changed: the outcomes of cases that are as they were."""
+    due = {
+        each.index: (trial_of(Key(each.case.suite, each.case.id, each.trial)), each.case.digest) async for each in plan
+    }
+    ended = [event for event in past.ended if due.get(event.index) == (trial_of(event.key), event.record.digest or "")]
+    return structs.replace(past, ended=tuple(ended))
 
 
 def past_of(history: History, name: str) -> Past:
@@ -47,14 +60,14 @@ def past_of(history: History, name: str) -> Past:
     path = history.journal(history.find(name).id)
     started: RunStarted | None = None
     ended: dict[int, TrialEnded] = {}
-    made: dict[str, list[Mapping[str, Any]]] = {}
+    made: dict[str, list[CaseGenerated]] = {}
     complete = False
     for event in read_events(path):
         match event:
             case RunStarted():
                 started = event
             case CaseGenerated():
-                made.setdefault(event.suite, []).append(event.case)
+                made.setdefault(event.suite, []).append(event)
             case TrialEnded():
                 ended[event.index] = event
             case RunEnded():
@@ -65,7 +78,10 @@ def past_of(history: History, name: str) -> Past:
         raise BadInput.saying("has no beginning; this run cannot be resumed", str(path))
     if complete:
         raise BadInput.saying(f"run {started.run} came to its end: nothing is left to do")
-    return Past(started, path, tuple(ended.values()), {suite: tuple(cases) for suite, cases in made.items()})
+    # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
+    generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
+    kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
+    return Past(started, path, tuple(ended.values()), kept)
 
 
 def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -150,7 +150,8 @@ def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
         for case in cases:
             yield case
 
-    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), names_agents=True)
+    digest = _digest("".join(case.digest for case in cases))
+    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), digest=digest, names_agents=True)
 
 
 def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
@@ -168,13 +169,16 @@ def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
         limits=Limits(timeout_s=timeout_s, max_turns=None),
         one_session=False,
         written={"id": test.name, "script": suite},
-        digest=_digest(test.function),
+        digest=_digest(_text_of(test.function)),
     )
 
 
-def _digest(function: Callable[..., Any]) -> str:
+def _text_of(function: Callable[..., Any]) -> str:
     try:
-        text = inspect.getsource(function)
+        return inspect.getsource(function)
     except (OSError, TypeError):
-        text = function.__qualname__
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+        return function.__qualname__
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

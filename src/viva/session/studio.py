@@ -24,7 +24,9 @@ from viva.session.chat import Conversation
 from viva.session.context import Context
 from viva.session.explained import unmet_text
 from viva.session.hooks import ProjectHooks
-from viva.session.run import RunOptions, RunResult, prepare, stage_of
+from viva.session.options import RunOptions
+from viva.session.prepare import prepare
+from viva.session.run import RunResult, stage_of
 from viva.session.spoken import Attached, Heard, Words, heard
 from viva.session.surroundings import Surroundings
 from viva.session.tester import T, noted

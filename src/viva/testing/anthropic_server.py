@@ -51,20 +51,21 @@ class AnthropicServer(ModelServer):
 
     provider: ClassVar[str] = "anthropic"
 
-    def asked(self, received: Received) -> Mapping[str, Any] | Answer:
-        path = received.path.partition("?")[0]
+    @property
+    def models(self) -> tuple[str, Any]:
+        return "/v1/models", {"data": [{"id": MODEL, "type": "model"}], "has_more": False}
+
+    def is_asked(self, path: str) -> bool:
+        return path == "/v1/messages"
+
+    def check(self, received: Received) -> None:
         if "x-api-key" not in received.headers and "authorization" not in received.headers:
             raise Refused(401, "x-api-key header is required")
         if "anthropic-version" not in received.headers:
             raise Refused(400, "anthropic-version: header is required")
-        if received.method == "GET" and path == "/v1/models":
-            return json_answer({"data": [{"id": MODEL, "type": "model"}], "has_more": False})
-        if received.method != "POST" or path != "/v1/messages":
-            raise Refused(404, f"there is nothing at {path}")
-        asked = received.json
-        if problem := _problem(asked):
-            raise Refused(400, problem)
-        return asked
+
+    def problem(self, asked: Mapping[str, Any]) -> str | None:
+        return _problem(asked)
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         ended = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}

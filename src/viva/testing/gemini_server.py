@@ -63,23 +63,19 @@ class GeminiServer(ModelServer):
 
     provider: ClassVar[str] = "gemini"
 
-    def asked(self, received: Received) -> Mapping[str, Any] | Answer:
-        path, _, query = received.path.partition("?")
-        known = {"x-goog-api-key", "authorization"} & received.headers.keys()
-        if not known and "key=" not in query:
+    @property
+    def models(self) -> tuple[str, Any]:
+        return "/v1beta/models", {"models": [{"name": f"models/{MODEL}"}]}
+
+    def is_asked(self, path: str) -> bool:
+        return path.startswith("/v1beta/models/") and path.endswith((":generateContent", ":streamGenerateContent"))
+
+    def check(self, received: Received) -> None:
+        if not {"x-goog-api-key", "authorization"} & received.headers.keys() and "key=" not in received.path:
             raise Refused(403, "Method doesn't allow unregistered callers")
-        if received.method == "GET" and path == "/v1beta/models":
-            return json_answer({"models": [{"name": f"models/{MODEL}"}]})
-        if (
-            received.method != "POST"
-            or not path.startswith("/v1beta/models/")
-            or not path.endswith((":generateContent", ":streamGenerateContent"))
-        ):
-            raise Refused(404, f"there is nothing at {path}")
-        asked = received.json
-        if problem := _problem(asked):
-            raise Refused(400, problem)
-        return asked
+
+    def problem(self, asked: Mapping[str, Any]) -> str | None:
+        return _problem(asked)
 
     def wants_stream(self, received: Received, asked: Mapping[str, Any]) -> bool:
         return ":streamGenerateContent" in received.path

@@ -67,9 +67,21 @@ class ModelServer(HttpServer):
         self._script = script
         self._said = 0
 
+    @property
     @abstractmethod
-    def asked(self, received: Received) -> Mapping[str, Any] | Answer:
-        """The request for a reply that this is, or the answer to something else; raises Refused for what is neither."""
+    def models(self) -> tuple[str, Any]:
+        """Where the list of models is, and the list."""
+
+    @abstractmethod
+    def is_asked(self, path: str) -> bool:
+        """Is this where a reply is asked for?"""
+
+    def check(self, received: Received) -> None:
+        """Raises Refused for a request that comes without what every request has to bring."""
+
+    def problem(self, asked: Mapping[str, Any]) -> str | None:
+        """What the provider would not take in a request for a reply."""
+        return None
 
     @abstractmethod
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,12 +113,21 @@ class ModelServer(HttpServer):
 
     def _respond(self, received: Received) -> Answer:
         try:
-            asked = self.asked(received)
-            if isinstance(asked, Answer):
-                return asked
-            line = self._line(received)
+            return self._reply(received)
         except Refused as refused:
             return self.error(refused.status, refused.message)
+
+    def _reply(self, received: Received) -> Answer:
+        self.check(received)
+        path, (listed, models) = received.path.partition("?")[0], self.models
+        if received.method == "GET" and path.endswith(listed):
+            return json_answer(models)
+        if received.method != "POST" or not self.is_asked(path):
+            raise Refused(404, f"there is nothing at {path}")
+        asked = received.json
+        if problem := self.problem(asked):
+            raise Refused(400, problem)
+        line = self._line(received)
         if isinstance(line, Answer):
             return line
         say = Say(content=line) if isinstance(line, str) else line

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from viva.model import codec
 from viva.model.message import ToolCall
-from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import MODEL, ModelServer, Refused, Say, pieces
+from viva.testing.http_server import Answer, json_answer
+from viva.testing.model_server import MODEL, ModelServer, Say, pieces
 
 
 class OpenAIServer(ModelServer):
@@ -25,13 +25,12 @@ class OpenAIServer(ModelServer):
         """The base URL of the API."""
         return f"{self.origin}/v1"
 
-    def asked(self, received: Received) -> Mapping[str, Any] | Answer:
-        path = received.path.partition("?")[0]
-        if received.method == "GET" and path.endswith("/models"):
-            return json_answer({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-        if received.method != "POST" or not path.endswith("/chat/completions"):
-            raise Refused(404, f"there is nothing at {path}")
-        return received.json
+    @property
+    def models(self) -> tuple[str, Any]:
+        return "/models", {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+
+    def is_asked(self, path: str) -> bool:
+        return path.endswith("/chat/completions")
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         return completion(say, asked)

@@ -93,8 +93,8 @@ def test_members_of_any_type_keep_their_places(tmp_path: Path):
 def test_a_problem_knows_its_line_and_path_in_every_format(tmp_path: Path):
     value = {"id": "x", "turns": [{"input": "a"}, {"input": "b", "odd key": 1}]}
     for name, text, line in (
-        ("s.jsonl", "\n" + json.dumps(value, indent=1), 11),
-        ("s.json", json.dumps([0, value], indent=1), 12),
+        ("s.jsonl", "\n" + json.dumps(value, indent=1), 10),
+        ("s.json", json.dumps([0, value], indent=1), 11),
         ("s.yaml", "- 0\n- id: x\n  turns:\n    - input: a\n    - input: b\n      odd key: 1\n", 6),
     ):
         path = tmp_path / name

@@ -29,7 +29,6 @@ def folder(tmp_path: Path) -> Path:
         "[draft] *bold* hi",
         "x" * 5000,
         "a\x00b",
-        "",
         "what.is.this",
     ],
 )
@@ -42,6 +41,13 @@ def test_a_message_is_what_is_no_file(folder: Path, text: str):
 )
 def test_what_looks_like_a_file_and_is_none_is_refused(folder: Path, text: str):
     with pytest.raises(BadInput, match="there is no file"):
+        understood(text, folder)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_input_is_not_the_whole_folder(folder: Path, text: str):
+    """`-i "$SUITE"` with nothing in it."""
+    with pytest.raises(BadInput, match="an input is empty"):
         understood(text, folder)
 
 

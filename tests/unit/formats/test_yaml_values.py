@@ -74,8 +74,11 @@ def test_members_have_their_lines():
         ("a: &a\n  - *a", "is an alias of something that it stands in", 1),
         ("x: 1\ny: " + "[" * 400, "is nested more than 300 levels deep", 2),
         ("- " * 400, "is nested more than 300 levels deep", 1),
-        ("a: !!python/object:os.system x", "could not determine a constructor", 1),
-        ("a: [", "did not find expected node content", 1),
+        ("a: !!python/object:os.system x", "the tag !!python/object:os.system says more than JSON can", 1),
+        ("a: 1\nb: !!set {x, y}", "the tag !!set says more than JSON can", 2),
+        ("!!binary aGk=", "the tag !!binary says more than JSON can", 1),
+        ("a: !mine x", "the tag !mine says more than JSON can", 1),
+        ("a: [\n  }", "did not find expected node content", 2),
     ],
 )
 def test_what_json_could_not_say_is_refused_with_its_line(text: str, what: str, line: int):

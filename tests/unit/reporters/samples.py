@@ -214,7 +214,7 @@ def ended(exit_code: int = 0, **fields: Any) -> RunEnded:
 
 
 def over(record: TrialRecord, index: int = 0) -> TrialEnded:
-    return TrialEnded(Key(record.suite, record.id, record.trial, record.attempt), index, record)
+    return TrialEnded(Key(record.suite, record.id, record.trial, record.attempt), index, 1, record)
 
 
 def console(stream: TextIO, **options: Any) -> Console:

@@ -12,12 +12,13 @@ class Local:
     def __init__(self, parallel: int) -> None:
         self._parallel = parallel
         self._workers: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     async def run(self, trials: AsyncIterator[Planned], work: Callable[[Planned], Awaitable[None]]) -> None:
         one_at_a_time = asyncio.Lock()
 
         async def worker() -> None:
-            while True:
+            while not self._stopped:
                 async with one_at_a_time:
                     planned = await anext(trials, None)
                 if planned is None:
@@ -31,6 +32,7 @@ class Local:
             raise _first(group) from None
 
     def stop(self) -> None:
+        self._stopped = True  # a worker that does not wait for anything would not hear of it in time
         for worker in self._workers:
             worker.cancel()
 

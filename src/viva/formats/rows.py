@@ -1,0 +1,32 @@
+"""`for`: one written case becomes a case for each of its rows."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from viva.model import codec
+from viva.model.template import fill
+from viva.schemas.words import complaints
+
+
+def expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The case itself or, with `for`, once for each object, `{{key}}` filled in and its id with a suffix."""
+    if "for" not in value:
+        return [value]
+    rest = {key: item for key, item in value.items() if key != "for"}
+    rows = cast("list[Mapping[str, Any]]", value["for"])
+    filled = [_with_texts(fill(rest, row, keep_unset=True)) for row in rows]
+    # An id that names a variable tells its rows apart by itself.
+    return [
+        case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
+    ]
+
+
+def _with_texts(case: Any) -> Any:
+    """A number that was filled in where only a text can stand becomes its text."""
+    for complaint in complaints("native", case):
+        holder, last = case, complaint.path[-1:]
+        for step in complaint.path[:-1]:
+            holder = holder[step]
+        if last and isinstance(holder[last[0]], bool | int | float):
+            holder[last[0]] = codec.compact(holder[last[0]])
+    return case

@@ -1,0 +1,206 @@
+"""A cassette around an agent: one that keeps what the agent says, and one that says it again."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from msgspec import structs
+
+from viva.errors import AgentFailed, CutOff, Skipped, TrialFault, Undecidable, Unreachable
+from viva.model import codec
+from viva.model.case import Feature
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import Agent, AgentSession, SessionContext
+from viva.record.cassette import CUT_OFF, Entry, Place, Recorder, Tape
+
+_PASSING = frozenset({"session_id", "workspace"})
+_FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
+
+
+def _sent(context: SessionContext, message: Message, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What was sent, less what differs from run to run by nature. A helper also knows the conversation."""
+    kept = {name: value for name, value in options.items() if name not in _PASSING}
+    if isinstance(kept.get("metadata"), Mapping):
+        kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
+    sent = {"message": codec.builtins(message), "options": codec.builtins(kept)}
+    if context.conversation is not None:
+        sent["conversation"] = codec.builtins(context.conversation())
+    return sent
+
+
+class _Wrapped:
+    """What a recorded and a replayed agent have in common."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent = agent
+        self._name = name
+        self.may_repeat = bool(getattr(agent, "may_repeat", False))
+        self.must_quote = bool(getattr(agent, "must_quote", False))
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return self._agent.provides
+
+    def _opening(self, context: SessionContext, definition: str) -> tuple[Any, ...]:
+        """What the chain of digests begins with."""
+        return self._name, context.role, context.key, definition, context.history
+
+    def _place(self, context: SessionContext) -> Place:
+        return context.role, self._name, context.key
+
+
+def _turn(context: SessionContext, asked: int) -> int:
+    """The turn of the conversation. A simulator opens the next one; a generator knows of none."""
+    if context.role == "agent":
+        return asked
+    if context.conversation is None:
+        return 0
+    said = sum(message.role == "user" for message in context.conversation()[context.prior :])
+    return said + (context.role == "simulator")
+
+
+class Recorded(_Wrapped):
+    """An agent whose replies are kept."""
+
+    def __init__(self, agent: Agent, name: str, definition: Any, recorder: Recorder) -> None:
+        super().__init__(agent, name)
+        self._definition = recorder.define(name, definition)
+        self._recorder = recorder
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
+        recorder, calls = self._recorder, list[ModelCall]()
+        chain = recorder.digest(*self._opening(context, self._definition))
+
+        def meter(call: ModelCall) -> None:
+            calls.append(call)
+            context.meter(call)
+
+        opened = False
+        try:
+            async with self._agent.open(structs.replace(context, meter=meter)) as session:
+                opened = True
+                yield _RecordedSession(session, self._name, context, recorder, chain, calls)
+        except TrialFault as fault:
+            if not opened:
+                entry = Entry(chain, self._name, context.role, context.key, 0, fault=fault.fault, said=fault.said)
+                recorder.keep(entry)
+            raise
+
+
+class _RecordedSession:
+    def __init__(
+        self,
+        session: AgentSession,
+        name: str,
+        context: SessionContext,
+        recorder: Recorder,
+        chain: str,
+        calls: list[ModelCall],
+    ) -> None:
+        self._session, self._name, self._context = session, name, context
+        self._recorder, self._chain, self._calls = recorder, chain, calls
+        self._asked = 0
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        recorder, context = self._recorder, self._context
+        self._asked += 1
+        sent = _sent(context, message, options)
+        self._chain = recorder.digest(self._chain, sent)
+        nth = 0 if context.role == "agent" else recorder.count(self._chain)
+        entry = Entry(
+            self._chain, self._name, context.role, context.key, _turn(context, self._asked), sent=sent, nth=nth
+        )
+        self._calls.clear()
+        began = time.perf_counter()
+        try:
+            reply = await self._session.send(message, options)
+        except TrialFault as fault:
+            fault.elapsed_ms = self._keep(entry, began, fault=fault.fault, said=fault.said)
+            raise
+        except asyncio.CancelledError as cancelled:
+            notes: list[str] = getattr(cancelled, "__notes__", [])
+            ms = self._keep(entry, began, fault=CUT_OFF, said=notes[-1] if notes else "")
+            cancelled.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
+            raise
+        ms = self._keep(entry, began, reply=reply)
+        return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
+
+    def _keep(self, entry: Entry, began: float, **what: Any) -> float:
+        ms = round((time.perf_counter() - began) * 1e3, 3)
+        self._recorder.keep(structs.replace(entry, calls=tuple(self._calls), ms=ms, **what))
+        return ms
+
+
+class Replayed(_Wrapped):
+    """An agent that says again what a cassette holds. The real one is called only where that is allowed."""
+
+    def __init__(self, agent: Agent, name: str, definition: Any, tape: Tape) -> None:
+        super().__init__(agent, name)
+        self._definition = definition
+        self._tape = tape
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
+        tape = self._tape
+        chain = tape.digest(*self._opening(context, tape.digest(self._definition)))
+        if (entry := tape.next(chain)) is not None:
+            raise _fault(entry)
+        async with AsyncExitStack() as stack:
+            yield _ReplayedSession(self._agent, self._place(context), self._definition, context, tape, chain, stack)
+
+
+class _ReplayedSession:
+    def __init__(
+        self,
+        agent: Agent,
+        place: Place,
+        definition: Any,
+        context: SessionContext,
+        tape: Tape,
+        chain: str,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._agent, self._place, self._definition = agent, place, definition
+        self._context, self._tape, self._chain, self._stack = context, tape, chain, stack
+        self._said: list[tuple[Message, Mapping[str, Any]]] = []
+        self._live: AgentSession | None = None
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        if self._live is not None:
+            return await self._live.send(message, options)
+        sent = _sent(self._context, message, options)
+        self._chain = self._tape.digest(self._chain, sent)
+        entry = self._tape.next(self._chain)
+        if entry is None:
+            return await self._miss(message, options, sent)
+        self._said.append((message, options))
+        for call in entry.calls:
+            self._context.meter(call)
+        if entry.reply is None:
+            raise _fault(entry)
+        return structs.replace(entry.reply, elapsed_ms=entry.ms)
+
+    async def _miss(self, message: Message, options: Mapping[str, Any], sent: Any) -> Reply:
+        """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
+        tape = self._tape
+        if tape.missing == "live":
+            self._live = await self._stack.enter_async_context(self._agent.open(self._context))
+            for said, with_options in self._said:
+                await self._live.send(said, with_options)
+            return await self._live.send(message, options)
+        where = tape.miss(self._place, _turn(self._context, len(self._said) + 1), sent, self._definition)
+        if tape.missing == "skip":
+            raise Skipped(f"not in the cassette: {where.splitlines()[0]}")
+        raise Unreachable(f"not in the cassette: {where}")
+
+
+def _fault(entry: Entry) -> TrialFault:
+    """What came instead of a reply."""
+    if entry.fault == CUT_OFF:
+        return CutOff(entry.ms, entry.said)
+    fault = _FAULTS.get(entry.fault or "", Undecidable)(entry.said)
+    fault.elapsed_ms = entry.ms or None
+    return fault

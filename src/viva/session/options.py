@@ -1,0 +1,78 @@
+"""What can be asked of a run."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.formats.sources import Format
+from viva.model import codec
+from viva.model.case import OnMissingInput
+from viva.protocols import Asking
+from viva.record.cassette import Missing
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """What can be asked of a run: the flags of `viva test` and the arguments of `viva.run`."""
+
+    inputs: tuple[str, ...]
+    cases: tuple[Any, ...] = ()
+    """Cases that no file holds, as Python values."""
+    before: str | Callable[..., Any] | None = None
+    after: str | Callable[..., Any] | None = None
+    agent: Any = None
+    connector: str | None = None
+    outputs: tuple[Path, ...] = ()
+    folder: Path = Path()
+    config: Path | None = None
+    env_file: Path | None = None
+    format: Format | None = None
+    timeout_s: float | None = None
+    turn_timeout_s: float | None = None
+    parallel: int | None = None
+    runs: int = 1
+    fail_fast: bool = False
+    only: str | None = None
+    tags: tuple[str, ...] = ()
+    on_missing_input: OnMissingInput | None = None
+    update_snapshots: bool = False
+    history: bool = True
+    dry_run: bool = False
+    simulator: str | None = None
+    reporter: str | None = None
+    max_cost_usd: float | None = None
+    min_pass: float | None = None
+    retry_faults: int = 1
+    record: Path | None = None
+    replay: Path | None = None
+    replay_missing: Missing = "error"
+    last_failed: bool = False
+    chosen: tuple[tuple[str, str], ...] | None = None
+    """Only these cases, by suite and id: what `last_failed` came to."""
+    interactive: bool = False
+    skip_interactive: bool = False
+    asking: Asking | None = None
+
+
+def kept(options: RunOptions) -> dict[str, Any]:
+    """What the journal keeps of the options, so that the run can go on. Objects of Python code cannot be kept."""
+    said = {name: getattr(options, name) for name in options.__struct_fields__ if name not in _NOT_KEPT}
+    said["folder"] = options.folder.resolve()
+    return {name: codec.builtins(value) for name, value in said.items() if value is None or not callable(value)}
+
+
+def kept_again(kept: Mapping[str, Any]) -> RunOptions:
+    """The options of a run that goes on."""
+    said = dict(kept)
+    for name in _PATHS & said.keys():
+        said[name] = Path(said[name]) if said[name] is not None else None
+    said["outputs"] = tuple(Path(path) for path in said["outputs"])
+    if said["chosen"] is not None:
+        said["chosen"] = tuple((suite, case) for suite, case in said["chosen"])
+    told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+    return RunOptions(**told)
+
+
+_NOT_KEPT = frozenset({"asking", "interactive"})
+_PATHS = frozenset({"folder", "config", "env_file", "record", "replay"})

@@ -1,0 +1,268 @@
+"""Reads and checks all that a run needs, before anything is sent: files, agents, helpers, outputs."""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+import viva
+from viva import catalog, config
+from viva.config import Settings
+from viva.engine.helpers import Crew
+from viva.engine.scheduler import plan
+from viva.errors import BadInput, CheckBroken, Problem
+from viva.formats import native
+from viva.formats.documents import documents_of
+from viva.formats.native import TIMEOUT_S, Reading
+from viva.formats.sources import Files, Made, Piped, Words, load_files, understood
+from viva.history.index import History
+from viva.llm.budget import Budget
+from viva.llm.transport import HttpTransport
+from viva.model.case import Case, Hook, Suite
+from viva.model.pattern import compile_pattern, search
+from viva.protocols import Planned
+from viva.record.cassette import digest_of
+from viva.session.agents import Agents, NamedAgent
+from viva.session.generated import generate
+from viva.session.hooks import run_hook
+from viva.session.options import RunOptions
+from viva.session.people import Keeper, People
+from viva.session.redaction import Redactor
+from viva.session.resuming import Past
+from viva.session.taping import Taping
+
+
+class Prepared(Struct):
+    """A run that is checked and ready: nothing has been sent yet."""
+
+    options: RunOptions
+    settings: Settings
+    suites: list[Suite]
+    agents: Agents
+    agent: NamedAgent
+    crew: Crew
+    http: HttpTransport
+    budget: Budget
+    redactor: Redactor
+    people: People
+    taping: Taping
+    wanted: Callable[[Case], Case | None]
+    cases: int = 0
+    trials: int = 0
+    interactive: int = 0
+    """How many cases ask for a person."""
+    before: Hook | None = None
+    after: Hook | None = None
+    generated: Mapping[str, list[Any]] = {}
+    """Cases that were made for this run, by the name of their suite."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What must not change between two parts of one run."""
+        return {
+            "the version of Viva": viva.__version__,
+            "agents": {name: digest_of(made_of) for name, made_of in self.agents.definitions.items()},
+            "suites": {suite.id: suite.digest for suite in self.suites},
+        }
+
+    def plan(self) -> AsyncIterator[Planned]:
+        return plan(self.suites, self.wanted, self.options.runs)
+
+    async def count(self) -> None:
+        """How much there is to do. Without a filter the suites know, and nothing is read again."""
+        if self.options.only is None and not self.options.tags and self.options.chosen is None:
+            self.cases = sum(suite.count for suite in self.suites)
+            own = [runs for suite in self.suites for runs in suite.own_runs]
+            self.trials = (self.cases - len(own)) * self.options.runs + sum(own)
+            self.interactive = sum(suite.interactive for suite in self.suites)
+            return
+        async for planned in self.plan():
+            self.cases += planned.trial == 1
+            self.interactive += planned.trial == 1 and planned.case.interactive.enabled
+            self.trials += 1
+
+    @property
+    def with_person(self) -> bool:
+        """Does a person take part? Then cases run one at a time, and are shown as they go on."""
+        return self.people.take_part(self.interactive)
+
+    @property
+    def parallel(self) -> int:
+        if self.with_person:
+            return 1
+        asked = self.options.parallel or self.settings.defaults.parallel or 4
+        return max(1, min(asked, self.agent.parallel or asked, self.trials))
+
+
+async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
+    """Reads and checks everything that can be checked before anything runs. Raises BadInput with all of it.
+
+    `past` is what an earlier part of the same run has left: the cases made for it are not made again.
+    """
+    settings = config.load(options.config, options.folder.resolve(), options.env_file)
+    catalog.load_plugins(settings.plugins)
+    if options.last_failed and options.chosen is None:
+        options = structs.replace(options, chosen=_failed_last(settings))
+    _check_filter(options.only)
+    _check_outputs(options.outputs, dry_run=options.dry_run)
+    simulator = options.simulator or settings.defaults.simulator
+    reading = Reading(
+        roots=(str(settings.folder),),
+        attachment_roots=settings.attachment_roots,
+        update_snapshots=options.update_snapshots,
+        simulator=simulator.removeprefix("agents:") if simulator else None,
+        timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
+    )
+    redactor = Redactor(settings.secrets)
+    taping = Taping(options, redactor)
+    agents = Agents(settings, options.connector, taping.wrap)
+    budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
+    http = HttpTransport()
+    crew = Crew(agents.find, http, settings.connectors, budget.spend)
+    suites, made = _suites(options, reading)
+    target = next((suite.target for suite in suites if suite.target), None)
+    needed = bool(made) or not all(suite.names_agents for suite in suites)
+    agent = agents.under_test(options.agent, target, needed=needed)
+    if options.reporter is not None:
+        agents.find(options.reporter, "reporter")
+    redactor.learn(settings.secrets)  # before a generator is asked: its words are kept on the cassette
+    generated: dict[str, list[Any]] = {}
+    for each in made:
+        kept = past.generated.get(each.name) if past else None
+        cases = list(kept) if kept else await generate(each, agent, crew, settings, reading)
+        generated[each.name] = cases
+        suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
+    for suite in suites:
+        agents.check_references(suite.references)
+    keeper = Keeper(reading, options.folder, suites)
+    people = People(options.asking, options.interactive, options.skip_interactive, keeper)
+    redactor.learn(settings.secrets)
+    wanted = _wanted(options, settings, people)
+    prepared = Prepared(options, settings, suites, agents, agent, crew, http, budget, redactor, people, taping, wanted)
+    prepared.generated = generated
+    roots = (*reading.roots, str(options.folder))
+    prepared.before, prepared.after = (
+        run_hook(options.before, "--before", roots),
+        run_hook(options.after, "--after", roots),
+    )
+    await prepared.count()
+    return prepared
+
+
+def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made]]:
+    """What is in files, and what has still to be made."""
+    paths: list[Path | Piped] = []
+    made: list[Made] = []
+    tests: list[Suite] = []
+    problems: list[Problem] = []
+    for text in options.inputs:
+        try:
+            match understood(text, options.folder):
+                case Files(found):
+                    paths += found
+                case Piped() as piped:
+                    paths.append(piped)
+                case Words(words):
+                    what = f"the message {words[:40]!r} cannot be mixed with suites; send it by itself"
+                    problems.append(Problem("", 0, "", what))
+                case Made(by) as found:
+                    suite = _script_suite(found, options.folder, reading) if by == "scripts" else None
+                    if suite is not None:
+                        tests.append(suite)
+                    else:
+                        made.append(found)
+        except BadInput as wrong:
+            problems += wrong.problems
+    try:
+        suites = load_files(list(dict.fromkeys(paths)), reading, options.folder, options.format)
+    except BadInput as wrong:
+        raise BadInput(*problems, *wrong.problems) from wrong
+    if problems:
+        raise BadInput(*problems)
+    if options.cases:
+        suites.append(native.load(documents_of(options.cases, "cases"), "cases", options.folder, reading))
+    return [*suites, *tests], made
+
+
+def _script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
+    from viva.session.scripts import script_suite  # few runs have script tests, and they bring much with them
+
+    return script_suite(made, folder, reading)
+
+
+def _check_filter(pattern: str | None) -> None:
+    if pattern is None:
+        return
+    try:
+        compile_pattern(pattern)
+    except ValueError as wrong:
+        raise BadInput.saying(f"-k {wrong}") from wrong
+
+
+def _matches(pattern: str, case_id: str) -> bool:
+    try:
+        return search(pattern, case_id)
+    except CheckBroken as wrong:
+        raise BadInput.saying(f"-k {wrong}") from wrong
+
+
+def _check_outputs(outputs: Sequence[Path], *, dry_run: bool) -> None:
+    """A report that could not be written is said before the run, not after it."""
+    for path in outputs:
+        if dry_run and path.suffix != ".jsonl":
+            raise BadInput.saying(f"-o {path}: --dry-run writes cases as .jsonl")
+        if catalog.find("reporter", path.suffix) is None:
+            raise BadInput.saying(
+                f"-o {path}: unknown kind of report; known endings: {', '.join(catalog.names('reporter'))}"
+            )
+        folder = path.parent
+        if not folder.is_dir():
+            raise BadInput.saying(f"-o {path}: there is no folder {folder}")
+        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+            raise BadInput.saying(f"-o {path}: cannot be written")
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as wrong:
+            raise BadInput.saying(f"-o {path}: cannot be written: {wrong.strerror}") from wrong
+
+
+def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """The cases that did not pass in the latest run, skipped ones not included."""
+    history = History(settings.home)
+    rows = history.results(history.find("latest").id)
+    return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))
+
+
+def _wanted(options: RunOptions, settings: Settings, people: People) -> Callable[[Case], Case | None]:
+    """Which cases run, with what the command line says over what they say themselves."""
+    tags = set(options.tags)
+    turn_timeout_s = options.turn_timeout_s
+    chosen = None if options.chosen is None else frozenset(options.chosen)
+
+    def wanted(case: Case) -> Case | None:
+        if chosen is not None and (case.suite, case.id) not in chosen:
+            return None
+        if options.only is not None and not _matches(options.only, case.id):
+            return None
+        if tags and not tags & set(case.tags):
+            return None
+        limits = case.limits
+        if options.timeout_s is not None:
+            limits = structs.replace(limits, timeout_s=options.timeout_s)
+        if turn_timeout_s is not None or (
+            limits.turn_timeout_s is None and settings.defaults.turn_timeout_s is not None
+        ):
+            limits = structs.replace(
+                limits,
+                turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
+                overruled=turn_timeout_s is not None,
+            )
+        missing = options.on_missing_input or case.on_missing_input
+        if limits is not case.limits or missing != case.on_missing_input:
+            case = structs.replace(case, limits=limits, on_missing_input=missing)
+        return people.placed(case)
+
+    return wanted

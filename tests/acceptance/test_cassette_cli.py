@@ -1,0 +1,287 @@
+"""Recording and replaying whole runs: agents, simulators, judges and generators; with no network, and to the letter."""
+
+import json
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import Project, case, contains
+from viva.testing import Answer, OpenAIServer, Received
+
+CONFIG = """
+[connectors.model]
+provider = "openai"
+base_url = "{url}"
+model = "stand-in"
+api_key_env = "STAND_IN_KEY"
+retries = 0
+price = {{ input = 1.0, output = 2.0 }}
+
+[agents.shop]
+type = "chat"
+connector = "model"
+system_file = "system.txt"
+
+[agents.slow]
+use = "python:./slow.py:agent"
+
+[agents.gone]
+url = "http://127.0.0.1:1/"
+retries = 0
+"""
+SLOW = "import asyncio\nasync def agent(messages):\n    await asyncio.sleep(60)\n"
+NO_NETWORK = """
+import socket, sys
+
+def refuse(event, arguments):
+    inet = event == "socket.__new__" and arguments[1] in (socket.AF_INET, socket.AF_INET6)
+    if inet or event in ("socket.connect", "socket.getaddrinfo"):
+        open("network-was-used", "a").write(f"{event} {arguments}\\n")
+        raise OSError(101, "there is no network here")
+
+sys.addaudithook(refuse)
+"""
+PASSING = {"session_id", "started_at"}
+
+
+class Models:
+    """Plays every model of the run. No answer is ever given twice, so one that comes again was recorded."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self.broken_once = False
+
+    def __call__(self, received: Received) -> str | Answer:
+        text = received.body.decode()
+        with self._lock:
+            number = next(self._numbers)
+        if "You play a person" in text:
+            return json.dumps({"reasoning": "", "input": f"I am buyer {number}", "goal_achieved": False})
+        if "You examine a conversation" in text:
+            evidence = [{"turn": 1, "quote": "order"}]
+            return json.dumps(
+                {"reason": f"vote {number}", "evidence": evidence, "passed": number % 5 > 0, "score": 1.0}
+            )
+        if "You write test cases" in text:
+            made = [{"id": f"made-{n}", "input": f"made {number}", "assertions": [contains("order")]} for n in (1, 2)]
+            return json.dumps({"cases": made})
+        if "break once" in text and not self.broken_once:
+            self.broken_once = True
+            return Answer(status=500)
+        return f"order {number} for {json.loads(text)['messages'][-1]['content'][-40:]}"
+
+
+def shop(project: Project, url: str) -> None:
+    project.env["STAND_IN_KEY"] = "sk-secret-key"
+    project.write("viva.toml", CONFIG.format(url=url))
+    project.write("system.txt", "You sell things.")
+    project.write("slow.py", SLOW)
+
+
+@pytest.fixture
+def server(project: Project) -> Iterator[OpenAIServer]:
+    with OpenAIServer(Models()) as running:
+        shop(project, running.url)
+        yield running
+
+
+def offline(project: Project) -> dict[str, str]:
+    project.write("offline/sitecustomize.py", NO_NETWORK)
+    return {"PYTHONPATH": str(project.folder / "offline")}
+
+
+def whole_suite(project: Project) -> None:
+    judge = {"type": "agent", "criteria": "It is about an order", "votes": 3}
+    project.suite(
+        {
+            "id": "static",
+            "turns": [{"input": "one", "assertions": [contains("order")]}, {"input": "two"}],
+            "final_assertions": [judge],
+        },
+        {
+            "id": "dynamic",
+            "simulator": {"use": "viva.simulator", "options": {"metadata": {"persona": "a buyer"}}},
+            "checkpoints": [{"id": "never", "assertion": contains("no such words")}],
+            "max_turns": 3,
+        },
+        {"id": "again", "input": "break once", "assertions": [contains("order")]},
+        {"id": "fails", "input": "x", "assertions": [contains("nothing of the kind")]},
+    )
+
+
+def told(project: Project, name: str) -> list[dict[str, Any]]:
+    """A report without what differs by nature."""
+    return [{k: v for k, v in record.items() if k not in PASSING} for record in project.records(name)]
+
+
+RUN = ("-i", "suite.jsonl", "-i", "agents:viva.generator?count=2", "-n", "shop", "--runs", "2")
+
+
+def test_a_replay_gives_the_same_report_without_network(project: Project):
+    """Agent, simulator, judges with votes, generator, a fault that was retried, and two trials of each; in parallel."""
+    whole_suite(project)
+    with OpenAIServer(Models()) as server:
+        shop(project, server.url)
+        live = project.test(*RUN, "--parallel", "4", "--record", "talk.cassette", "-o", "live.jsonl")
+        assert live.code == 1, live
+        assert len(server.requests) > 20
+    replayed = project.test(
+        *RUN, "--parallel", "3", "--replay", "talk.cassette", "-o", "again.jsonl", env=offline(project)
+    )
+    assert replayed.code == 1, replayed
+    assert told(project, "again.jsonl") == told(project, "live.jsonl")
+    assert not (project.folder / "network-was-used").exists()
+    records = project.records("again.jsonl")
+    assert {record["id"] for record in records} == {"static", "dynamic", "again", "fails", "made-1", "made-2"}
+    assert [r["attempt"] for r in records if r["id"] == "again"] in ([2, 1], [1, 2])  # the fault is recorded, too
+    assert all(record["cost_usd"] > 0 for record in records)
+
+
+def test_the_guard_of_the_test_above_sees_the_network(project: Project, server: OpenAIServer):
+    project.suite(case("a"))
+    assert project.test("-n", "shop", env=offline(project)).code == 1
+    assert (project.folder / "network-was-used").exists()
+
+
+def test_faults_and_time_limits_are_replayed_without_waiting(project: Project, server: OpenAIServer):
+    """Each with its blame and its latency, as it was."""
+    project.suite(
+        case("turn", turn_timeout="300ms"),
+        case("whole", timeout="300ms"),
+    )
+    flags = ("-n", "slow", "--retry-faults", "0")
+    assert project.test(*flags, "--record", "slow.cassette", "-o", "live.jsonl").code == 1
+    assert project.test(*flags, "--replay", "slow.cassette", "-o", "again.jsonl").code == 1
+    records = project.records("again.jsonl")
+    assert [record["error"] for record in records] == ["timeout after 300ms"] * 2
+    assert told(project, "again.jsonl") == told(project, "live.jsonl")
+    project.suite(case("a"))
+    flags = ("-n", "gone")
+    assert project.test(*flags, "--record", "gone.cassette", "-o", "live.jsonl").code == 1
+    assert project.test(*flags, "--replay", "gone.cassette", "-o", "again.jsonl").code == 1
+    assert told(project, "again.jsonl") == told(project, "live.jsonl")
+    (record,) = project.records("again.jsonl")
+    assert (record["status"], record["fault"], record["attempt"]) == ("error", "infra", 2)
+
+
+def test_a_hung_judge_is_blamed_again(project: Project, server: OpenAIServer):
+    project.write("agent.py", "def agent(messages):\n    return 'hello'\n")
+    project.suite({"id": "a", "input": "x", "timeout": "300ms", "assertions": [{"type": "agent", "use": "slow"}]})
+    flags = ("--retry-faults", "0", "-n", "python:./agent.py:agent")
+    project.test(*flags, "--record", "t.cassette", "-o", "live.jsonl")
+    project.test(*flags, "--replay", "t.cassette", "-o", "again.jsonl")
+    assert told(project, "again.jsonl") == told(project, "live.jsonl")
+    (record,) = project.records("again.jsonl")
+    assert (record["status"], record["fault"]) == ("error", "judge")  # N17
+
+
+def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
+    """Which case, which turn, whose side: the line, the criteria, or the prompt."""
+    judge = {"type": "agent", "criteria": "It is about an order"}
+    talk = {"id": "t", "turns": [{"input": "one", "assertions": [contains("order")]}, {"input": "two"}]}
+    project.suite(talk | {"final_assertions": [judge]})
+    project.test("-n", "shop", "--record", "c.cassette")
+
+    def divergence() -> str:
+        ended, (record,) = project.report("-n", "shop", "--replay", "c.cassette")
+        assert ended.code == 1, ended
+        assert record["status"] == "error"
+        return record["error"]
+
+    project.suite(talk | {"turns": [talk["turns"][0], {"input": "three"}], "final_assertions": [judge]})
+    said = divergence()
+    assert "case 't', trial 1, turn 2: the agent 'shop': what it was sent changed" in said
+    assert '-    "content": "two"' in said
+    assert '+    "content": "three"' in said
+    project.suite(talk | {"final_assertions": [judge | {"criteria": "It is polite"}]})
+    said = divergence()
+    assert "turn 2: the judge 'viva.validator': the criteria or the conversation changed" in said
+    assert "+" in said
+    assert "It is polite" in said
+    project.suite(talk | {"final_assertions": [judge]})
+    project.write("system.txt", "You sell nothing.")
+    said = divergence()
+    assert "the agent 'shop' was defined otherwise" in said
+    assert '-  "system_file text": "You sell things."' in said
+
+
+def test_what_is_missing_fails_is_skipped_or_asked_for(project: Project, server: OpenAIServer):
+    project.suite(case("old", "order one"))
+    project.test("-n", "shop", "--record", "c.cassette")
+    project.suite(case("old", "order one"), {"id": "new", "input": "y", "assertions": [contains("order")]})
+    before = len(server.requests)
+
+    def statuses(missing: str) -> tuple[int, list[str]]:
+        ended, records = project.report("-n", "shop", "--replay", "c.cassette", "--replay-missing", missing)
+        return ended.code, [record["status"] for record in records]
+
+    assert statuses("error") == (1, ["passed", "error"])
+    assert statuses("skip") == (0, ["passed", "skipped"])
+    assert len(server.requests) == before
+    assert statuses("live") == (0, ["passed", "passed"])
+    assert len(server.requests) == before + 1
+
+
+def test_a_missing_judge_can_be_skipped_too(project: Project, server: OpenAIServer):
+    project.suite(case("a", "order"))
+    project.test("-n", "shop", "--record", "c.cassette")
+    project.suite(case("a", "order", assertions=[{"type": "agent", "criteria": "polite", "votes": 3}]))
+    _, (record,) = project.report("-n", "shop", "--replay", "c.cassette", "--replay-missing", "skip")
+    assert record["status"] == "skipped"
+    assert "the judge 'viva.validator'" in record["error"]
+
+
+def test_code_of_an_agent_that_changed_is_no_longer_what_was_recorded(project: Project):
+    project.suite(case("a"))
+    project.test("--record", "c.cassette")
+    assert project.test("--replay", "c.cassette").code == 0
+    project.write("agent.py", "def agent(messages):\n    return 'something else'\n")
+    ended = project.test("--replay", "c.cassette")
+    assert ended.code == 1
+    assert "was defined otherwise" in ended.out
+
+
+def test_no_secret_reaches_a_cassette(project: Project, server: OpenAIServer):
+    project.suite({"id": "a", "input": "my key is sk-secret-key", "assertions": [contains("order")]})
+    assert project.test("-n", "shop", "--record", "c.cassette").code == 0
+    text = (project.folder / "c.cassette").read_text()
+    assert "sk-secret-key" not in text
+    assert "my key is ***" in text
+    assert project.test("-n", "shop", "--replay", "c.cassette").code == 0
+
+
+def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
+    project.suite(case("a"))
+    project.test("--record", "c.cassette")
+    before = (project.folder / "c.cassette").read_bytes()
+    assert project.test("-i", "absent.jsonl", "--record", "c.cassette").code == 4
+    assert project.test("--dry-run", "--record", "c.cassette").code == 0
+    assert (project.folder / "c.cassette").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--record", "a", "--replay", "suite.jsonl"), "cannot both be meant"),
+        (("--replay", "suite.jsonl"), "suite.jsonl:1: is no line of a cassette"),
+        (("--replay", "absent"), "does not exist"),
+        (("--record", "absent/c"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_a_cassette_is_exit_4(project: Project, flags: tuple[str, ...], said: str):
+    project.suite(case("a"))
+    ended = project.test(*flags)
+    assert ended.code == 4  # N35
+    assert said in ended.err
+
+
+def test_a_cassette_is_plain_lines_of_json(project: Project):
+    project.suite(case("a"))
+    project.test("--record", "c.cassette")
+    lines = [json.loads(line) for line in Path(project.folder / "c.cassette").read_text().splitlines()]
+    assert [line["line"] for line in lines] == ["cassette", "agent", "reply", "trial"]

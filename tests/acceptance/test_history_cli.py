@@ -1,0 +1,26 @@
+"""Runs that are kept: by several processes at once, and from any folder of a project."""
+
+import json
+
+from project import Ended, Project, case
+
+
+def test_the_folder_of_runs_is_beside_the_config_and_ignored_by_git(project: Project):
+    project.write("viva.toml", '[agents.echo]\nuse = "python:./agent.py:agent"\n')
+    project.suite(case("a"), name="deep/suite.jsonl")
+    deep = Project(project.folder / "deep")
+    ended = deep.test(agent=None)
+    assert ended.code == 0, ended
+    assert (project.folder / ".viva" / ".gitignore").read_text() == "*\n"
+    assert not (deep.folder / ".viva").exists()
+    assert len(deep.viva("runs").out.splitlines()) == 1
+
+
+def test_two_runs_at_once_are_both_kept(project: Project):
+    project.suite(*(case(f"c{n}") for n in range(40)))
+    arguments = ("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-q")
+    both = [project.start(*arguments) for _ in range(3)]
+    said = [Ended(process.wait(), *process.communicate(timeout=60)) for process in both]
+    assert [ended.code for ended in said] == [0, 0, 0], said
+    rows = [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
+    assert [row["summary"]["passed"] for row in rows] == [40, 40, 40]

@@ -1,0 +1,313 @@
+"""The pytest plugin, in pytest runs of their own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = """
+[defaults]
+agent = "echo"
+
+[agents.echo]
+use = "python:./agents.py:echo"
+
+[agents.other]
+use = "python:./agents.py:other"
+
+[agents.judge]
+use = "python:./agents.py:judge"
+
+[agents.broken]
+use = "python:./agents.py:broken"
+"""
+AGENTS = """
+def echo(messages, options):
+    return {"content": "You said: " + messages[-1]["content"], "data": {"count": len(messages)}}
+
+def other(messages):
+    return "Something else"
+
+def judge(messages, options):
+    return {"passed": "said" in options["metadata"]["output"], "reason": "it was heard"}
+
+def broken(messages):
+    raise ValueError("boom")
+"""
+CASES = """
+- id: holds
+  tags: [quick]
+  input: hello
+  assertions: [{type: contains, value: hello}]
+- id: fails
+  input: hello
+  assertions: [{type: contains, value: bye}]
+- id: left-out
+  skip: not now
+  input: hello
+- id: unchecked
+  input: hello
+- id: broken-check
+  input: hello
+  assertions: [{type: max_tokens, value: 5}]
+- id: repeated
+  runs: 3
+  input: hello
+  assertions: [{type: contains, value: hello}]
+"""
+
+
+class Pytest:
+    """A folder of tests, and pytest as a process of its own in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.write("viva.toml", CONFIG)
+        self.write("agents.py", AGENTS)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str) -> tuple[str, dict[str, str]]:
+        """What it printed, and the outcome of each test by its id."""
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *arguments]
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        ended = subprocess.run(
+            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+        out = ended.stdout + ended.stderr
+        outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)", out, re.MULTILINE)
+        return out, {name.partition("::")[2]: outcome for name, outcome in outcomes}
+
+
+@pytest.fixture
+def inner(tmp_path: Path) -> Pytest:
+    return Pytest(tmp_path)
+
+
+def test_each_case_is_an_item(inner: Pytest):
+    """Passed, failed and skipped are pytest's own; what could not be examined fails with its fault."""
+    inner.write("suites/cases.viva.yaml", CASES)
+    out, outcomes = inner.run()
+    assert outcomes == {
+        "holds": "PASSED",
+        "fails": "FAILED",
+        "left-out": "SKIPPED",
+        "unchecked": "SKIPPED",
+        "broken-check": "FAILED",
+        "repeated": "PASSED",
+    }, out
+    assert "SKIPPED (not now)" in out
+    assert "SKIPPED (nothing was checked)" in out  # N11
+    assert '✗ turn 1: contains "bye"' in out
+    assert 'actual:   "You said: hello"' in out
+    assert "at suites/cases.viva.yaml:6" in out
+    assert "viva test -i suites/cases.viva.yaml -k '^fails$' -v -n echo" in out
+    assert "  agent: You said: hello" in out
+    assert "error (judge)" in out  # N17
+    assert "reported no usage" in out
+    assert "Traceback" not in out
+    assert not (inner.folder / ".viva").exists()
+
+
+@pytest.mark.parametrize("name", ["a.viva.jsonl", "a.viva.json", "a.viva.yml"])
+def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest, name: str):
+    inner.write(name, '{"id": "one", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]}\n')
+    inner.write("b.jsonl", "{}")
+    assert inner.run()[1] == {"one": "PASSED"}
+
+
+def test_the_agent_can_be_named_and_cases_chosen(inner: Pytest):
+    """`--viva-agent` for all; `-k` knows ids and tags; other workers do as well."""
+    inner.write("cases.viva.yaml", CASES)
+    assert inner.run("--viva-agent", "other", "-k", "quick")[1] == {"holds": "FAILED"}
+    assert inner.run("cases.viva.yaml::holds", "-n", "2")[0].count("1 passed") == 1
+
+
+def test_a_bad_file_is_an_error_of_collection(inner: Pytest):  # N2
+    """With file and line, and no traceback; an agent that nobody named is asked for."""
+    inner.write("bad.viva.jsonl", '{"id": "one", "inputt": "hello"}\n')
+    out, _ = inner.run()
+    assert "bad.viva.jsonl:1: $: unknown key 'inputt'; did you mean 'input'?" in out
+    assert "Traceback" not in out
+    inner.write("bad.viva.jsonl", '{"id": "one", "input": "hello"}\n')
+    inner.write("viva.toml", CONFIG.replace('agent = "echo"', ""))
+    assert "which agent? Give --viva-agent NAME" in inner.run()[0]
+
+
+def test_the_nearest_config_counts(inner: Pytest):
+    """Two projects in one run: each suite has the agents of its own."""
+    inner.write("a/cases.viva.yaml", CASES)
+    inner.write("b/viva.toml", '[agents.echo]\nuse = "python:./agents.py:other"\n')
+    inner.write("b/agents.py", AGENTS)
+    inner.write("b/cases.viva.yaml", CASES.replace("id: ", "id: b-"))
+    _, outcomes = inner.run("-k", "holds")
+    assert outcomes == {"holds": "PASSED", "b-holds": "FAILED"}
+
+
+def test_hooks_of_cases_are_called(inner: Pytest):  # N32
+    inner.write("hooks.py", "def login(ctx, case):\n    return {'token': 'T-1'}\n")
+    inner.write(
+        "a.viva.yaml",
+        "- {id: a, before: 'hooks:login', input: '{{token}}', assertions: [{type: contains, value: T-1}]}\n",
+    )
+    assert inner.run()[1] == {"a": "PASSED"}
+
+
+def test_conversations_are_held_from_sync_tests(inner: Pytest):
+    """The fixture `viva`: say, expect, judge, run; what does not hold is told with the conversation."""
+    inner.write(
+        "cases/one.jsonl", '{"id": "one", "input": "hi", "assertions": [{"type": "contains", "value": "hi"}]}\n'
+    )
+    inner.write(
+        "test_chat.py",
+        """
+import asyncio
+import pytest
+import viva as v
+
+def test_talk(viva):
+    chat = viva.chat()
+    assert chat.say("hello").content == "You said: hello"
+    chat.expect(viva.contains("hello"), v.max_turns(1))
+    assert chat.say("again").data == {"count": 3}
+    assert chat.judge("It repeats", use="judge").passed
+    assert len(chat.messages) == 4
+    assert "user: again" in chat.transcript
+
+def test_unmet(viva):
+    chat = viva.chat("echo", timeout="5s")
+    chat.say("hello")
+    chat.expect(viva.contains("bye"))
+
+def test_broken_agent(viva):
+    with pytest.raises(v.AgentFailed, match="boom"):
+        viva.chat("broken").say("hello")
+
+def test_nobody(viva):
+    viva.chat("nobody")
+
+def test_function(viva):
+    chat = viva.chat(lambda messages: "hi")
+    chat.say("hello")
+    chat.expect(viva.equals("hi"))
+
+def test_suite(viva):
+    result = viva.run("cases/one.jsonl")
+    assert result.passed, result
+
+def test_two_at_once(viva):
+    one, two = viva.chat(), viva.chat("other")
+    one.say("a"), two.say("b")
+    one.expect(viva.contains("a"))
+    two.expect(viva.contains("else"))
+""",
+    )
+    out, outcomes = inner.run()
+    assert outcomes == {
+        "test_talk": "PASSED",
+        "test_unmet": "FAILED",
+        "test_broken_agent": "PASSED",
+        "test_nobody": "FAILED",
+        "test_function": "PASSED",
+        "test_suite": "PASSED",
+        "test_two_at_once": "PASSED",
+    }, out
+    assert '✗ contains "bye"' in out
+    assert "> " in out
+    assert "E         agent: You said: hello" in out
+    assert "src/viva/session" not in out.partition("test_nobody")[0]  # our own frames are hidden
+
+
+def test_script_tests_run_in_pytest_too(inner: Pytest):  # N31
+    """The same file as `-i scripts:…` runs; soft assertions fail the test at its end, not its teardown."""
+    inner.write(
+        "test_script.py",
+        """
+def test_holds(t, ctx):
+    reply = ctx.call("echo", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"content": "c"}])
+    t.assert_.equal(reply.data["count"], 3)
+    t.assert_.agent(reply, "judge", {"criteria": "It was heard"})
+
+def test_soft(t, ctx):
+    reply = ctx.call(None, "hello")
+    t.assert_.contains(reply.content, "bye")
+    t.log("still", "here")
+    t.assert_.equal(1, 2)
+
+def TestCamel(t, ctx):
+    t.assert_.Panic(lambda: ctx.call("broken", "x"))
+
+def TestFixtures(t, tmp_path):
+    t.assert_.true_(tmp_path.exists())
+
+async def test_async(t, ctx):
+    t.assert_.contains(ctx.call("echo", "hello"), "hello")
+
+def test_skip(t):
+    t.skip("not today")
+
+def test_fatal(t):
+    t.fatal("no use")
+
+def test_skip_after_failure(t):
+    t.error("wrong")
+    t.skip("not today")
+
+def test_raises(t, ctx):
+    t.error("wrong")
+    ctx.call("broken", "x")
+
+class TestClass:
+    def test_method(self, t):
+        t.assert_.nil(None)
+
+def Testing():
+    raise AssertionError("not a test")
+""",
+    )
+    out, outcomes = inner.run()
+    assert outcomes == {
+        "test_holds": "PASSED",
+        "test_soft": "FAILED",
+        "TestCamel": "PASSED",
+        "TestFixtures": "PASSED",
+        "test_async": "PASSED",
+        "test_skip": "SKIPPED",
+        "test_fatal": "FAILED",
+        "test_skip_after_failure": "FAILED",
+        "test_raises": "FAILED",
+        "TestClass::test_method": "PASSED",
+    }, out
+    assert '"bye" is not in "You said: hello"' in out
+    assert "✗ equal 2" in out
+    assert "still here" in out
+    assert "SKIPPED (not today)" in out
+    assert "AgentFailed: ValueError: boom" in out
+    assert " error" not in out.splitlines()[-1]
+
+
+def test_projects_that_have_nothing_to_do_with_viva_are_left_alone(inner: Pytest):
+    """Fixtures of the same names are the project's own, and nothing of Viva is imported but the plugin."""
+    inner.write(
+        "test_own.py",
+        """
+import sys
+import pytest
+
+@pytest.fixture
+def t():
+    return "mine"
+
+@pytest.mark.parametrize("ctx", [1])
+def test_it(t, ctx):
+    assert (t, ctx) == ("mine", 1)
+    assert not [name for name in sys.modules if name.startswith("viva.") and name != "viva.pytest_plugin"]
+""",
+    )
+    assert inner.run()[1] == {"test_it[1]": "PASSED"}

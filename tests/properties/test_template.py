@@ -1,0 +1,53 @@
+"""The laws of `{{variables}}`."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.errors import Undecidable
+from viva.model.template import fill, has_variables, variables_in
+
+names = st.sampled_from(["a", "b_1", "c-d", "e.f"])
+plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
+pieces = st.lists(
+    plain | names.map(lambda name: f"{{{{{name}}}}}") | names.map(lambda name: f"{{{{ {name} }}}}"), max_size=4
+).map("".join)
+values = st.recursive(
+    st.none() | st.integers() | pieces,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain, inner, max_size=3),
+    max_leaves=8,
+)
+known = st.dictionaries(names, st.integers() | plain | st.lists(st.integers(), max_size=2))
+
+
+@given(values, known)
+def test_what_is_known_is_filled_in_and_the_rest_stays(value: Any, variables: dict[str, Any]):
+    filled = fill(value, variables, keep_unset=True)
+    assert set(variables_in(filled)) == set(variables_in(value)) - set(variables)
+    assert fill(filled, variables, keep_unset=True) == filled
+
+
+@given(values)
+def test_without_variables_nothing_changes(value: Any):
+    assert fill(value, {}, keep_unset=True) == value
+    if not has_variables(value):
+        assert fill(value, {}) == value
+
+
+@given(values, known)
+def test_one_that_is_not_set_is_an_error(value: Any, variables: dict[str, Any]):
+    missing = set(variables_in(value)) - set(variables)
+    if missing:
+        with pytest.raises(Undecidable, match="is not set"):
+            fill(value, variables)  # N21
+    else:
+        assert not has_variables(fill(value, variables))
+
+
+@given(st.integers() | st.lists(st.integers()) | st.dictionaries(plain, st.integers()))
+def test_a_text_that_is_one_variable_becomes_its_value(value: Any):
+    assert fill("{{x}}", {"x": value}) == value
+    assert fill({"k": ["{{ x }}"]}, {"x": value}) == {"k": [value]}
+    assert isinstance(fill("a {{x}}", {"x": value}), str)

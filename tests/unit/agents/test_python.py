@@ -1,0 +1,351 @@
+"""Agents that are Python code: how they are found, what they are given, what they may return."""
+
+import asyncio
+import sqlite3
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva.agents.python import PythonAgent
+from viva.errors import AgentFailed, BadInput, Role, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.case import Fixtures, Key, ToolStub
+from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.protocols import SessionContext
+
+OPTIONS = {"session_id": "s-1", "metadata": {"k": "v"}}
+
+
+def talk(
+    target: Any, *said: str, options: Mapping[str, Any] = OPTIONS, role: Role = "agent", **context: Any
+) -> list[Reply]:
+    """What an agent answers to one line after another, in one session."""
+    metered: list[ModelCall] = context.pop("metered", [])
+
+    async def scenario() -> list[Reply]:
+        opened = SessionContext(key=Key("s", "c"), role=role, meter=metered.append, http=HttpTransport(), **context)
+        async with PythonAgent(target).open(opened) as session:
+            return [await session.send(Message("user", line), options) for line in said]
+
+    return asyncio.run(scenario())
+
+
+def texts(target: Any, *said: str, **context: Any) -> list[str]:
+    return [reply.content for reply in talk(target, *said, **context)]
+
+
+class Counter:
+    """One object for each session: it counts its own turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def reply(self, messages: list[Any]) -> str:
+        self.turns += 1
+        return f"turn {self.turns} of {len(messages)}"
+
+
+class AsyncCounter(Counter):
+    async def reply(self, messages: list[Any]) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await asyncio.sleep(0)
+        return super().reply(messages)
+
+
+class Called:
+    """An object that is called itself."""
+
+    async def __call__(self, messages: list[Any]) -> str:
+        return f"called with {messages[-1]['content']}"
+
+
+def make_counter() -> Counter:
+    return Counter()
+
+
+async def make_counter_later() -> Counter:
+    return Counter()
+
+
+@pytest.mark.parametrize("target", [Counter, AsyncCounter, make_counter, make_counter_later])
+def test_a_class_or_factory_gives_one_session_a_case(target: Any):
+    assert texts(target, "a", "b") == ["turn 1 of 1", "turn 2 of 3"]  # N19
+    assert texts(target, "c") == ["turn 1 of 1"]
+
+
+def test_an_object_is_shared_by_all_sessions():
+    counter = Counter()
+    texts(counter, "a")
+    assert texts(counter, "b") == ["turn 2 of 1"]
+
+
+async def async_function(messages: list[Any], options: dict[str, Any]) -> str:
+    return f"{messages[-1]['content']} in {options['session_id']}"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (lambda messages: messages[-1]["content"], "hi"),
+        (lambda m: m[-1]["content"], "hi"),
+        (lambda messages, options: options["metadata"]["k"], "v"),
+        (lambda x, y: y["metadata"]["k"], "v"),
+        (lambda options, messages: messages[-1]["content"] + options["session_id"], "his-1"),
+        (lambda messages, *, metadata: metadata["k"], "v"),
+        (lambda messages, session_id: session_id, "s-1"),
+        (lambda messages, temperature=0.5: str(temperature), "0.5"),
+        (lambda *args: f"{len(args)} given", "1 given"),
+        (lambda messages, **rest: f"{len(rest)} more", "0 more"),
+        (async_function, "hi in s-1"),
+        (Called(), "called with hi"),
+    ],
+)
+def test_arguments_come_by_name_or_in_order(target: Any, said: str):
+    assert texts(target, "hi") == [said]
+
+
+def test_a_sync_agent_runs_elsewhere_and_always_in_the_same_thread():
+    """An SQLite connection that the agent opens when it is made works in every turn, and when it is closed."""
+    threads: list[int] = []
+
+    class Ledger:
+        def __init__(self) -> None:
+            self.db = sqlite3.connect(":memory:")
+            self.db.execute("create table entries (text)")
+
+        def reply(self, messages: list[Any]) -> str:
+            threads.append(threading.get_ident())
+            self.db.execute("insert into entries values (?)", (messages[-1]["content"],))
+            return str(self.db.execute("select count(*) from entries").fetchone()[0])
+
+        def close(self) -> None:
+            threads.append(threading.get_ident())
+            self.db.close()
+
+    assert texts(Ledger, "a", "b", "c") == ["1", "2", "3"]
+    assert len(set(threads)) == 1
+    assert len(threads) == 4
+    assert threading.get_ident() not in threads
+
+
+def test_an_async_agent_runs_on_the_loop():
+    loops: list[Any] = []
+
+    class OnLoop:
+        def __init__(self) -> None:
+            loops.append(asyncio.get_running_loop())
+
+        async def reply(self, messages: list[Any]) -> str:
+            loops.append(asyncio.get_running_loop())
+            return "x"
+
+        async def aclose(self) -> None:
+            loops.append(asyncio.get_running_loop())
+
+    talk(OnLoop, "a")
+    assert len(loops) == 3
+    assert len(set(map(id, loops))) == 1
+
+
+def test_what_was_returned_becomes_a_reply():
+    whole = {
+        "content": "c",
+        "data": {"a": {1, 2}, "when": Path("x")},
+        "tool_calls": [
+            {"id": "1", "name": "t", "arguments": {"x": 1}, "result": [1]},
+            {"function": {"name": "u", "arguments": '{"y": 2}'}, "error": "no"},
+        ],
+        "awaiting_input": True,
+        "input_hint": "h",
+        "finish_reason": "stop",
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "cost_usd": 0.5, "model": "m"},
+    }
+    metered: list[ModelCall] = []
+    (reply,) = talk(lambda messages: whole, "x", metered=metered)
+    assert (reply.content, reply.declared, reply.input_hint, reply.finish_reason) == ("c", "awaiting", "h", "stop")
+    assert reply.data == {"a": [1, 2], "when": "x"}
+    first, second = reply.tool_calls
+    assert first == ToolCall("t", {"x": 1}, "1", [1])
+    assert (second.name, second.arguments, second.error) == ("u", '{"y": 2}', "no")
+    assert metered == [ModelCall("m", "", 7, 3, 0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "declared"),
+    [({"awaiting_input": True}, "awaiting"), ({"awaiting_input": False}, "done"), ({"done": True}, "done"), ({}, None)],
+)
+def test_what_it_says_about_waiting_is_its_own_word(returned: dict[str, Any], declared: str | None):
+    (reply,) = talk(lambda messages: {"content": "x", **returned}, "x")
+    assert reply.declared == declared  # N22
+
+
+def test_a_reply_or_data_alone_will_do():
+    assert talk(lambda messages: Reply("r", data=[1]), "x") == [Reply("r", data=[1])]
+    assert talk(lambda messages: {"data": 0}, "x") == [Reply(data=0)]
+
+
+def test_history_grows_with_what_was_said_and_done():
+    heard: list[Any] = []
+
+    def agent(messages: list[Any]) -> dict[str, Any]:
+        heard.append(messages)
+        return {"content": "ok", "tool_calls": [{"name": "t", "arguments": {}, "result": 1}], "data": {"n": 1}}
+
+    talk(agent, "a", "b", history=(Message("system", "be brief"),))
+    assert heard[0] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]  # N5
+    assert [message["role"] for message in heard[1]] == ["system", "user", "assistant", "user"]
+    assert heard[1][2] == {
+        "role": "assistant",
+        "content": "ok",
+        "data": {"n": 1},
+        "tool_calls": [{"name": "t", "arguments": {}, "result": 1}],
+    }
+
+
+def test_what_it_raises_is_its_failure_and_what_is_out_of_reach_is_not():
+    def breaks(messages: list[Any]) -> str:
+        raise KeyError("x")
+
+    def unreachable(messages: list[Any]) -> str:
+        raise Unreachable("nobody there")
+
+    with pytest.raises(AgentFailed, match="KeyError: 'x'"):
+        talk(breaks, "x")  # N17
+    with pytest.raises(Unreachable):
+        talk(unreachable, "x")
+
+
+def test_a_constructor_or_closer_that_raises_is_its_failure_too():
+    class CannotBeMade(Counter):
+        def __init__(self) -> None:
+            raise ValueError("no licence")
+
+    class CannotBeClosed(Counter):
+        def close(self) -> None:
+            raise ValueError("stuck")
+
+    class Both(CannotBeClosed):
+        def reply(self, messages: list[Any]) -> str:
+            raise ValueError("first")
+
+    for target, said in (
+        (CannotBeMade, "ValueError: no licence"),
+        (CannotBeClosed, "ValueError: stuck"),
+        (Both, "ValueError: first"),
+    ):
+        with pytest.raises(AgentFailed) as failed:
+            talk(target, "x")
+        assert failed.value.said == said
+
+
+def test_an_object_of_its_own_is_closed_and_a_shared_one_is_not():
+    closed: list[str] = []
+
+    class Closing(Counter):
+        def close(self) -> None:
+            closed.append("closed")
+
+    talk(Closing(), "x")
+    assert closed == []
+    talk(Closing, "x")
+    assert closed == ["closed"]
+
+
+def test_a_cut_off_call_leaves_the_agents_own_cancellations_alone():
+    """A timeout of ours is ours; a CancelledError of the agent's own is its failure."""
+
+    async def hangs(messages: list[Any]) -> str:
+        await asyncio.sleep(60)
+        return "never"
+
+    async def cancels(messages: list[Any]) -> str:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        context = SessionContext(key=Key("s", "c"), meter=lambda call: None, http=HttpTransport())
+        async with PythonAgent(hangs).open(context) as session:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.send(Message("user", "x"), {}), 0.05)
+
+    asyncio.run(scenario())
+    with pytest.raises(AgentFailed, match="cancelled itself"):
+        talk(cancels, "x")
+
+
+def test_fixtures_reach_those_who_ask_for_them():
+    def agent(messages: list[Any], tools: Any, memory: Any) -> dict[str, Any]:
+        return {"data": {"tools": tools, "memory": memory}}
+
+    stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",))
+    (reply,) = talk(agent, "x", fixtures=stubs)
+    assert reply.data == {"tools": [{"tool": "t", "response": {"a": 1}, "error": None}], "memory": ["m"]}
+    assert PythonAgent(agent).provides == {"workspace", "tool_stubs", "memory"}
+    assert PythonAgent(lambda messages: "x").provides == {"workspace"}
+    assert PythonAgent(lambda messages: "x", takes_fixtures=True).provides == {"workspace", "tool_stubs", "memory"}
+
+
+def test_a_helpers_dict_is_its_answer():
+    (reply,) = talk(lambda messages: {"passed": True, "reason": "fine"}, "x", role="judge")
+    assert reply.data == {"passed": True, "reason": "fine"}
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "pkg_of_agents").mkdir()
+    (tmp_path / "pkg_of_agents" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "pkg_of_agents" / "mine.py").write_text(
+        "class A:\n    @staticmethod\n    def hello(messages): return 'hello'\n", encoding="utf-8"
+    )
+    (tmp_path / "neighbour_of_agent.py").write_text("WORD = 'neighbour'\n", encoding="utf-8")
+    (tmp_path / "agent.py").write_text(
+        "import neighbour_of_agent\ndef agent(messages):\n    import neighbour_of_agent as late\n    return late.WORD\n",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("./agent.py:agent", "neighbour"),
+        ("agent.py:agent", "neighbour"),
+        ("pkg_of_agents.mine:A.hello", "hello"),
+        ("pkg_of_agents/mine.py:A.hello", "hello"),
+    ],
+)
+def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: str):
+    before = list(sys.path)
+    try:
+        assert texts(PythonAgent.named(reference, str(code)).target, "x") == [said]
+    finally:
+        sys.path[:] = before
+        for name in [name for name in sys.modules if name.startswith(("pkg_of_agents", "neighbour_of_agent"))]:
+            del sys.modules[name]
+
+
+def test_a_relative_reference_may_go_upward(code: Path):
+    assert PythonAgent.named("../agent.py:agent", str(code / "pkg_of_agents")).reference == "../agent.py:agent"
+
+
+def test_the_same_file_is_imported_once(code: Path):
+    one, other = (PythonAgent.named("./agent.py:agent", str(code)).target for _ in range(2))
+    assert one is other
+
+
+@pytest.mark.parametrize(
+    ("reference", "what"),
+    [
+        ("agent.py", "names no attribute"),
+        ("./absent.py:a", "there is no file"),
+        ("./agent.py:agnet", "did you mean agent"),
+        ("./agent.py:neighbour_of_agent", "neither callable nor an object with `reply`"),
+        ("no_such_package_here.x:a", "does not import: ModuleNotFoundError"),
+        ("pkg_of_agents.absent:a", "does not import: ModuleNotFoundError"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_says_why(code: Path, reference: str, what: str):
+    with pytest.raises(BadInput, match=what):
+        PythonAgent.named(reference, str(code))

@@ -1,0 +1,205 @@
+"""Checks that an agent decides: what of a validator's answer is believed, and what several of them come to."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+from msgspec import structs
+
+from unit.checks.conftest import Bench
+from viva.errors import HelperFailed, Role, RunStopped
+from viva.model.message import Message, Reply, ToolCall
+from viva.model.talk import Evidence, Quote, Talk, Verdict
+from viva.testing.evidence import evidence_of
+
+T = TypeVar("T")
+Answer = Mapping[str, Any] | str | Exception
+
+
+class Judges:
+    """Validators with canned answers, one for each question; like the real way to helpers, but without a second ask."""
+
+    may_repeat = False
+
+    def __init__(self, *answers: Answer, must_quote: bool = False) -> None:
+        self.must_quote = must_quote
+        self._answers = list(answers)
+        self.asked: list[str] = []
+        self.metadata: list[Mapping[str, Any]] = []
+        self.working = 0
+
+    @asynccontextmanager
+    async def open(
+        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator["Judges"]:
+        self.metadata.append((options or {})["metadata"])
+        yield self
+
+    async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
+        self.asked.append(text)
+        answer = self._answers.pop(0)
+        self.working += 1
+        if not isinstance(answer, Exception):
+            await asyncio.sleep(0)  # those who break do so while the others are at work
+        self.working -= 1
+        if isinstance(answer, Exception):
+            raise answer
+        try:
+            return parse(Reply(answer) if isinstance(answer, str) else Reply(data=answer))
+        except ValueError as unusable:
+            raise HelperFailed("judge", str(unusable)) from unusable
+
+
+CALL = ToolCall("pay", {"id": "W1"}, result={"ok": True})
+SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}, tool_calls=(CALL,))
+
+
+def verdict_of(bench: Bench, judges: Judges, evidence: Evidence | None = None, **written: Any) -> Verdict:
+    evidence = evidence or evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    evidence.talk.helpers = judges
+    claim = {"type": "agent", "criteria": "It is paid", **written}
+    return asyncio.run(bench.judge_later(claim, evidence))
+
+
+def test_the_answer_is_the_verdict(bench: Bench):  # N26
+    judges = Judges({"passed": True, "score": 0.9, "reason": "paid", "suggestions": ["say so"]})
+    verdict = verdict_of(bench, judges, metadata={"tone": "warm"})
+    assert verdict == Verdict("passed", "paid", score=0.9, suggestions=("say so",))
+    (metadata,) = judges.metadata
+    assert {**metadata, "output": ""} == {
+        "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "files": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("fine", "it is no JSON object with a boolean `passed`"),
+        ({}, "it has no boolean `passed`"),
+        ({"passed": 1}, "it has no boolean `passed`"),
+        ({"passed": True, "score": "high"}, "its `score` is no number"),
+        ({"passed": True, "score": True}, "its `score` is no number"),
+        ({"passed": True, "evidence": "Thank you"}, "its `evidence` is no list"),
+        ({"passed": True, "evidence": [{"turn": 1}]}, "a piece of `evidence` has no `quote`"),
+        ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' stands nowhere"),
+        ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "stands nowhere"),
+        (HelperFailed("judge", "down"), "down"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_an_error_and_negate_does_not_help(bench: Bench, answer: Answer, said: str):
+    for negate in (False, True):  # N24
+        verdict = verdict_of(bench, Judges(answer), negate=negate)
+        assert verdict.status == "error"
+        assert said in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("quote", "turn"),
+    [
+        ("Thank you", 2),
+        ("thank  YOU", 2),
+        ("“Thank you”", 2),
+        ("It is ... thank you", 2),
+        ("It is […] thank you".replace("[…]", "…"), 2),
+        ('he said:\\n\\"Thank you\\"', 2),
+        ("pay w1", 1),
+        ('{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}', 2),
+        ('"state":"paid"', 2),
+        ("earlier", 0),
+        ("before all", 0),
+    ],
+)
+def test_quotes_are_looked_up_in_all_that_was_said_and_done(bench: Bench, quote: str, turn: int):  # N26
+    evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    history = (
+        Message("user", "Earlier"),
+        Message("assistant", "", tool_calls=(ToolCall("look", result="before all"),)),
+    )
+    evidence.talk.case = structs.replace(evidence.talk.case, history=history)
+    judges = Judges({"passed": True, "evidence": [{"turn": 7, "quote": quote}]})
+    assert verdict_of(bench, judges, evidence).evidence == (Quote(turn, quote),)
+
+
+def test_a_judge_that_must_quote_has_to(bench: Bench):  # N26
+    assert verdict_of(bench, Judges({"passed": True}, must_quote=True)).status == "error"
+    assert verdict_of(bench, Judges({"passed": True}, must_quote=False)).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "reason"),
+    [
+        ({"passed": True, "score": 0.8}, "passed", ""),
+        ({"passed": True, "score": 0.5, "reason": "so so"}, "failed", "score 0.5 is below 0.7: so so"),
+        ({"passed": False, "score": 0.9, "reason": "no"}, "failed", "no"),
+        ({"passed": True}, "error", "it has no `score`, which is needed against the least score 0.7"),
+    ],
+)
+def test_a_least_score_is_needed_beside_the_word(bench: Bench, answer: Answer, status: str, reason: str):
+    verdict = verdict_of(bench, Judges(answer), min_score=0.7)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+YES, NO, DOWN = {"passed": True, "reason": "yes"}, {"passed": False, "reason": "no"}, HelperFailed("judge", "down")
+
+
+@pytest.mark.parametrize(
+    ("ballots", "status", "reason"),
+    [
+        ((YES, NO, YES), "passed", "2 of 3 votes: yes"),
+        ((NO, NO, YES), "failed", "2 of 3 votes: no"),
+        ((YES, DOWN, YES), "passed", "2 of 3 votes: yes"),
+        ((YES, DOWN, NO), "error", "down"),
+        ((YES, NO), "error", "no majority among 2 votes"),
+    ],
+)
+def test_the_majority_decides_if_there_is_one(bench: Bench, ballots: Sequence[Answer], status: str, reason: str):  # N26
+    verdict = verdict_of(bench, Judges(*ballots), votes=len(ballots))
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+@pytest.mark.parametrize("written", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
+def test_a_run_that_has_to_stop_stops_whatever_the_others_say(bench: Bench, written: Mapping[str, Any]):
+    with pytest.raises(RunStopped):
+        verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", budget=True)), **written)
+
+
+CRITERIA = [{"criterion": "a", "weight": 3}, "b"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "min_score", "status", "score"),
+    [
+        ((YES, YES), 1.0, "passed", 1.0),
+        ((YES, NO), 0.75, "passed", 0.75),
+        ((YES, NO), 0.76, "failed", 0.75),
+        ((NO, NO), 0.0, "passed", 0.0),
+    ],
+)
+def test_a_rubric_is_the_weight_of_what_is_met(
+    bench: Bench, answers: Sequence[Answer], min_score: float, status: str, score: float
+):
+    verdict = verdict_of(bench, Judges(*answers), type="rubric", criteria=CRITERIA, min_score=min_score)
+    assert (verdict.status, verdict.score) == (status, score)
+
+
+def test_no_judge_is_at_work_when_a_rubric_has_ended(bench: Bench):
+    judges = Judges(DOWN, YES, YES)
+    verdict = verdict_of(bench, judges, type="rubric", criteria=["a", "b", "c"])
+    assert (verdict.status, judges.working, len(judges.asked)) == ("error", 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"type": "agent"}, "misses 'criteria'"),
+        ({"type": "agent", "use": "scripts:a.b", "criteria": "x"}, "use the assertion type 'script'"),
+        ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to nothing"),
+    ],
+)
+def test_a_check_that_cannot_work_is_refused_when_it_is_loaded(
+    bench: Bench, written: Mapping[str, Any], said: str
+):  # N24
+    with pytest.raises(ValueError, match=said):
+        bench.claim(written)

@@ -1,0 +1,155 @@
+"""What was run here: `viva runs`, `--last-failed`, `--no-history`, `viva compare`."""
+
+import json
+import sqlite3
+
+import pytest
+
+from project import Project, case, contains
+
+BAD = [contains("no such words")]
+
+
+def run_id(project: Project, name: str = "latest") -> str:
+    return project.viva("runs", "show", name).out.split()[1]
+
+
+def test_runs_are_listed_and_looked_at(project: Project):
+    """Newest first, with filters and for machines; a run's cases; one conversation with its verdicts."""
+    project.suite(case("a"), case("b"))
+    assert project.viva("runs").out == "no runs yet; `viva test -i FILE` makes one\n"
+    assert not (project.folder / ".viva").exists()
+    project.test()
+    project.suite(case("a"), case("b", "evil \x1b[31m", assertions=BAD))
+    project.test()
+    listed = project.viva("runs").out.splitlines()
+    assert [line[0] for line in listed] == ["✗", "✓"]
+    assert "1/2 passed, 1 failed" in listed[0]
+    assert "suite.jsonl" in listed[0]
+    (failed,) = (json.loads(line) for line in project.viva("runs", "--failed", "--json").out.splitlines())
+    assert (failed["exit_code"], failed["summary"]["failed"]) == (1, 1)
+    assert project.viva("runs", "--agent", "nobody", "--json").out == ""
+    assert len(project.viva("runs", "--limit", "1").out.splitlines()) == 1
+    cases = project.viva("runs", "show", "latest").out.splitlines()
+    assert [line.split()[:2] for line in cases[1:]] == [["passed", "a"], ["failed", "b"]]
+    one = project.viva("runs", "show", "latest", "b")
+    assert "no such words" in one.out
+    assert "\x1b" not in one.out, "what was said cannot steer the terminal"
+    (record,) = (json.loads(line) for line in project.viva("runs", "show", "latest", "b", "--json").out.splitlines())
+    assert record["status"] == "failed"
+    unknown = project.viva("runs", "show", "latest", "zz")
+    assert (unknown.code, "has no case 'zz'; it has a, b" in unknown.err) == (4, True)
+    assert project.viva("runs", "show", "2031").code == 4
+
+
+def test_runs_are_forgotten_one_by_one_or_all_but_the_newest(project: Project):
+    project.suite(case("a"))
+    for _ in range(4):
+        project.test()
+    first = run_id(project, "latest~3")
+    assert project.viva("runs", "rm", first).out == f"removed {first}\n"
+    assert not (project.folder / ".viva" / "runs" / first).exists()
+    assert project.viva("runs", "rm", first).code == 4
+    assert project.viva("runs", "gc", "--keep", "1").out == "removed 2 runs\n"
+    assert len(list((project.folder / ".viva" / "runs").iterdir())) == 1
+
+
+def test_no_history_leaves_nothing(project: Project):
+    project.suite(case("a"))
+    ended, records = project.report("--no-history")
+    assert (ended.code, len(records)) == (0, 1)
+    assert not (project.folder / ".viva").exists()
+
+
+def test_last_failed_runs_what_did_not_pass(project: Project):
+    """Failed and broken ones, not the skipped; from the latest run, whatever that was."""
+    project.write("agent.py", "def agent(messages):\n    if messages[-1]['content'] == 'boom': raise ValueError\n    return 'hello'\n")  # fmt: skip
+    project.suite(case("good"), case("bad", assertions=BAD), case("broken", "boom"), case("off", skip=True))
+    assert project.test("--last-failed").code == 4
+    project.test()
+
+    def again() -> list[str]:
+        (project.folder / "report.jsonl").unlink(missing_ok=True)
+        return [record["id"] for record in project.report("--last-failed")[1]]
+
+    assert again() == ["bad", "broken"]  # N33
+    project.suite(case("good"), case("bad"), case("broken", "boom"), case("off", skip=True))
+    assert again() == ["bad", "broken"]
+    assert again() == ["broken"]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Project, newer: bool):
+    project.suite(case("a"))
+    project.test()
+    index = project.folder / ".viva" / "history.sqlite"
+    if newer:
+        with sqlite3.connect(index) as db:
+            db.execute("PRAGMA user_version = 99")
+        db.close()
+    else:
+        index.write_bytes(b"rubbish" * 1000)
+    listed = project.viva("runs")
+    assert listed.code == 4
+    assert "`viva runs reindex` makes it anew" in listed.err
+    assert "Traceback" not in listed.err
+    ended = project.test()
+    assert ended.code == 0, ended
+    assert "`viva runs reindex` makes it anew" in ended.out, "the run says that it is not listed"
+    assert project.viva("runs", "reindex").out == "indexed 2 runs\n"
+    assert len(project.viva("runs").out.splitlines()) == 2
+
+
+def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project):
+    project.suite(case("stays"), case("breaks"), case("gone"), case("redefined"), case("heals", assertions=BAD))
+    project.test("-o", "base.jsonl", "-o", "base.json")
+    project.write("agent.py", "def agent(messages):\n    return messages[-1]['content'] if messages[-1]['content'] != 'x' else 'y'\n")  # fmt: skip
+    project.suite(case("stays"), case("breaks"), case("new"), case("redefined", "hi"), case("heals", assertions=BAD))
+    project.test("-o", "head.jsonl")
+    same = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json")
+    assert same.code == 0, same
+    for line in ("still failing (1)", "changed (1)", "≠ redefined", "new (1)", "gone (1)", "still passing (2)"):
+        assert line in same.out
+    whole = json.loads((project.folder / "c.json").read_text())
+    assert {each["case"]: each["change"] for each in whole["cases"]} == {
+        "stays": "still passing",
+        "breaks": "still passing",
+        "gone": "gone",
+        "new": "new",
+        "redefined": "changed",
+        "heals": "still failing",
+    }
+    assert "| ≠ redefined (changed) | passed | passed |" in (project.folder / "c.md").read_text()
+    for report in ("base.jsonl", "base.json"):
+        assert "still passing (2)" in project.viva("compare", report, "head.jsonl").out
+
+
+def test_compare_exits_by_fail_on(project: Project):
+    project.suite(case("a"), case("b"))
+    project.test()
+    project.write("agent.py", "def agent(messages):\n    return 'bye'\n")
+    project.test("-k", "a")
+    broken = project.viva("compare", "latest~1", "latest")
+    assert broken.code == 1
+    assert "✗ a  passed → failed" in broken.out
+    assert project.viva("compare", "latest~1", "latest", "--fail-on", "significant").code == 0
+    assert project.viva("compare", "latest~1", "latest", "--fail-on", "any").code == 1
+    assert project.viva("compare", "latest", "latest").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("latest", "latest~5"), "there is no run 'latest~5'"),
+        (("absent.jsonl", "latest"), "there is no .jsonl or .json report 'absent.jsonl'"),
+        (("suite.jsonl", "latest"), "suite.jsonl:1: is no .jsonl report"),
+        (("latest", "latest", "-o", "c.txt"), "a comparison is written as .md or .json"),
+        (("latest", "latest", "-o", "absent/c.md"), "-o absent/c.md: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], said: str):
+    project.suite(case("a"))
+    project.test()
+    ended = project.viva("compare", *arguments)
+    assert ended.code == 4
+    assert said in ended.err

@@ -1,0 +1,146 @@
+"""The turn loop with fakes that never wait: no event loop is needed, one push drives it to its end."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from viva.engine.conversation import converse
+from viva.engine.outcome import Ending
+from viva.errors import AgentFailed, CheckBroken
+from viva.model.case import Case, Checkpoint, Claim, Goal, Key, Limits, Utterance
+from viva.model.message import Message, Reply
+from viva.model.talk import PASSED, Evidence, Talk, Turn, Verdict
+from viva.testing.evidence import NoHelpers, StillClock
+from viva.users.script import Script
+
+
+class Says:
+    """A check on the reply's text; `!` is one that breaks."""
+
+    costly = False
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.label = f"says {text}"
+
+    def check(self, evidence: Evidence) -> Verdict:
+        if self.text == "!":
+            raise CheckBroken("cannot be evaluated")
+        return PASSED if self.text in evidence.text else Verdict("failed", "it does not")
+
+
+def line(text: str, *claims: str, **fields: Any) -> Utterance:
+    return Utterance(Message("user", text), claims=tuple(Claim(Says(each)) for each in claims), **fields)
+
+
+NO_GOAL = Goal()
+
+
+def talk_of(*lines: Utterance, goal: Goal = NO_GOAL, max_turns: int = 20) -> Talk:
+    case = Case(id="c", user=Script(lines), goal=goal, limits=Limits(max_turns=max_turns))
+    return Talk(case, Key("s", "c"), NoHelpers(), StillClock())
+
+
+def driven(work: Coroutine[Any, Any, Ending | None]) -> Ending | None:
+    """Runs a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waited for something")
+
+
+def held(talk: Talk, *replies: Reply | Exception, watch: Callable[[Turn], None] = lambda _turn: None) -> Ending | None:
+    due = iter(replies)
+
+    async def send(said: Utterance) -> Reply:
+        reply = next(due)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    return driven(converse(talk, talk.case.user, send, watch))
+
+
+def statuses(talk: Talk) -> Sequence[list[str]]:
+    return [[judged.verdict.status for judged in turn.judged] for turn in talk.turns]
+
+
+def test_every_line_is_said_whatever_the_agent_answers():
+    """The awaiting state of a reply changes nothing for a script (N10)."""
+    talk = talk_of(line("a", "ok"), line("b"), line("c", "ok"))
+    assert held(talk, Reply("ok", declared="done"), Reply("?", declared="awaiting"), Reply("ok")) is None
+    assert [turn.utterance.message.text for turn in talk.turns] == ["a", "b", "c"]
+    assert statuses(talk) == [["passed"], [], ["passed"]]
+
+
+def test_the_first_failing_turn_ends_it_after_all_its_claims():
+    talk = talk_of(line("a", "x", "ok", "y"), line("b", "ok"))
+    assert held(talk, Reply("ok"), Reply("ok")) == Ending("failed", "agent")  # N10, N17
+    assert statuses(talk) == [["failed", "passed", "failed"]]
+
+
+@pytest.mark.parametrize(
+    ("claims", "ending"),
+    [
+        (("!", "ok"), Ending("error", "judge", "cannot be evaluated")),
+        (("!", "x"), Ending("failed", "agent")),
+        (("x", "!"), Ending("failed", "agent")),
+    ],
+)
+def test_failed_beats_error(claims: tuple[str, ...], ending: Ending):
+    assert held(talk_of(line("a", *claims), line("b")), Reply("ok")) == ending  # N10, N17
+
+
+def test_what_the_agent_breaks_with_is_kept_on_its_turn():
+    talk = talk_of(line("a", "ok"), line("b", "ok"), line("c"))
+    with pytest.raises(AgentFailed):
+        held(talk, Reply("ok"), AgentFailed("out of order"))
+    assert [turn.error for turn in talk.turns] == [None, "out of order"]
+    assert talk.turns[1].reply is None
+
+
+def test_a_turn_is_told_when_it_begins_and_when_it_ends():
+    told: list[tuple[int, bool]] = []
+    talk = talk_of(line("a"), line("b"))
+    with pytest.raises(AgentFailed):
+        held(talk, Reply("x"), AgentFailed("no"), watch=lambda turn: told.append((turn.number, turn.reply is not None)))
+    assert told == [(1, False), (1, True), (2, False), (2, False)]
+
+
+def test_what_is_set_can_be_said_later():
+    """From data, from JSON in the text; several values are a list; what is not found stays unset."""
+    lines = (
+        line("a", set={"one": "$.n", "many": "$.l[*]", "none": "$.absent"}),
+        line("b", set={"two": "m"}),
+        line("c"),
+    )
+    talk = talk_of(*lines)
+    held(talk, Reply(data={"n": 1, "l": [1, 2]}), Reply('```json\n{"m": "x"}\n```'), Reply("no JSON"))
+    assert talk.variables == {"one": 1, "many": [1, 2], "two": "x"}  # N21
+
+
+def goal(*names: str, **fields: Any) -> Goal:
+    return Goal(tuple(Checkpoint(name, Claim(Says(name), on="reply_and_tools"), **fields) for name in names))
+
+
+def test_a_goal_is_looked_for_once_the_planned_lines_are_said():
+    """While planned lines are to come the goal cannot end it."""
+    talk = talk_of(line("a"), line("b"), goal=goal("ok"))
+    assert held(talk, Reply("ok"), Reply("ok")) is None
+    assert len(talk.turns) == 2
+    assert talk.sightings["ok"].turn == 2
+
+
+def test_checkpoints_that_are_missing_when_the_user_is_done_are_a_failure():
+    talk = talk_of(line("a"), goal=goal("x", "ok", "y"))
+    assert held(talk, Reply("ok")) == Ending("failed", "agent", "missing checkpoints: x, y")  # N16
+    assert talk.sightings["ok"].turn == 1
+
+
+def test_a_declaration_ends_it_and_max_turns_do():
+    done = talk_of(line("a"), goal=goal("x"))
+    assert held(done, Reply("no", declared="done")) == Ending("failed", "agent", "missing checkpoints: x")  # N15
+    used = talk_of(line("a"), goal=goal("x"), max_turns=1)
+    assert held(used, Reply("no")) == Ending("failed", "agent", "max turns (1) exceeded")  # N16

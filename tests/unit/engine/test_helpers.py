@@ -1,0 +1,188 @@
+"""The only way to helpers: what they are told, the second ask, whose fault it is, and whom a time-out is charged to."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from viva.engine.helpers import Crew
+from viva.errors import AgentFailed, HelperFailed, RunStopped, TrialFault, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.case import Feature
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import Agent, SessionContext
+from viva.testing.evidence import talk_of
+
+Say = Callable[[Message, Mapping[str, Any]], Any]
+
+
+class Helper:
+    """An agent that answers as a function says, and remembers how it was opened."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    def __init__(self, say: Say, *, may_repeat: bool = False, must_quote: bool = False) -> None:
+        self._say = say
+        self.may_repeat = may_repeat
+        self.must_quote = must_quote
+        self.contexts: list[SessionContext] = []
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["Helper"]:
+        self.contexts.append(context)
+        yield self
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self.sent.append((message.text, options))
+        said = self._say(message, options)
+        return Reply(await said if asyncio.iscoroutine(said) else said)
+
+
+def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> Crew:
+    return Crew(lambda name, role: helper, HttpTransport(), {}, meter)
+
+
+def not_empty(reply: Reply) -> str:
+    if not reply.content:
+        raise ValueError("it is empty")
+    return reply.content
+
+
+def test_a_helper_is_told_what_the_specification_says():  # N28
+    helper = Helper(lambda message, options: "ok", must_quote=True)
+    talk = talk_of("Hi", metadata={"scenario": "x", "criteria": "the case's"})
+    talk.case = structs.replace(talk.case, history=(Message("user", "before"),))
+
+    async def scenario() -> str:
+        given = {"metadata": {"criteria": "c"}, "connector": "big"}
+        async with crew_of(helper).open("judge", "v", talk, given) as session:
+            assert (session.may_repeat, session.must_quote) == (False, True)
+            return await session.ask("?", not_empty, {"turn_number": 2})
+
+    assert asyncio.run(scenario()) == "ok"
+    assert helper.sent == [
+        (
+            "?",
+            {
+                "skip": {"history": True},
+                "referer": "agent-test",
+                "connector": "big",
+                "metadata": {
+                    "scenario": "x", "criteria": "c", "test_mode": "validator", "test_id": "case", "turn_number": 2,
+                },
+            },
+        )
+    ]  # fmt: skip
+    (context,) = helper.contexts
+    assert context.conversation is not None
+    assert [message.text for message in context.conversation()] == ["before", "hello", "Hi"]
+    assert (context.role, context.prior) == ("judge", 1)
+
+
+def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason():  # N29
+    answers = iter(["", "now"])
+    helper = Helper(lambda message, options: next(answers))
+
+    async def scenario() -> str:
+        async with crew_of(helper).open("simulator", "s") as session:
+            return await session.ask("Say something", not_empty)
+
+    assert asyncio.run(scenario()) == "now"
+    (_, first), (text, second) = helper.sent
+    assert text.startswith("Say something\n\nYour last answer cannot be used: it is empty.")
+    assert ("problem" in first["metadata"], second["metadata"]["problem"]) == (False, "it is empty")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"), [(AgentFailed("boom"), "boom"), (Unreachable("gone"), "gone"), (None, "it is empty")]
+)
+def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: str):  # N17
+    def say(message: Message, options: Mapping[str, Any]) -> str:
+        if raised is not None:
+            raise raised
+        return ""
+
+    async def scenario() -> None:
+        async with crew_of(Helper(say)).open("simulator", "s", talk_of("Hi")) as session:
+            await session.ask("?", not_empty)
+
+    with pytest.raises(HelperFailed) as failed:
+        asyncio.run(scenario())
+    assert (failed.value.said, failed.value.fault) == (said, "simulator")
+
+
+def test_a_run_that_has_to_stop_is_nobodys_fault():
+    def say(message: Message, options: Mapping[str, Any]) -> str:
+        raise RunStopped("the budget is spent", budget=True)
+
+    async def scenario() -> None:
+        async with crew_of(Helper(say)).open("judge", "v", talk_of("Hi")) as session:
+            await session.ask("?", not_empty)
+
+    with pytest.raises(RunStopped):
+        asyncio.run(scenario())
+
+
+def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
+    """A time-out is charged to the one who hung, though others have answered."""
+    talk = talk_of("Hi")
+    seen: list[str] = []
+
+    async def scenario() -> None:
+        gates = [asyncio.Event() for _ in range(3)]
+
+        async def say(number: int) -> str:
+            await gates[number].wait()
+            return "ok"
+
+        helper = Helper(lambda message, options: say(int(message.text)))
+
+        async def ask(number: int) -> None:
+            async with crew_of(helper).open("judge", "v", talk) as session:
+                await session.ask(str(number), not_empty)
+
+        asking = [asyncio.create_task(ask(number)) for number in range(3)]
+        for gate, task in zip(gates, asking, strict=True):
+            await asyncio.sleep(0)
+            seen.append(talk.waiting_for)
+            gate.set()
+            await task
+        seen.append(talk.waiting_for)
+
+    asyncio.run(scenario())
+    assert seen == ["judge", "judge", "judge", "agent"]
+
+
+def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
+    talk = talk_of("Hi")
+
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def scenario() -> None:
+        async with crew_of(Helper(lambda message, options: never())).open("simulator", "s", talk) as session:
+            async with asyncio.timeout(0.01):
+                await session.ask("?", not_empty)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(scenario())
+    assert (talk.waiting_for, talk.helping) == ("simulator", 0)
+
+
+def test_calls_of_helpers_count_for_the_trial_and_for_the_run():
+    spent: list[ModelCall] = []
+    call = ModelCall("m", "p", 1, 2)
+    talk = talk_of("Hi")
+    helper = Helper(lambda message, options: "ok")
+
+    async def scenario() -> None:
+        async with crew_of(helper, spent.append).open("judge", "v", talk):
+            helper.contexts[0].meter(call)
+
+    asyncio.run(scenario())
+    assert talk.calls == spent == [call]

@@ -1,0 +1,278 @@
+"""Many trials at once: the local executor, the plan, the tally and the exit code, the bus."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva.engine.bus import Bus
+from viva.engine.executors.local import Local
+from viva.engine.outcome import AWAITING, UNCHECKED
+from viva.engine.scheduler import plan
+from viva.engine.sending import merged
+from viva.engine.summary import Tally, exit_code
+from viva.errors import BadInput, RunStopped
+from viva.model.case import Case, Limits, Suite
+from viva.model.event import Event, Note, RunSummary, Stopped, TurnStarted
+from viva.model.record import Status, TrialRecord
+from viva.protocols import Planned
+from viva.record.journal import Journal
+from viva.users.script import Script
+
+NOBODY = Script(())
+
+
+def suite(*ids: str, runs: dict[str, int] | None = None, breaks: bool = False) -> Suite:
+    async def cases() -> AsyncIterator[Case]:
+        for each in ids:
+            yield Case(id=each, user=NOBODY, runs=(runs or {}).get(each))
+        if breaks:
+            raise BadInput.saying("changed while it was being run", "s.jsonl", 3)
+
+    return Suite(id="s", cases=cases, count=len(ids))
+
+
+async def planned(*suites: Suite, runs: int = 1, leave_out: str = "") -> list[Planned]:
+    return [each async for each in plan(suites, lambda case: None if case.id == leave_out else case, runs)]
+
+
+def test_a_plan_has_every_trial_of_every_case_in_input_order():
+    found = asyncio.run(planned(suite("a", "b", runs={"b": 1}), suite("c"), runs=2))
+    assert [(each.case.id, each.trial, each.of, each.index) for each in found] == [
+        ("a", 1, 2, 0),
+        ("a", 2, 2, 1),
+        ("b", 1, 1, 2),
+        ("c", 1, 2, 3),
+        ("c", 2, 2, 4),
+    ]  # N33
+    assert [each.case.id for each in asyncio.run(planned(suite("a", "b", "c"), leave_out="b"))] == ["a", "c"]
+
+
+def test_a_suite_that_cannot_be_read_any_more_stops_the_run():
+    with pytest.raises(RunStopped, match=r"s\.jsonl:3: changed while it was being run"):
+        asyncio.run(planned(suite("a", breaks=True)))
+
+
+async def trials(count: int) -> AsyncIterator[Planned]:
+    for index in range(count):
+        yield Planned(Case(id=f"c{index}", user=NOBODY), index)
+
+
+def test_no_more_run_at_once_than_asked_for_and_none_waits_for_a_batch():
+    running: set[int] = set()
+    most = 0
+    begun: list[int] = []
+    first_may_end = asyncio.Event()
+
+    async def work(each: Planned) -> None:
+        nonlocal most
+        running.add(each.index)
+        begun.append(each.index)
+        most = max(most, len(running))
+        if each.index == 0:
+            await first_may_end.wait()
+        elif each.index == 9:
+            first_may_end.set()
+        await asyncio.sleep(0)
+        running.discard(each.index)
+
+    asyncio.run(Local(3).run(trials(10), work))
+    assert most == 3
+    assert begun == list(range(10))
+
+
+def test_cases_are_pulled_as_they_are_needed():
+    """A hundred thousand cases are not read ahead."""
+    pulled = 0
+
+    async def counted() -> AsyncIterator[Planned]:
+        nonlocal pulled
+        async for each in trials(1000):
+            pulled += 1
+            yield each
+
+    async def work(each: Planned) -> None:
+        assert pulled <= each.index + 5
+        await asyncio.sleep(0)
+
+    asyncio.run(Local(4).run(counted(), work))
+    assert pulled == 1000
+
+
+def test_stop_cancels_what_runs_and_begins_nothing_new():
+    begun: list[int] = []
+    ended: list[int] = []
+    executor = Local(4)
+
+    async def work(each: Planned) -> None:
+        begun.append(each.index)
+        if each.index == 3:
+            executor.stop()
+            return
+        await asyncio.sleep(60)
+        ended.append(each.index)
+
+    asyncio.run(executor.run(trials(10), work))
+    assert begun == [0, 1, 2, 3]
+    assert ended == []
+
+
+def test_what_breaks_one_worker_ends_all_and_is_raised_as_it_is():
+    """The error itself, not a group of errors."""
+
+    async def work(each: Planned) -> None:
+        if each.index == 2:
+            raise RunStopped("no space left on device")
+        await asyncio.sleep(60)
+
+    with pytest.raises(RunStopped, match="no space left"):
+        asyncio.run(Local(3).run(trials(10), work))
+
+
+def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None = None, turns: int = 1) -> TrialRecord:
+    return TrialRecord(case_id, case_id, status, [], [], turns, 1.0, "s", trial, 1, error=error)
+
+
+def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
+    tally = Tally(cases, min_pass)
+    for each in records:
+        tally.add(each, of=of)
+    return tally.summary()
+
+
+def test_counts_have_their_denominators():
+    summary = told(
+        7, record("passed", "a", turns=3), record("failed", "b"), record("error", "c"), record("skipped", "d", turns=0)
+    )
+    assert (summary.total, summary.passed, summary.failed, summary.errors, summary.skipped, summary.not_run) == (
+        7,
+        1,
+        1,
+        1,
+        1,
+        3,
+    )  # N34
+    assert (summary.total_turns, summary.avg_turns) == (5, 1.25)
+
+
+def test_trials_of_one_case_are_one_case():
+    trials_ = [record("passed", trial=1), record("failed", trial=2), record("passed", trial=3)]
+    assert told(1, *trials_, of=3).failed == 1  # N33
+    assert told(1, *trials_, of=3, min_pass=0.6).passed == 1
+    unfinished = told(2, *trials_[:1], of=3)
+    assert (unfinished.passed, unfinished.not_run) == (1, 1)
+    assert told(1, record("passed"), record("error", trial=2), of=2).passed == 1
+    assert told(1, record("error"), record("error", trial=2), of=2).errors == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "stopped", "code"),
+    [
+        ([record("passed")], None, 0),
+        ([record("passed"), record("skipped", "d")], None, 0),
+        ([record("skipped", error="because")], None, 0),
+        ([record("failed")], None, 1),
+        ([record("error")], None, 1),
+        ([record("passed"), record("error", "d")], None, 1),
+        ([record("passed")], "interrupted", 2),
+        ([record("failed")], "interrupted", 2),
+        ([record("passed")], "budget", 1),
+        ([record("passed")], "broken", 1),
+        ([], None, 5),
+        ([record("skipped", error=UNCHECKED)], None, 5),
+        ([record("skipped", error=AWAITING), record("skipped", "d", error=UNCHECKED)], None, 5),
+        ([record("skipped", error=UNCHECKED), record("skipped", "d", error="because")], None, 0),
+        ([record("passed"), record("skipped", "d", error=UNCHECKED)], None, 0),
+    ],
+)
+def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped: Stopped | None, code: int):
+    assert exit_code(told(len(records), *records), stopped) == code  # N35, N11
+
+
+def test_cases_that_never_ran_are_no_success():
+    assert exit_code(told(3, record("passed")), None) == 1
+
+
+class Listener:
+    """Remembers what it heard; breaks when told to."""
+
+    def __init__(self, *, live: bool = False, breaks_on: type[Event] | None = None) -> None:
+        self.live = live
+        self.breaks_on = breaks_on
+        self.heard: list[Event] = []
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if self.breaks_on is not None and isinstance(event, self.breaks_on):
+                raise RuntimeError("cannot listen")
+            self.heard.append(event)
+
+
+def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
+    live, late = Listener(live=True), Listener()
+    journal = Journal(tmp_path / "j")
+    bus = Bus(journal, [live, late])
+    bus.emit(TurnStarted(record("passed").key, 1, "hi", "static"))
+    bus.emit(Note("said"))
+    journal.close()
+    assert len(live.heard) == 2
+    assert late.heard == [Note("said")]
+    assert (tmp_path / "j").read_text().count("\n") == 1
+    assert bus.live
+    assert not Bus(None, [late]).live
+
+
+def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
+    broken, other = Listener(breaks_on=Note), Listener()
+    bus = Bus(None, [broken, other])
+    bus.emit(Note("one"))
+    bus.emit(Note("two"))
+    assert broken not in bus
+    assert other in bus
+    first, warning, second = other.heard
+    assert (first, second) == (Note("one"), Note("two"))
+    assert isinstance(warning, Note)
+    assert (warning.level, warning.text) == ("warning", "Listener broke and is left out: RuntimeError: cannot listen")
+
+
+def test_the_journal_hears_first(tmp_path: Path):
+    """What cannot be kept is shown to nobody."""
+    journal = Journal(tmp_path / "j")
+    listener = Listener()
+    journal.close()
+    with pytest.raises(RunStopped):
+        Bus(journal, [listener]).emit(Note("x"))
+    assert listener.heard == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "result"),
+    [
+        (({"a": 1}, {"a": 2, "b": 3}), {"a": 2, "b": 3}),
+        (({"skip": {"x": 1}}, {"skip": {"y": 2}}), {"skip": {"y": 2}}),
+        (({"metadata": {"x": 1, "y": 1}}, {"metadata": {"y": 2}}), {"metadata": {"x": 1, "y": 2}}),
+        (({"metadata": {"x": {"deep": 1}}}, {"metadata": {"x": {"other": 2}}}), {"metadata": {"x": {"other": 2}}}),
+        (({"metadata": None}, {"metadata": {"y": 2}}), {"metadata": {"y": 2}}),
+        (({}, {"a": None}), {"a": None}),
+    ],
+)
+def test_options_merge_by_key_and_metadata_key_by_key(layers: Any, result: dict[str, Any]):
+    assert merged(*layers) == result  # N20
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "due"),
+    [
+        (Limits(), None, None),
+        (Limits(turn_timeout_s=5), None, 5),
+        (Limits(turn_timeout_s=5), 2, 2),
+        (Limits(turn_timeout_s=5, overruled=True), 2, 5),
+        (Limits(turn_timeout_s=5, overruled=True), None, 5),
+    ],
+)
+def test_the_time_for_a_reply_is_the_flags_else_the_turns_else_the_cases(
+    limits: Limits, own: float | None, due: float | None
+):
+    assert limits.reply_s(own) == due  # N18

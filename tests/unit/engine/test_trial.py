@@ -1,0 +1,233 @@
+"""Trials as a whole: options, limits, blame, final assertions, fail-fast; in this process, with agents that are functions."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import viva
+from viva.errors import Unreachable
+from viva.model.record import TrialRecord
+
+HI = [{"type": "contains", "value": "hi"}]
+
+
+def case(case_id: str = "c", **fields: Any) -> dict[str, Any]:
+    return {"id": case_id, **({} if "turns" in fields else {"input": "hi", "assertions": HI}), **fields}
+
+
+def run(
+    *cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["content"], **options: Any
+) -> list[TrialRecord]:
+    return list(viva.run(list(cases), agent, history=False, **options).records())
+
+
+def one(*cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["content"], **options: Any) -> TrialRecord:
+    (record,) = run(*cases, agent=agent, **options)
+    return record
+
+
+def test_final_assertions_look_at_the_last_reply_and_the_whole_talk():
+    """Text on the last reply; tools and limits on the conversation; JSON on the last reply, else on tool results, newest first."""
+
+    def agent(messages: list[Any]) -> dict[str, Any]:
+        n = len(messages) // 2 + 1
+        return {
+            "content": f"reply {n}",
+            "tool_calls": [{"name": f"t{n}", "arguments": {}, "result": {"n": n, f"only{n}": True}}],
+        }
+
+    finals = [
+        {"type": "equals", "value": "reply 3"},
+        {"type": "tool_sequence", "names": ["t1", "t2", "t3"], "exact": True},
+        {"type": "json_path", "path": "$.n", "value": 3},
+        {"type": "json_path", "path": "$.only1", "value": True},
+        {"type": "max_turns", "value": 3},
+    ]
+    turns = [{"input": str(i), "assertions": [{"type": "tool_called", "name": f"t{i}"}]} for i in (1, 2, 3)]
+    record = one(case(turns=turns, final_assertions=finals), agent=agent)
+    assert record.status == "passed", record.assertion_errors  # N12
+    assert len(record.final_assertions) == 5
+    assert record.checks == 8
+    turn_only = [{"input": "1"}, {"input": "2", "assertions": [{"type": "tool_called", "name": "t1"}]}]
+    assert one(case(turns=turn_only), agent=agent).status == "failed"
+
+
+def test_final_assertions_alone_are_checks_enough():
+    record = one(
+        {"id": "c", "turns": [{"input": "Which one?"}], "final_assertions": {"type": "contains", "value": "Which"}}
+    )
+    assert record.status == "passed"  # N11: something was checked, though the agent waits
+
+
+def test_a_failed_final_assertion_fails_the_case_and_a_broken_one_does_not_hide_it():
+    broken = {"type": "max_cost", "value": 1}
+    agent = lambda messages: {"content": "hi", "usage": {"input_tokens": 1}}  # noqa: E731
+    assert one(case(final_assertions=[broken]), agent=agent).status == "error"
+    assert (
+        one(case(final_assertions=[broken, {"type": "contains", "value": "bye"}]), agent=agent).status == "failed"
+    )  # N17
+
+
+def test_what_was_reached_before_a_timeout_is_kept_and_scored():
+    def agent(messages: list[Any]) -> str:
+        if messages[-1]["content"] == "hang":
+            time.sleep(60)
+        return "hi"
+
+    turns = [{"input": "hi", "assertions": HI}, {"input": "hang", "assertions": HI}, {"input": "never"}]
+    record = one(case(turns=turns, timeout="300ms"), agent=agent)
+    assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 300ms")  # N16, N18
+    assert [turn.error for turn in record.turns] == [None, "timeout after 300ms"]
+    assert record.turns[0].assertions[0]["passed"] is True
+    assert record.score == 1.0
+    assert record.turns_not_run == ["never"]
+
+
+def test_an_agent_that_is_out_of_reach_is_an_error_of_the_infrastructure():
+    def agent(messages: list[Any]) -> str:
+        raise Unreachable("connection refused")
+
+    record = one(case(), agent=agent)
+    assert (record.status, record.fault, record.error) == ("error", "infra", "agent error: connection refused")  # N17
+
+
+def test_a_check_of_the_users_own_that_hangs_is_not_the_agents_failure(tmp_path: Path):
+    """The case's time ran out while a script was asked, and the agent had answered long before."""
+    (tmp_path / "slow_check.py").write_text("import time\ndef f(output):\n    time.sleep(60)\n", encoding="utf-8")
+    record = one(case(assertions=[{"type": "script", "use": "slow_check:f"}], timeout="400ms"), folder=tmp_path)
+    assert record.status == "error", record  # N17
+    assert record.fault != "agent"
+    assert "timeout after 400ms" in (record.error or "")
+
+
+def test_options_of_the_command_line_have_the_last_word(tmp_path: Path):
+    (tmp_path / "viva.toml").write_text(
+        '[connectors.one]\nmodel = "m"\n[connectors.two]\nmodel = "m"\n[agents.a]\nuse = "python:./a.py:agent"\noptions = { connector = "agents own" }\n',
+        encoding="utf-8",
+    )
+    (tmp_path / "a.py").write_text("def agent(messages, options):\n    return {'data': options}\n", encoding="utf-8")
+    written = {
+        "id": "c",
+        "options": {"connector": "cases own"},
+        "turns": [{"input": "x"}, {"input": "y", "options": {"connector": "turns own"}}],
+    }
+    plain = one(written, agent="a", folder=tmp_path)
+    assert [turn.data["connector"] for turn in plain.turns] == ["cases own", "turns own"]  # N20
+    flagged = one(written, agent="a", folder=tmp_path, connector="two")
+    assert [turn.data["connector"] for turn in flagged.turns] == ["two", "two"]
+
+
+def test_sessions_are_fresh_for_each_trial_and_kept_through_its_turns():
+    def agent(messages: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+        return {"content": "hi", "data": options["session_id"]}
+
+    turns = [{"input": "hi", "assertions": HI}, {"input": "hi"}]
+    records = run(case("a", turns=turns), case("b", turns=turns), agent=agent, runs=2)
+    ids = [{turn.data for turn in record.turns} for record in records]
+    assert all(len(each) == 1 for each in ids)  # N19
+    assert len(set.union(*ids)) == 4
+    assert [(record.id, record.trial) for record in records] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]  # N33
+
+
+def test_turns_never_run_side_by_side_and_cases_do():
+    busy: dict[str, int] = {}
+    most = {"turns": 0, "cases": 0}
+    both = threading.Barrier(2, timeout=20)
+
+    def agent(messages: list[Any], session_id: str) -> str:
+        busy[session_id] = busy.get(session_id, 0) + 1
+        most["turns"] = max(most["turns"], busy[session_id])
+        if len(messages) == 1:
+            both.wait()
+            most["cases"] = 2
+        busy[session_id] -= 1
+        return "hi"
+
+    turns = [{"input": "hi", "assertions": HI}] * 3
+    run(case("a", turns=turns), case("b", turns=turns), agent=agent, parallel=2)
+    assert most == {"turns": 1, "cases": 2}  # N19
+
+
+def test_fail_fast_in_parallel_gives_up_what_runs():
+    cancelled: list[str] = []
+
+    async def agent(messages: list[Any]) -> str:
+        if messages[-1]["content"] == "fail":
+            return "no"
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(messages[-1]["content"])
+            raise
+        return "hi"
+
+    cases = [case("a", input="slow 1"), case("b", input="fail"), case("c", input="slow 2"), case("d", input="later")]
+    result = viva.run(cases, agent, parallel=3, fail_fast=True, history=False)
+    assert [record.id for record in result.records()] == ["b"]  # N19
+    assert sorted(cancelled) == ["slow 1", "slow 2"]
+    assert (result.summary.failed, result.summary.not_run, result.exit_code) == (1, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("decides", "status"), [(None, "passed"), ("skip", "skipped"), ("fail", "failed"), ("end", "passed")]
+)
+def test_turns_used_up_and_the_agent_waits(decides: str | None, status: str):
+    agent = lambda messages: {"content": "hi", "awaiting_input": True}  # noqa: E731
+    own = {} if decides is None else {"on_missing_input": decides}
+    record = one(case(**own), agent=agent)
+    assert record.status == status  # N11
+    assert (record.error is None) == (status == "passed")
+
+
+def test_a_closing_offer_is_no_open_question():
+    """The task is done; that it asks for more is politeness."""
+    agent = lambda messages: "Your hi is booked. Is there anything else I can help you with?"  # noqa: E731
+    record = one(case(on_missing_input="fail"), agent=agent)
+    assert record.turns[0].awaiting_reason == "closing_offer"  # N22
+    assert record.status == "passed"
+
+
+def test_negate_weight_and_message_reach_the_report():
+    written = [
+        {"type": "contains", "value": "hi", "weight": 3},
+        {"type": "contains", "value": "hi", "negate": True, "weight": 1, "message": "it must not greet"},
+    ]
+    record = one(case(assertions=written))
+    assert record.status == "failed"  # N24
+    assert record.score == 0.75
+    assert record.assertion_errors is not None
+    assert record.assertion_errors[0].startswith("it must not greet: ")
+
+
+def test_usage_is_added_up_and_an_unknown_price_stays_unknown():
+    def agent(messages: list[Any]) -> dict[str, Any]:
+        priced = {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.25}
+        return {"content": "hi", "usage": priced if len(messages) == 1 else {"input_tokens": 1}}
+
+    first = one(case(), agent=agent)
+    assert first.usage is not None
+    assert (first.usage.input_tokens, first.usage.output_tokens, first.cost_usd) == (10, 5, 0.25)
+    both = one(case(turns=[{"input": "hi", "assertions": HI}, {"input": "hi"}]), agent=agent)
+    assert both.usage is not None
+    assert (both.usage.calls, both.usage.input_tokens, both.cost_usd) == (2, 11, None)
+
+
+def test_a_long_conversation_costs_linear_time():
+    """Two hundred turns take about ten times as long as twenty, and not a hundred times."""
+
+    async def agent(messages: list[Any]) -> str:
+        return "hi"
+
+    def took(turns: int) -> float:
+        written = case(turns=[{"input": "hi " * 20, "assertions": HI}] * turns, max_turns=1000)
+        began = time.process_time()
+        assert one(written, agent=agent).total_turns == turns
+        return time.process_time() - began
+
+    took(20)
+    base = min(took(100) for _ in range(3))
+    assert min(took(800) for _ in range(2)) < 30 * base

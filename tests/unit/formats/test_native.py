@@ -1,0 +1,389 @@
+"""Native cases: what is refused and in which words, both spellings of the wild, and what a case becomes."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva.errors import BadInput
+from viva.formats import native
+from viva.formats.documents import documents_of
+from viva.formats.native import Reading
+from viva.model.case import Case
+from viva.model.message import File, Image, Message, Text
+
+OK = {"type": "contains", "value": "x"}
+
+
+def suite(*cases: Any, folder: Path = Path(), **reading: Any):
+    return native.load(documents_of(cases, "s"), "s", folder, Reading(**reading))
+
+
+def built(*cases: Any, folder: Path = Path(), **reading: Any) -> list[Case]:
+    """The cases, as they are pulled in a run."""
+
+    async def pulled() -> list[Case]:
+        return [case async for case in suite(*cases, folder=folder, **reading).cases()]
+
+    return asyncio.run(pulled())
+
+
+def wrong(*cases: Any, folder: Path = Path(), **reading: Any) -> list[str]:
+    """What is complained about: path and words."""
+    with pytest.raises(BadInput) as raised:
+        suite(*cases, folder=folder, **reading)
+    return [f"{problem.path}: {problem.what}" for problem in raised.value.problems]
+
+
+def asserting(**assertion: Any) -> dict[str, Any]:
+    return {"id": "a", "input": "hi", "assertions": [assertion]}
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"input": "x"}, "$: misses 'id'"),
+        ({"id": "", "input": "x"}, "$.id: is empty"),
+        ({"id": 5, "input": "x"}, "$.id: is the number 5; should be a string"),
+        ({"id": "a", "inptu": "x"}, "$: unknown key 'inptu'; did you mean 'input'?"),
+        ({"id": "a", "input": "x", "colour": 1}, "$: unknown key 'colour'; known keys: id, name,"),
+        ({"id": "a"}, "$: misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'"),
+        ({"id": "a", "input": []}, "$.input: is empty"),
+        ({"id": "a", "input": [{"role": "robot", "content": "x"}]}, '$.input[0].role: unknown value "robot"'),
+        (
+            {"id": "a", "input": [{"role": "assistant", "content": "x"}]},
+            "$.input: the message to send has the role 'assistant'",
+        ),
+        ({"id": "a", "input": {"role": "user"}}, "$.input: misses 'content'"),
+        ({"id": "a", "turns": []}, "$.turns: is empty"),
+        ({"id": "a", "turns": ["x"]}, "$.turns[0]: is a string; should be"),
+        ({"id": "a", "turns": [{"assert": OK}]}, "$.turns[0]: misses 'input'"),
+        (
+            {"id": "a", "turns": [{"input": "x"}], "input": "y"},
+            "$: has input and turns; put the input into the first turn",
+        ),
+        (
+            {"id": "a", "turns": [{"input": "x"}], "assertions": [OK]},
+            "$: 'assertions' has no turn to look at here; move it to a turn",
+        ),
+        (
+            {"id": "a", "turns": [{"input": "x"}, {"input": [{"content": "y"}, {"content": "z"}]}]},
+            "$.turns[1].input: is a list of several messages; only the first turn",
+        ),
+        (
+            {"id": "a", "turns": [{"input": "x"}, {"input": "y"}], "max_turns": 1},
+            "$.max_turns: is 1, but there are 2 turns",
+        ),
+        (
+            {
+                "id": "a",
+                "turns": [{"input": "x"}],
+                "simulator": {"use": "s"},
+                "checkpoints": [{"id": "c", "assertion": OK}],
+            },
+            "$: has turns and simulator/checkpoints; choose one",
+        ),
+        ({"id": "a", "simulator": {"use": "s"}}, "$: has a simulator but no checkpoints"),
+        (
+            {"id": "a", "checkpoints": [{"id": "c", "assertion": OK}]},
+            "$: has checkpoints but no simulator; add one, or give a default with --simulator",
+        ),
+        ({"id": "a", "input": "x", "mode": "dynamic"}, "$: mode is 'dynamic', but its keys make it 'static'"),
+        (
+            {"id": "a", "turns": [{"input": "x"}], "mode": "single"},
+            "$: mode is 'single', but its keys make it 'static'",
+        ),
+        ({"id": "a", "input": "x", "mode": "statik"}, "$.mode: unknown value \"statik\"; did you mean 'static'?"),
+        ({"id": "a", "input": "x", "timeout": "soon"}, "$.timeout: 'soon' is no duration: write for example 30s"),
+        ({"id": "a", "input": "x", "timeout": 0}, "$.timeout: must be more than nothing"),
+        (
+            {"id": "a", "turns": [{"input": "x", "turn_timeout": "3 days"}]},
+            "$.turns[0].turn_timeout: '3 days' is no duration",
+        ),
+        ({"id": "a", "input": "x", "runs": 0}, "$.runs: is 0; should be at least 1"),
+        ({"id": "a", "input": "x", "tags": "t"}, "$.tags: is a string; should be an array"),
+        ({"id": "a", "input": "x", "on_missing_input": "stop"}, '$.on_missing_input: unknown value "stop"'),
+        ({"id": "a", "input": "x", "for": []}, "$.for: is empty"),
+        (
+            {"id": "a", "input": "x", "assertions": [OK], "assert": OK},
+            "$: gives both 'assertions' and 'assert'; keep one of them",
+        ),
+        ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is no JSONPath"),
+        (asserting(value="x"), "$.assertions[0]: misses 'type'"),
+        (
+            asserting(type="contians", value="x"),
+            "$.assertions[0].type: unknown assertion type \"contians\"; did you mean 'contains'",
+        ),
+        (asserting(type="contains"), "$.assertions[0]: misses 'value'"),
+        (asserting(type="contains", value=5), "$.assertions[0].value: is the number 5; should be a string"),
+        (
+            asserting(type="contains", value="x", ignorecase=True),
+            "$.assertions[0]: unknown key 'ignorecase'; did you mean 'ignore_case'?",
+        ),
+        (asserting(type="regex"), "$.assertions[0]: misses 'pattern'"),
+        (asserting(type="regex", pattern="("), "$.assertions[0]: '(' is no regular expression"),
+        (
+            asserting(type="regex", pattern="a", value="b"),
+            "$.assertions[0]: gives both spellings of 'pattern'; keep one",
+        ),
+        (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is no JSONPath"),
+        (asserting(type="json_path", path="a", matches="["), "$.assertions[0]: '[' is no regular expression"),
+        (asserting(type="type", value="text"), '$.assertions[0].value: unknown value "text"'),
+        (asserting(type="tool_called"), "$.assertions[0]: misses 'name'"),
+        (asserting(type="tool_called", name="a", value="b"), "$.assertions[0]: gives both spellings of 'name'"),
+        (
+            asserting(type="tool_called", name="a", times={"min": 2, "maks": 3}),
+            "$.assertions[0].times: unknown key 'maks'",
+        ),
+        (asserting(type="max_latency", value="fast"), "$.assertions[0]"),
+        (asserting(type="script", use="agents:x"), "$.assertions[0]: 'agents:x' is an agent where a script is meant"),
+        (
+            asserting(type="script", use="scripts:no_such_module_here.f"),
+            "$.assertions[0]: 'scripts:no_such_module_here.f': there is no",
+        ),
+        (asserting(type="not", assertion={"type": "regex", "pattern": "("}), "$.assertions[0]"),
+        (
+            asserting(type="all", assertions=[OK, {"type": "nope"}]),
+            '$.assertions[0].assertions[1].type: unknown assertion type "nope"',
+        ),
+        (asserting(type="all", assertions=[]), "$.assertions[0]: assertions is a list of at least one"),
+        (asserting(type="contains", value="x", weight=-1), "$.assertions[0].weight: is -1; should be at least 0"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(case: dict[str, Any], said: str):
+    first, *more = wrong(case)
+    assert first.startswith(said), first  # N2, N4, N9, N24
+    assert not more
+
+
+DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "said"),
+    [
+        (
+            [{"id": "c", "assertion": OK, "after": ["d"]}],
+            "$.checkpoints[0]: after names no checkpoint 'd'; there are c",
+        ),
+        ([{"id": "c", "assertion": OK, "after": ["c"]}], "$.checkpoints: wait for each other in a circle: c"),
+        (
+            [{"id": "c", "assertion": OK, "after": ["d"]}, {"id": "d", "assert": OK, "after": ["c"]}],
+            "$.checkpoints: wait for each other in a circle: c, d",
+        ),
+        (
+            [{"id": "c", "assertion": OK}, {"id": "c", "assertion": OK}],
+            "$.checkpoints[1]: id 'c' is taken by another checkpoint",
+        ),
+        ([{"id": "c", "assertion": OK, "required": False}], "$.checkpoints: none of them is required"),
+        ([{"id": "c"}], "$.checkpoints[0]: misses 'assertion'"),
+        ([{"id": "c", "assertion": OK, "assert": OK}], "$.checkpoints[0]: gives both 'assertion' and 'assert'"),
+    ],
+)
+def test_checkpoints_that_cannot_work_are_refused(checkpoints: list[Any], said: str):
+    assert any(each.startswith(said) for each in wrong(DYNAMIC | {"checkpoints": checkpoints}))  # N2
+
+
+def test_all_problems_of_all_cases_come_at_once_and_once():
+    """In the order of the file; a `for` with many rows says the same thing once."""
+    said = wrong(
+        {"id": "a", "input": 5, "name": 7, "runs": 0},
+        {"id": "b", "input": "{{x}}", "timeout": "soon", "for": [{"x": 1}, {"x": 2}]},
+        {"id": "c", "input": "fine"},
+        {"id": "c", "input": "taken"},
+    )
+    assert [each.split(":")[0] for each in said] == ["$.input", "$.name", "$.runs", "$.timeout", "$.id"]  # N2
+
+
+def test_ids_made_by_for_are_unique_too():
+    assert wrong({"id": "a-1", "input": "x"}, {"id": "a", "input": "x", "for": [{"n": 1}]}) == [
+        "$.id: id 'a-1' is taken; line 1 has it too"
+    ]
+
+
+def test_a_simulator_given_on_the_command_line_is_enough():
+    (case,) = built({"id": "a", "checkpoints": [{"id": "c", "assertion": OK}]}, simulator="users.default")
+    assert case.user.simulator == "users.default"  # N2
+
+
+@pytest.mark.parametrize(
+    ("mode", "case"),
+    [
+        ("static", {"input": "x"}),
+        ("single", {"input": "x"}),
+        ("static", {"turns": [{"input": "x"}]}),
+        ("dynamic", {"simulator": {"use": "s"}, "checkpoints": [{"id": "c", "assertion": OK}]}),
+    ],
+)
+def test_a_mode_that_agrees_is_fine(mode: str, case: dict[str, Any]):
+    assert built({"id": "a", "mode": mode, **case})[0].id == "a"  # N9
+
+
+def test_a_case_has_what_was_written_and_defaults_elsewhere():
+    (plain,) = built({"id": "a", "input": "x"})
+    assert (plain.limits.timeout_s, plain.limits.turn_timeout_s, plain.limits.max_turns) == (300.0, None, 20)  # N4
+    assert (plain.on_missing_input, plain.skip, plain.runs, plain.tags) == (None, None, None, ())
+    (full,) = built(
+        {
+            "id": "a",
+            "name": "n",
+            "description": "d",
+            "tags": ["t"],
+            "turns": [{"input": "x", "turn_timeout": "500ms", "options": {"o": 1}, "set": {"v": "$.a"}, "assert": OK}],
+            "final_assertions": OK,
+            "max_turns": 5,
+            "timeout": "2m30s",
+            "turn_timeout": 7,
+            "on_missing_input": "end",
+            "options": {"mode": "chat"},
+            "metadata": {"k": "v"},
+            "skip": "why",
+            "runs": 3,
+        }
+    )
+    assert (full.name, full.description, full.tags) == ("n", "d", ("t",))
+    assert (full.limits.timeout_s, full.limits.turn_timeout_s, full.limits.max_turns) == (150.0, 7.0, 5)  # N6
+    assert (full.on_missing_input, full.skip, full.runs) == ("end", "why", 3)
+    assert (full.options, full.metadata) == ({"mode": "chat"}, {"k": "v"})
+    (line,) = full.user.lines
+    assert (line.timeout_s, line.options, line.set) == (0.5, {"o": 1}, {"v": "$.a"})
+    assert len(line.claims) == 1
+    (final,) = full.finals
+    assert final.over == "case"  # N12
+    assert built({"id": "a", "input": "x", "skip": True})[0].skip == "marked to be skipped"
+    assert built({"id": "a", "input": "x", "skip": False})[0].skip is None
+
+
+def test_a_default_of_the_config_stands_below_the_case():
+    own, other = built({"id": "a", "input": "x", "timeout": "1s"}, {"id": "b", "input": "x"}, timeout_s=9.0)
+    assert (own.limits.timeout_s, other.limits.timeout_s) == (1.0, 9.0)  # N18
+
+
+def test_inputs_are_texts_messages_or_histories():
+    text, message, history = built(
+        {"id": "a", "input": "x"},
+        {
+            "id": "b",
+            "input": {"content": [{"type": "text", "text": "y"}, {"type": "image", "source": "http://h/i.png"}]},
+        },
+        {
+            "id": "c",
+            "input": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "h"}, {"content": "z"}],
+        },
+    )
+    assert text.user.lines[0].message == Message("user", "x")  # N5
+    assert message.user.lines[0].message.content == (Text("y"), Image("http://h/i.png", None, None, "http://h/i.png"))
+    assert history.history == (Message("system", "s"), Message("assistant", "h"))
+    assert history.user.lines[0].message == Message("user", "z")
+
+
+def test_the_same_case_has_the_same_digest():
+    one, other, changed = built(
+        {"id": "a", "input": "x", "metadata": {"p": 1, "q": 2}},
+        {"metadata": {"q": 2, "p": 1}, "input": "x", "id": "a "[:1] + "2"},
+        {"id": "a3", "input": "y", "metadata": {"p": 1, "q": 2}},
+    )
+    assert len({one.digest, other.digest, changed.digest}) == 3
+    (again,) = built({"metadata": {"q": 2, "p": 1}, "input": "x", "id": "a"})
+    assert again.digest == one.digest
+
+
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "regex", "pattern": "a"}, {"type": "regex", "value": "a"}),
+    ({"type": "tool_called", "name": "t"}, {"type": "tool_called", "value": "t"}),
+    ({"type": "tool_called", "name": ["t", "u"]}, {"type": "tool_called", "value": ["t", "u"]}),
+    (
+        {"type": "tool_called", "name": "t", "arguments": {"a": 1}},
+        {"type": "tool_called", "value": {"name": "t", "arguments": {"a": 1}}},
+    ),
+    ({"type": "tool_not_called", "name": "t"}, {"type": "tool_not_called", "value": "t"}),
+    (
+        {"type": "tool_result", "name": "t", "result": {"a": 1}},
+        {"type": "tool_result", "value": {"tool": "t", "result": {"a": 1}}},
+    ),
+    ({"type": "tool_result", "name": "t"}, {"type": "tool_result", "value": {"tool": "t"}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_both_spellings_of_the_wild_mean_the_same(one: dict[str, Any], other: dict[str, Any]):
+    first, second = built({"id": "a", "input": "x", "assertions": [one]}, {"id": "b", "input": "x", "assert": other})
+    assert first.user.lines[0].claims[0].check == second.user.lines[0].claims[0].check  # N3
+
+
+def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
+    (tmp_path / "spelled.py").write_text("def f(output, metadata): return True\n", encoding="utf-8")
+    one, other = built(
+        asserting(type="script", use="scripts:spelled.f", options={"metadata": {"a": 1}}),
+        asserting(type="script", script="spelled:f", metadata={"a": 1}) | {"id": "b"},
+        folder=tmp_path,
+    )
+    first, second = (case.user.lines[0].claims[0].check for case in (one, other))
+    assert first.metadata == second.metadata == {"a": 1}  # N3, N8
+    said = wrong(
+        asserting(type="script", use="scripts:spelled.f", metadata={}, options={"metadata": {}}), folder=tmp_path
+    )
+    assert said == ["$.assertions[0]: gives both spellings of 'metadata'; keep one of them"]
+
+
+def test_assertions_are_one_object_or_a_list():
+    one, many = built({"id": "a", "input": "x", "assertions": OK}, {"id": "b", "input": "x", "assert": [OK, OK]})
+    assert [len(case.user.lines[0].claims) for case in (one, many)] == [1, 2]  # N3
+
+
+def test_claims_keep_their_weight_message_and_negation():
+    ((case),) = built(asserting(type="contains", value="x", message="be polite", negate=True, weight=3))
+    (claim,) = case.user.lines[0].claims
+    assert (claim.message, claim.negate, claim.weight) == ("be polite", True, 3.0)  # N24
+    assert claim.written["type"] == "contains"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("file://absent.png", "file://absent.png: there is no file"),
+        ("file://../outside.txt", "file://../outside.txt leaves the suite's folder"),
+        ("file:///etc/hostname", "file:///etc/hostname leaves the suite's folder"),
+        ("file://link.txt", "file://link.txt leaves the suite's folder"),
+        ("file://inside%2F..%2F..%2Foutside.txt", "leaves the suite's folder"),
+        ("file://inside", "there is no file"),
+    ],
+)
+def test_attachments_must_be_there_and_inside(tmp_path: Path, source: str, said: str):
+    folder = tmp_path / "suite"
+    (folder / "inside").mkdir(parents=True)
+    (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    case = {"id": "a", "turns": [{"input": "x", "attachments": [{"type": "file", "source": source}]}]}
+    (found,) = wrong(case, folder=folder)
+    assert found.startswith("$.turns[0].attachments[0]: ")  # N5
+    assert said in found
+
+
+def test_a_root_that_the_user_allows_is_inside(tmp_path: Path):
+    folder, assets = tmp_path / "suite", tmp_path / "assets"
+    folder.mkdir()
+    assets.mkdir()
+    (assets / "a b.txt").write_text("hello", encoding="utf-8")
+    case = {"id": "a", "input": "x", "attachments": [{"type": "file", "source": "file://../assets/a%20b.txt"}]}
+    (got,) = built(case, folder=folder, attachment_roots=(str(assets),))
+    text, file = got.user.lines[0].message.content
+    assert text == Text("x")  # N5
+    assert file == File("file://../assets/a%20b.txt", "a b.txt", "text/plain", "data:text/plain;base64,aGVsbG8=")
+
+
+def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path):
+    """It was there when the suite was checked; nothing is sent without it."""
+    attached = tmp_path / "a.txt"
+    attached.write_text("hello", encoding="utf-8")
+    loaded = suite(
+        {"id": "a", "input": "x", "attachments": [{"type": "file", "source": "file://a.txt"}]}, folder=tmp_path
+    )
+    attached.unlink()
+
+    async def pulled() -> list[Case]:
+        return [case async for case in loaded.cases()]
+
+    with pytest.raises(BadInput, match="there is no file"):
+        asyncio.run(pulled())

@@ -1,0 +1,192 @@
+"""The index of runs: several writers, damage, and a new beginning from the journals."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from viva.errors import BadInput
+from viva.history.index import MIGRATIONS, History, HistorySink, ResultRow
+from viva.model.event import RunEnded, RunStarted, RunSummary, TrialEnded
+from viva.model.record import Status, TrialRecord
+from viva.record.journal import Journal
+
+
+def started(run: str, at: str = "2026-11-15T10:00:00", agent: str = "bot") -> RunStarted:
+    return RunStarted(run, at, "1.0", agent, ("suite.jsonl",), 2, 2, 1)
+
+
+def summary(passed: int = 1, failed: int = 1) -> RunSummary:
+    return RunSummary(
+        total=passed + failed,
+        passed=passed,
+        failed=failed,
+        errors=0,
+        skipped=0,
+        not_run=0,
+        unchecked=0,
+        total_turns=2,
+        avg_turns=1.0,
+        duration_ms=5.0,
+        checks=2,
+        checks_passed=1,
+    )
+
+
+def trial(index: int, status: Status = "passed") -> TrialEnded:
+    record = TrialRecord(f"c{index}", "n", status, [], [], 1, 2.0, "s", 1, 1, score=0.5, digest="d")
+    return TrialEnded(record.key, index, 1, record)
+
+
+def hold(history: History, run: str, *, at: str = "2026-11-15T10:00:00", end: bool = True, agent: str = "bot") -> None:
+    """A run with one passed and one failed case, in its journal and in the index."""
+    journal, sink = Journal(history.journal(run)), HistorySink(history)
+    events = [started(run, at, agent), trial(0), trial(1, "failed")]
+    if end:
+        events.append(RunEnded(run, at, 1, summary()))
+    for event in events:
+        journal.append(event)
+        sink.receive((event,))
+    journal.close()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / ".viva")
+
+
+def test_runs_are_listed_newest_first_and_filtered(history: History):
+    hold(history, "a", at="2026-11-15T10:00:00")
+    hold(history, "b", at="2026-11-15T11:00:00", agent="other")
+    history.begin(started("c", "2026-11-15T09:00:00"))
+    assert [row.id for row in history.runs()] == ["b", "a", "c"]
+    assert [row.id for row in history.runs(limit=1)] == ["b"]
+    assert [row.id for row in history.runs(agent="bot")] == ["a", "c"]
+    history.end(RunEnded("a", "x", 0, summary(2, 0)))
+    assert [row.id for row in history.runs(failed=True)] == ["b", "c"]
+    assert history.runs()[0].summary == summary()
+    assert history.runs()[2].ended is None
+
+
+def test_nothing_has_been_run_yet(history: History):
+    assert history.runs() == []
+    assert not history.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("latest", "b1"), ("latest~1", "a2"), ("latest~2", "a1"), ("b", "b1"), ("a1", "a1")]
+)
+def test_a_run_is_found_by_id_beginning_or_age(history: History, name: str, found: str):
+    for hour, run in enumerate(("a1", "a2", "b1")):
+        hold(history, run, at=f"2026-11-15T1{hour}:00:00")
+    assert history.find(name).id == found
+
+
+@pytest.mark.parametrize("name", ["a", "latest~3", "latest~x", "zz", ""])
+def test_a_name_that_fits_none_or_several_is_refused_with_what_there_is(history: History, name: str):
+    for hour, run in enumerate(("a1", "a2", "b1")):
+        hold(history, run, at=f"2026-11-15T1{hour}:00:00")
+    with pytest.raises(BadInput, match=r"there is no run|fits several runs: (b1, )?a2, a1"):
+        history.find(name)
+
+
+def test_removing_a_run_removes_all_that_it_kept(history: History):
+    hold(history, "a")
+    hold(history, "b", at="2026-11-15T11:00:00")
+    (history.folder("a") / "attachment.png").write_bytes(b"x")
+    history.remove("a")
+    assert [row.id for row in history.runs()] == ["b"]
+    assert history.results("a") == []
+    assert not history.folder("a").exists()
+    assert history.folder("b").exists()
+
+
+def test_gc_keeps_the_newest(history: History):
+    for hour in range(5):
+        hold(history, f"r{hour}", at=f"2026-11-15T1{hour}:00:00")
+    assert history.keep_newest(2) == ["r2", "r1", "r0"]
+    assert [row.id for row in history.runs()] == ["r4", "r3"]
+    assert history.keep_newest(2) == []
+
+
+def test_reindex_gives_what_the_runs_themselves_wrote(history: History):
+    hold(history, "a")
+    hold(history, "b", at="2026-11-15T11:00:00", end=False)
+    before = (history.runs(), history.results("a"))
+    assert history.reindex() == 2
+    assert (history.runs(), history.results("a")) == before
+
+
+@pytest.mark.parametrize(
+    "damage", [b"this is no database, it is a text of some length " * 30, b"SQLite format 3\0" * 90]
+)
+def test_damage_is_said_with_the_way_out_and_reindex_is_that_way(history: History, damage: bytes):
+    hold(history, "a")
+    rows = history.results("a")
+    path = history.home / "history.sqlite"
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.write_bytes(damage)
+    with pytest.raises(BadInput, match=r"history\.sqlite: cannot be used: .*; `viva runs reindex` makes it anew"):
+        history.runs()
+    history.reindex()
+    assert history.results("a") == rows
+
+
+def test_an_index_of_a_newer_viva_is_left_alone(history: History):
+    hold(history, "a")
+    path = history.home / "history.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(BadInput, match="was made by a newer Viva"):
+        history.find("a")
+    assert path.read_bytes() == before
+    assert history.reindex() == 1
+    assert history.find("a").id == "a"
+
+
+def test_what_a_killed_run_had_not_yet_handed_to_the_index_comes_from_its_journal(history: History):
+    """Rows reach the index in batches; the journal has each at once."""
+    hold(history, "a", end=False)
+    with sqlite3.connect(history.home / "history.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM results").fetchone() == (0,)
+    db.close()
+    assert [(row.case, row.status) for row in history.results("a")] == [("c0", "passed"), ("c1", "failed")]
+
+
+def test_a_row_holds_what_a_comparison_needs(history: History):
+    hold(history, "a")
+    assert history.results("a")[0] == ResultRow(
+        suite="s", case="c0", trial=1, status="passed", digest="d", turns=1, score=0.5, duration_ms=2.0
+    )
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[3]]
+from test_index import hold
+from viva.history.index import History
+for number in range(8):
+    hold(History(Path(sys.argv[1])), f"{sys.argv[2]}-{number}")
+"""
+
+
+def test_several_runs_at_once_do_not_harm_each_other(history: History):
+    """Six processes begin with no index at all, and write 48 runs into it."""
+    here = str(Path(__file__).parent)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(history.home), str(n), here], stderr=subprocess.PIPE)
+        for n in range(6)
+    ]
+    said = [writer.communicate(timeout=60)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0] * 6, said
+    assert len(history.runs()) == 48
+    assert all(len(history.results(row.id)) == 2 and row.exit_code == 1 for row in history.runs())
+    with sqlite3.connect(history.home / "history.sqlite") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    db.close()

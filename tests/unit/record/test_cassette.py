@@ -1,0 +1,327 @@
+"""A cassette around agents: what is kept, what comes back, and what is said where nothing fits."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva.errors import AgentFailed, BadInput, CutOff, Role, RunStopped, Skipped, TrialFault, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.case import Feature, Key
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import Meter, SessionContext
+from viva.record.cassette import Entry, Missing, Recorder, Tape, Took, read_cassette
+from viva.record.taped import Recorded, Replayed
+
+KEY = Key("s", "c")
+COST = ModelCall("m", "p", 10, 5, cost_usd=0.25)
+
+
+class Speaker:
+    """Answers by a function of its own; each reply costs something. Counts how often it is asked."""
+
+    provides: frozenset[Feature] = frozenset()
+    must_quote = True
+
+    def __init__(self, answer: Callable[[str], Any] = str.upper, opening: TrialFault | None = None) -> None:
+        self.answer = answer
+        self.opening = opening
+        self.asked: list[str] = []
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["_Session"]:
+        if self.opening is not None:
+            raise self.opening
+        yield _Session(self, context.meter)
+
+
+class _Session:
+    def __init__(self, speaker: Speaker, meter: Meter) -> None:
+        self.speaker, self.meter = speaker, meter
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self.speaker.asked.append(message.text)
+        self.meter(COST)
+        said = self.speaker.answer(message.text)
+        if isinstance(said, TrialFault):
+            raise said
+        if said is None:
+            await asyncio.Event().wait()
+        return Reply(said, calls=(COST,))
+
+
+def dumb(text: str) -> str:
+    raise AssertionError(f"the real agent was asked: {text}")
+
+
+def talk(
+    agent: Any,
+    *said: str,
+    key: Key = KEY,
+    role: Role = "agent",
+    metered: list[ModelCall] | None = None,
+    conversation: list[Message] | None = None,
+    options: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
+) -> list[Reply]:
+    async def scenario() -> list[Reply]:
+        context = SessionContext(
+            key=key,
+            role=role,
+            meter=(metered if metered is not None else []).append,
+            http=HttpTransport(),
+            conversation=None if conversation is None else lambda: conversation,
+        )
+        async with asyncio.timeout(limit_s), agent.open(context) as session:
+            return [await session.send(Message("user", line), options or {}) for line in said]
+
+    return asyncio.run(scenario())
+
+
+class Deck:
+    """Records on a file and replays from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record(self, agent: Any, *said: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
+        recorder = Recorder(self.path, "1.0", redact)
+        try:
+            return talk(Recorded(agent, name, definition, recorder), *said, **more)
+        finally:
+            recorder.close()
+
+    def replay(
+        self,
+        *said: str,
+        definition: Any = "v1",
+        name: str = "bot",
+        missing: Missing = "error",
+        live: Any = None,
+        **more: Any,
+    ) -> list[Reply]:
+        tape = Tape(self.path, missing, redact)
+        return talk(Replayed(live or Speaker(dumb), name, definition, tape), *said, **more)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [line for line in read_cassette(self.path) if isinstance(line, Entry)]
+
+
+def redact(raw: bytes) -> bytes:
+    return raw.replace(b"sk-secret", b"***")
+
+
+@pytest.fixture
+def deck(tmp_path: Path) -> Deck:
+    return Deck(tmp_path / "talk.cassette")
+
+
+def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
+    spent: list[ModelCall] = []
+    replies = deck.record(Speaker(), "a", "b")
+    assert deck.replay("a", "b", metered=spent) == replies
+    assert [reply.content for reply in replies] == ["A", "B"]
+    assert spent == [COST, COST]
+    assert all(reply.elapsed_ms is not None for reply in replies)
+
+
+def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
+    recorded = Recorded(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", redact))
+    assert (recorded.must_quote, recorded.may_repeat, recorded.provides) == (True, False, frozenset())
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"key": Key("s", "other")},
+        {"key": Key("s", "c", 2)},
+        {"key": Key("s", "c", 1, 2)},
+        {"role": "judge"},
+        {"name": "another"},
+        {"definition": "v2"},
+        {"options": {"tone": "dry"}},
+    ],
+)
+def test_a_conversation_is_its_agent_role_key_definition_and_all_that_was_sent(deck: Deck, differs: dict[str, Any]):
+    deck.record(Speaker(), "a")
+    with pytest.raises(Unreachable, match="not in the cassette"):
+        deck.replay("a", **differs)
+
+
+def test_an_earlier_line_counts_too(deck: Deck):
+    deck.record(Speaker(), "a", "b")
+    with pytest.raises(Unreachable, match="turn 1"):
+        deck.replay("b")
+
+
+def test_session_ids_and_folders_do_not_count(deck: Deck):
+    deck.record(Speaker(), "a", options={"session_id": "1", "workspace": "/x", "metadata": {"session_id": "1", "k": 2}})
+    again = {"session_id": "2", "workspace": "/y", "metadata": {"session_id": "2", "k": 2}}
+    assert deck.replay("a", options=again)[0].content == "A"
+
+
+def test_faults_are_replayed_as_they_were(deck: Deck):
+    for fault in (AgentFailed("boom"), Unreachable("refused")):
+        with pytest.raises(type(fault)):
+            deck.record(Speaker(lambda _, fault=fault: fault), "a")
+        with pytest.raises(type(fault), match=fault.said) as again:
+            deck.replay("a")
+        assert again.value.elapsed_ms == fault.elapsed_ms is not None
+        with pytest.raises(type(fault)):
+            deck.record(Speaker(opening=fault))
+        with pytest.raises(type(fault), match=fault.said):
+            deck.replay("a")
+
+
+def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
+    with pytest.raises(TimeoutError):
+        deck.record(Speaker(lambda _: None), "a", limit_s=0.05)
+    with pytest.raises(CutOff) as again:
+        deck.replay("a")
+    assert again.value.elapsed_ms is not None
+    assert again.value.elapsed_ms >= 40
+
+
+def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
+    """Votes are asked at once; the slowest to answer is the first that was asked."""
+    recorder = Recorder(deck.path, "1.0", redact)
+    done = {"0": asyncio.Event(), "1": asyncio.Event()}
+
+    class Voter(Speaker):
+        count = 0
+
+        @asynccontextmanager
+        async def open(self, context: SessionContext):
+            yield self
+
+        async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+            number = Voter.count
+            Voter.count += 1
+            if number < 2:
+                await done[str(number)].wait()
+            if number:
+                done[str(number - 1)].set()
+            return Reply(str(number))
+
+    async def votes(agent: Any) -> list[str]:
+        async def vote() -> str:
+            context = SessionContext(key=KEY, role="judge", meter=lambda _: None, http=HttpTransport())
+            async with agent.open(context) as session:
+                return (await session.send(Message("user", "?"), {})).content
+
+        return await asyncio.gather(*(vote() for _ in range(3)))
+
+    assert asyncio.run(votes(Recorded(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
+    assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
+    assert asyncio.run(votes(Replayed(Speaker(dumb), "judge", "v1", Tape(deck.path, "error", redact)))) == list("012")
+
+
+def test_a_helper_is_asked_about_a_conversation(deck: Deck):
+    """One that has become another is not judged by what was said of the first."""
+    first, second = [Message("user", "hi")], [Message("user", "hello")]
+    deck.record(Speaker(), "?", role="judge", conversation=first)
+    assert deck.replay("?", role="judge", conversation=first)[0].content == "?"
+    with pytest.raises(Unreachable, match="turn 1: the judge 'bot': the criteria or the conversation changed") as found:
+        deck.replay("?", role="judge", conversation=second)
+    assert '-      "content": "hi"' in found.value.said
+    assert '+      "content": "hello"' in found.value.said
+
+
+def test_the_first_divergence_is_a_diff_of_what_was_sent(deck: Deck):
+    deck.record(Speaker(), "a", "b")
+    with pytest.raises(Unreachable) as found:
+        deck.replay("a", "bee")
+    assert "case 'c', trial 1, turn 2: the agent 'bot': what it was sent changed" in found.value.said
+    assert '-    "content": "b"' in found.value.said
+    assert '+    "content": "bee"' in found.value.said
+
+
+def test_another_definition_is_named_as_such(deck: Deck):
+    deck.record(Speaker(), "a", definition={"system": "Be kind."})
+    with pytest.raises(Unreachable) as found:
+        deck.replay("a", definition={"system": "Be brief."})
+    assert "the agent 'bot' was defined otherwise" in found.value.said
+    assert '-  "system": "Be kind."' in found.value.said
+
+
+def test_a_trial_that_is_tried_again_says_what_was_wrong_first(deck: Deck):
+    deck.record(Speaker(), "a")
+    tape = Tape(deck.path, "error", redact)
+    agent = Replayed(Speaker(dumb), "bot", "v1", tape)
+    said: list[str] = []
+    for attempt in (1, 2):
+        with pytest.raises(Unreachable) as found:
+            talk(agent, "z", key=Key("s", "c", 1, attempt))
+        said.append(found.value.said)
+    assert said[0] == said[1]
+
+
+def test_what_is_missing_can_be_skipped_or_asked_for(deck: Deck):
+    deck.record(Speaker(), "a")
+    with pytest.raises(Skipped, match=r"not in the cassette: case 'c', trial 1, turn 2: the agent 'bot' was not asked"):
+        deck.replay("a", "b", missing="skip")
+    live = Speaker(lambda text: f"live {text}")
+    assert [r.content for r in deck.replay("a", "b", "c", missing="live", live=live)] == ["A", "live b", "live c"]
+    assert live.asked == ["a", "b", "c"]  # a session keeps its history: what was said before is said to it, too
+
+
+def test_secrets_are_struck_out_on_the_way_in_and_a_replay_without_them_still_fits(deck: Deck):
+    deck.record(Speaker(), "my key is sk-secret", definition={"header": "sk-secret"})
+    assert b"sk-secret" not in deck.path.read_bytes()
+    assert deck.replay("my key is ***", definition={"header": "***"})[0].content == "MY KEY IS SK-SECRET"
+
+
+def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
+    deck.record(Speaker(), "a")
+    before = deck.path.read_bytes()
+    Recorded(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", redact))
+    assert deck.path.read_bytes() == before
+
+
+def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
+    """The trial that was cut off is held again, so what was recorded of it goes; cases made for the run stay."""
+    first = Recorder(deck.path, "1.0", redact)
+    agent = Recorded(Speaker(), "bot", "v1", first)
+    for case in ("done", "cut", ""):
+        talk(agent, "a", key=Key("s", case) if case else Key("", ""))
+    first.keep(Took(Key("s", "done"), 5.0))
+    with deck.path.open("ab") as file:
+        file.write(b'{"line":"reply","dig')
+    second = Recorder(deck.path, "1.0", redact)
+    second.ended = frozenset({Key("s", "done")})
+    talk(Recorded(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
+    second.close()
+    found = {entry.key.case: entry.reply.content for entry in deck.entries if entry.reply}
+    assert found == {"done": "A", "": "A", "cut": "again a"}
+    assert len(deck.entries) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no cassette: it is empty"),
+        ("hello\n", "talk.cassette:1: is no line of a cassette"),
+        ('{"line":"trial","key":{"suite":"s","case":"c"},"duration_ms":1}\n', "its first line is no header"),
+        ('{"line":"cassette","version":99,"viva":"9.9"}\n', r"was recorded by a newer Viva \(9.9\)"),
+        ('{"line":"cassette","version":1,"viva":"1"}\n{"line":"song"}\n', "talk.cassette:2: is no line of a cassette"),
+        ('{"line":"cassette","version":1,"viva":"1"}\n{"line":"son', None),
+    ],
+)
+def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):
+    deck.path.write_text(text)
+    if said is None:
+        assert all(not isinstance(line, Entry) for line in read_cassette(deck.path))
+        return
+    with pytest.raises(BadInput, match=said):
+        list(read_cassette(deck.path))
+
+
+def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
+    with pytest.raises(BadInput, match="--record .*cannot be written"):
+        Recorder(tmp_path / "absent" / "x", "1.0", redact)
+    with pytest.raises(RunStopped, match="cassette"):
+        Recorder(tmp_path, "1.0", redact).close()

@@ -1,0 +1,111 @@
+"""On which line a place stands, in JSON and in TOML."""
+
+import pytest
+
+from viva.schemas.positions import error_place, json_line, toml_line, yaml_lines
+
+TEXT = b"""
+{ "id": "a",
+  "turns": [
+    {"input": "x, [1]: {2}"},
+    {
+      "input": "y",
+      "asser\\u0074": [
+        {"type": "contains"}, 7
+      ]
+    }
+  ],
+  "after": null
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ((), 2),
+        (("id",), 2),
+        (("turns",), 3),
+        (("turns", 0), 4),
+        (("turns", 0, "input"), 4),
+        (("turns", 1), 5),
+        (("turns", 1, "assert"), 7),
+        (("turns", 1, "assert", 0, "type"), 8),
+        (("turns", 1, "assert", 1), 8),
+        (("after",), 12),
+        (("turns", 1, "absent"), 5),
+        (("turns", 9, "input"), 3),
+        (("id", "deeper"), 2),
+        (("absent", "deeper"), 2),
+    ],
+)
+def test_a_place_in_json_has_its_line_or_that_of_its_parent(place: tuple[str | int, ...], line: int):
+    assert json_line(TEXT, place) == line
+
+
+def test_text_without_anything_is_line_one():
+    assert json_line(b"", ("a",)) == 1
+    assert json_line(b"\xff\xfe", ("a",)) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        (b'{"a": 1}\n{', (2, "is not JSON: extra data (column 1)")),
+        (b'{"a":\n "b', (2, "is not JSON: unterminated string starting at (column 2)")),
+        (b'{"a": 1,\n', (1, "is not JSON: what begins here has no end")),
+        (b"{'a': 1}", (1, "is not JSON: expecting property name enclosed in double quotes (column 2)")),
+        (b'{"a": "\n\xff"}', (2, "is not UTF-8 (byte 0xff); save the file as UTF-8")),
+        (b'{"a":\n1\x00}', (2, "holds a NUL character; is this a text file?")),
+    ],
+)
+def test_where_json_breaks_is_said_in_words_that_help(raw: bytes, place: tuple[int, str]):
+    assert error_place(raw, ValueError("?")) == place
+
+
+def test_yaml_lines_count_documents_and_members():
+    line = yaml_lines("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
+    assert [line(0), line(0, 0), line(0, 0, "b"), line(0, 0, "b", 1), line(1, "k"), line(1, "absent")] == [
+        2,
+        2,
+        3,
+        5,
+        7,
+        7,
+    ]
+
+
+TOML = """\
+# heading
+plugins = ["a"]
+
+[defaults]
+agent = "x"
+
+[agents."assistants.expense"]
+use = "python:./a.py:a"   # comment
+  [agents."assistants.expense".options]
+  mode = "chat"
+[agents.'b']
+headers = { X-Key = "v" }
+connectors.c.model = "m"
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (("plugins",), 2),
+        (("plugins", 0), 2),
+        (("defaults",), 4),
+        (("defaults", "agent"), 5),
+        (("defaults", "absent"), 4),
+        (("agents", "assistants.expense", "use"), 8),
+        (("agents", "assistants.expense", "options", "mode"), 10),
+        (("agents", "b", "headers", "X-Key"), 12),
+        (("agents", "b"), 11),
+        (("nowhere",), 1),
+    ],
+)
+def test_a_key_in_toml_has_its_line_or_that_of_its_table(place: tuple[str | int, ...], line: int):
+    assert toml_line(TOML, place) == line

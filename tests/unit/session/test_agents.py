@@ -1,0 +1,137 @@
+"""Agents by name, by reference, or as objects."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva import config
+from viva.agents.python import PythonAgent
+from viva.agents.scripted import ScriptedAgent
+from viva.errors import BadInput
+from viva.model.case import Origin
+from viva.session.agents import Agents
+
+
+@pytest.fixture
+def agents(tmp_path: Path):
+    def made(text: str = "", connector: str | None = None) -> Agents:
+        (tmp_path / "viva.toml").write_text(text, encoding="utf-8")
+        (tmp_path / "a.py").write_text("def a(messages): return 'a'\n", encoding="utf-8")
+        return Agents(config.load(None, tmp_path), connector)
+
+    return made
+
+
+A = "[agents.a]\nuse = 'python:./a.py:a'\n"
+
+
+def test_who_is_meant_without_a_name(agents):
+    """The default, else the suite's own target, else the only one, else nobody can say."""
+    assert agents(A).under_test(None).name == "a"  # N7
+    two = A + "[agents.b]\ntype = 'scripted'\nreplies = ['b']\n"
+    assert agents("[defaults]\nagent = 'b'\n" + two).under_test(None, "a").name == "b"
+    assert agents(two).under_test(None, "a").name == "a"
+    assert agents(two).under_test("b", "a").name == "b"
+    with pytest.raises(BadInput, match=r"which agent.* knows a, b"):
+        agents(two).under_test(None)
+    with pytest.raises(BadInput, match="which agent"):
+        agents().under_test(None)
+
+
+def test_a_name_may_have_its_prefix_and_a_script_is_none(agents):
+    assert agents(A).named("agents:a").name == "a"  # N8
+    with pytest.raises(BadInput, match="is a script"):
+        agents(A).named("scripts:a")
+
+
+def test_each_agent_is_built_once(agents):
+    known = agents(A)
+    assert known.named("a") is known.named("a")
+
+
+def test_what_the_config_says_comes_along(agents):
+    named = agents(A + "description = 'd'\nparallel = 3\noptions = { mode = 'x' }\ntools = ['t', 'u']\n").named("a")
+    assert (named.kind, named.description, named.parallel, named.options, named.tools) == (
+        "python",
+        "d",
+        3,
+        {"mode": "x"},
+        ("t", "u"),
+    )
+
+
+def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
+    (tmp_path / "r.jsonl").write_text('{"content": "one"}\n{"content": "two"}\n', encoding="utf-8")
+    (tmp_path / "r.yaml").write_text("- one\n- {content: two}\n", encoding="utf-8")
+    (tmp_path / "r.json").write_text('["one"]', encoding="utf-8")
+    known = agents(
+        "[agents.inline]\ntype = 'scripted'\nreplies = ['one', { content = 'two', delay = '1s' }]\nrepeat = true\n"
+        "[agents.lines]\ntype = 'scripted'\nfile = 'r.jsonl'\n"
+        "[agents.yaml]\ntype = 'scripted'\nfile = 'r.yaml'\n"
+    )
+
+    def scripted(name: str) -> Any:
+        agent = known.named(name).agent
+        assert isinstance(agent, ScriptedAgent)
+        return agent
+
+    assert scripted("inline").replies == ("one", {"content": "two", "delay": "1s"})
+    assert scripted("inline").repeat
+    assert scripted("lines").replies == ({"content": "one"}, {"content": "two"})
+    assert scripted("yaml").replies == ("one", {"content": "two"})
+    assert scripted("scripted:r.json").replies == ("one",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[agents.a]\n\ntype = 'scripted'\nfile = 'absent.yaml'\n", "viva.toml:4: agent 'a': there is no file"),
+        (
+            "\n[agents.a]\ntype = 'scripted'\nreplies = [{ content = 'x', delay = 'soon' }]\n",
+            "viva.toml:2: agent 'a': 'soon' is no duration",
+        ),
+        (
+            "[agents.a]\ntype = 'scripted'\nreplies = [{ content = 'x', when = '(' }]\n",
+            "agent 'a': '(' is no regular expression",
+        ),
+        ("[agents.a]\ntype = 'python'\n", "viva.toml:1: agent 'a' misses `use`"),
+        ("[agents.a]\ntype = 'http'\n", "viva.toml:1: agent 'a' misses `url`"),
+        (
+            "[agents.a]\ntype = 'chat'\nconnector = 'acme'\n[connectors.acne]\nmodel = 'm'\n",
+            "there is no connector 'acme'; did you mean acne?",
+        ),
+        ("[agents.a]\ntype = 'chatt'\n", "viva.toml:2: unknown type of agent 'chatt'"),
+        ("[agents.a]\ntype = 'build'\n", "viva.toml:2: unknown type of agent 'build'; there are python, chat"),
+        ("[agents.a]\ndescription = 'x'\n", "viva.toml:1: agent 'a' has neither `use` nor `type`"),
+    ],
+)
+def test_an_agent_that_cannot_be_built_says_where_and_why(agents, text: str, said: str):
+    with pytest.raises(BadInput) as raised:
+        agents(text).named("a")
+    assert said in str(raised.value)
+
+
+def test_a_connector_of_the_command_line_has_to_exist(agents):
+    with pytest.raises(BadInput, match="-c: there is no connector 'two'; known: one"):
+        agents("[connectors.one]\nmodel = 'm'\n", connector="two")
+
+
+def test_an_object_is_taken_as_it_is(agents):
+    known = agents()
+    function = known.under_test(lambda messages: "x")
+    assert isinstance(function.agent, PythonAgent)
+    given = ScriptedAgent(("x",))
+    assert known.under_test(given).agent is given
+    with pytest.raises(BadInput, match="a int is no agent"):
+        known.under_test(5)
+
+
+def test_every_helper_that_is_not_there_is_named_at_once(agents):
+    places = {"ghost": Origin("s.jsonl", 3), "a": Origin("s.jsonl", 4), "spirit": Origin("t.jsonl", 9)}
+    with pytest.raises(BadInput) as raised:
+        agents(A).check_references(places)
+    assert [str(problem)[:40] for problem in raised.value.problems] == [
+        "s.jsonl:3: there is no agent 'ghost': /t"[:40],
+        "t.jsonl:9: there is no agent 'spirit': /"[:40],
+    ]

@@ -1,0 +1,159 @@
+"""`viva.run`: the command line as a function."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import viva
+from viva.agents.scripted import ScriptedAgent
+
+
+def echo(messages):
+    return f"You said: {messages[-1]['content']}"
+
+
+def case(case_id="one", said="hello", **fields):
+    return {"id": case_id, "input": said, "assertions": [viva.contains(said)], **fields}
+
+
+def run(inputs, agent: Any = echo, **options: Any):
+    asked: dict[str, Any] = {"history": False, **options}
+    return viva.run(inputs, agent, **asked)
+
+
+def test_cases_as_values_run_like_those_of_a_file():
+    result = run([case("one"), case("two", assertions=[viva.contains("bye")])])
+    assert not result.passed
+    assert result.exit_code == 1
+    assert [(record.id, record.status) for record in result.records()] == [("one", "passed"), ("two", "failed")]
+    assert (result.summary.total, result.summary.passed, result.summary.failed) == (2, 1, 1)
+
+
+def test_one_case_needs_no_list():
+    assert run(case()).passed
+
+
+def test_values_are_checked_as_strictly_as_a_file():  # N2
+    with pytest.raises(viva.BadInput) as raised:
+        run([case(inputt="x"), case("two", assertions=[viva.regex("(")]), case("two", said="x")])
+    told = str(raised.value)
+    assert "cases:1: $: unknown key 'inputt'; did you mean 'input'?" in told
+    assert "cases:2: $.assertions[0]: '(' is no regular expression" in told
+
+
+def test_what_no_file_could_hold_is_refused():
+    with pytest.raises(viva.BadInput, match=r"inputs\[1\] cannot stand in a suite"):
+        run([case(), case("two", metadata={"x": object()})])
+    with pytest.raises(viva.BadInput, match="what shall be run"):
+        run([])
+
+
+def test_values_of_python_are_read_as_a_file_would_hold_them():
+    seen = []
+
+    def agent(messages, options):
+        seen.append(options["metadata"])
+        return "hello"
+
+    assert run(case(tags=("a", "b"), metadata={1: (2, 3)}), agent, tags=["b"]).passed
+    assert seen == [{"1": [2, 3]}]
+
+
+def test_files_folders_and_globs_are_found_from_the_folder(folder):  # N7
+    (folder / "cases").mkdir()
+    for name in ("a", "b"):
+        (folder / "cases" / f"{name}.jsonl").write_text(json.dumps(case(name)) + "\n")
+    for inputs in ("cases", "cases/*.jsonl", [folder / "cases" / "a.jsonl", "cases/b.jsonl"]):
+        result = run(inputs, "assistants.expense", folder=folder)
+        assert [record.id for record in result.records()] == ["a", "b"]
+    with pytest.raises(viva.BadInput, match=r"did you mean cases/a\.jsonl"):
+        run("cases/aa.jsonl", folder=folder)
+
+
+def test_a_message_is_sent_and_has_no_verdict():  # N11
+    result = run("Good morning, all")
+    (record,) = result.records()
+    assert (record.status, record.error) == ("skipped", "nothing was checked")
+    assert record.turns[0].output == "You said: Good morning, all"
+    assert result.exit_code == 5
+
+
+def test_messages_are_one_case_of_which_the_last_is_sent():  # N5
+    def count(messages):
+        return str(len(messages))
+
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    (record,) = run(said, count).records()
+    assert (record.turns[0].input, record.turns[0].output) == ("c", "3")
+
+
+class Polite:
+    def reply(self, messages):
+        return f"Please: {messages[-1]['content']}"
+
+
+@pytest.mark.parametrize(
+    "agent", [echo, Polite(), Polite, ScriptedAgent(("hello",))], ids=["function", "object", "class", "agent"]
+)
+def test_anything_that_answers_can_be_the_agent(agent):
+    assert run(case(), agent).passed
+
+
+def test_what_cannot_answer_is_bad_input():
+    with pytest.raises(viva.BadInput, match="a int is no agent"):
+        run(case(), 5)
+
+
+def test_flags_are_arguments(tmp_path):
+    turns = []
+
+    def slow(messages):
+        turns.append(1)
+        return "You said: hello"
+
+    report = tmp_path / "report.json"
+    result = run([case("one"), case("two")], slow, runs=3, only="^one$", outputs=report, parallel=1)
+    assert (len(turns), result.summary.total, result.passed) == (3, 1, True)
+    assert json.loads(report.read_text())["summary"]["passed"] == 1
+    with pytest.raises(viva.BadInput, match="is no duration"):
+        run(case(), timeout="soon")
+
+
+def test_time_is_limited():  # N18
+    async def never(messages):
+        await asyncio.Event().wait()
+
+    (record,) = run(case(), never, timeout="20ms").records()
+    assert (record.status, record.error) == ("failed", "timeout after 20ms")
+    (record,) = run(case(), never, turn_timeout=0.02).records()
+    assert record.turns[0].error == "timeout after 20ms"
+
+
+def test_it_can_be_called_where_a_loop_runs_already():
+    async def notebook():
+        return run(case()).passed
+
+    assert asyncio.run(notebook())
+
+
+def test_what_was_run_is_kept_unless_told_otherwise(folder):
+    run("Hello there", "assistants.expense", folder=folder)
+    assert not (folder / ".viva").exists()
+    kept = run(case(), "assistants.expense", folder=folder, history=True)
+    assert kept.folder.parent == folder / ".viva" / "runs"
+
+
+def test_hooks_may_be_functions():  # N32
+    seen = []
+
+    def before(ctx, cases):
+        seen.append([each.id for each in cases])
+        return {"name": "Ada"}
+
+    def after(ctx, results, data):
+        seen.append(([each.status for each in results], data))
+
+    assert run(case(said="I am {{name}}", assertions=[viva.contains("Ada")]), before=before, after=after).passed
+    assert seen == [["one"], (["passed"], {"name": "Ada"})]

@@ -1,0 +1,159 @@
+"""`viva.toml`, the environment and env files become Settings."""
+
+from pathlib import Path
+
+import pytest
+
+from viva import config
+from viva.errors import BadInput
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def written(text: str, name: str = "viva.toml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def problems(file: Path) -> list[str]:
+    with pytest.raises(BadInput) as raised:
+        config.load(file, file.parent)
+    return [f"{problem.line}: {problem.path}: {problem.what}" for problem in raised.value.problems]
+
+
+def test_the_nearest_file_upward_is_found(tmp_path: Path, write):
+    write("")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert config.find_config(tmp_path / "a" / "b") == tmp_path / "viva.toml"  # N7
+    write("", "a/viva.toml")
+    assert config.find_config(tmp_path / "a" / "b") == tmp_path / "a" / "viva.toml"
+
+
+def test_without_a_file_there_are_empty_settings(tmp_path: Path):
+    settings = config.load(None, tmp_path)
+    assert (settings.file, settings.agents, settings.connectors, settings.folder) == (None, {}, {}, tmp_path)
+
+
+def test_a_whole_config_is_read(write, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACME_KEY", "sk-0123456789")
+    monkeypatch.setenv("ACME_HOST", "example.test")
+    file = write(
+        """
+plugins = ["my.checks"]
+attachment_roots = ["assets"]
+
+[defaults]
+agent = "a"
+timeout = "2m"
+turn_timeout = 30
+parallel = 8
+
+[awaiting]
+confirmation_tools = ["please_confirm"]
+
+[agents.a]
+use = "python:./a.py:a"
+options = { mode = "chat" }
+
+[connectors.acme]
+model = "m"
+base_url = "http://$ACME_HOST/v1/"
+api_key_env = "ACME_KEY"
+headers = { X-Key = "Bearer ${ACME_KEY}" }
+timeout = "10s"
+retries = 0
+price = { input = 1.0, output = 2 }
+"""
+    )
+    settings = config.load(file, file.parent)
+    assert (settings.defaults.agent, settings.defaults.timeout_s, settings.defaults.turn_timeout_s) == (
+        "a",
+        120.0,
+        30.0,
+    )
+    assert settings.defaults.parallel == 8
+    assert settings.plugins == ("my.checks",)
+    assert settings.attachment_roots == (str(file.parent / "assets"),)
+    assert settings.agents["a"]["options"] == {"mode": "chat"}
+    acme = settings.connectors["acme"]
+    assert (acme.base_url, acme.model, acme.timeout_s, acme.retries) == ("http://example.test/v1", "m", 10.0, 0)
+    assert acme.headers == {"X-Key": "Bearer sk-0123456789"}
+    assert acme.api_key is not None
+    assert acme.api_key.reveal() == "sk-0123456789"
+    assert "sk-0123456789" not in repr(acme.api_key)
+    assert {"sk-0123456789", "example.test"} <= set(settings.secrets)
+    assert settings.where("agents", "a") == "viva.toml:14"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[defaults]\nagnet = 'x'", "2: defaults: unknown key 'agnet'; did you mean 'agent'?"),
+        ("[defalts]\nagent = 'x'", "1: : unknown key 'defalts'; did you mean 'defaults'?"),
+        ("\n[agents.x]\nuse = 5", "3: agents.x.use: is the number 5; should be a string"),
+        ("[connectors.c]\nmodle = 'm'", "2: connectors.c: unknown key 'modle'; did you mean 'model'?"),
+        ("[connectors.c]\nretries = -1", "2: connectors.c.retries: is -1; should be at least 0"),
+        ("[connectors.c]\napi_key = 'sk-123'", "2: connectors.c: unknown key 'api_key'"),
+        ("[defaults]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
+        ("[connectors.c]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
+        ("x = [", "1: : is not TOML"),
+    ],
+)
+def test_what_is_wrong_has_its_line(write, text: str, said: str):
+    (found,) = problems(write(text))
+    assert found.startswith(said), found
+
+
+def test_a_secret_in_the_config_itself_is_not_repeated(write):
+    """A key belongs into the environment; the complaint does not quote it."""
+    (found,) = problems(write("[connectors.c]\napi_key = 'sk-123456'"))
+    assert "sk-123456" not in found
+
+
+def test_all_problems_come_at_once_in_the_order_of_lines(write):
+    found = problems(write("[connectors.c]\nmodle = 'm'\n[defaults]\nparallel = 0\nagnet = 1\n"))
+    assert [each.split(":")[0] for each in found] == ["2", "4", "5"]
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"a = '\xff'"])
+def test_what_is_not_utf_8_is_refused(tmp_path: Path, raw: bytes):
+    (tmp_path / "viva.toml").write_bytes(raw)
+    assert problems(tmp_path / "viva.toml") == ["0: : is not UTF-8"]
+
+
+def test_a_byte_order_mark_is_not_content(tmp_path: Path):
+    (tmp_path / "viva.toml").write_bytes(b"\xef\xbb\xbf[defaults]\nagent = 'a'\n")
+    assert config.load(None, tmp_path).defaults.agent == "a"
+
+
+def test_an_env_file_has_names_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("PLAIN", "QUOTED", "DOUBLE", "EMPTY", "EQUALS"):
+        monkeypatch.setenv(name, "before")
+    env = tmp_path / ".env"
+    env.write_text(
+        "# c\n\nPLAIN=a b\nexport QUOTED='it''s'\n DOUBLE = \"x # y\"\nEMPTY=\nEQUALS=a=b==\n", encoding="utf-8"
+    )
+    environ = config.load(None, tmp_path, env).environ
+    assert {name: environ[name] for name in ("PLAIN", "QUOTED", "DOUBLE", "EMPTY", "EQUALS")} == {
+        "PLAIN": "a b",
+        "QUOTED": "it''s",
+        "DOUBLE": "x # y",
+        "EMPTY": "",
+        "EQUALS": "a=b==",
+    }
+
+
+@pytest.mark.parametrize(("text", "line"), [("A=1\nnonsense\n", 2), ("1A=2", 1), ("A B=2", 1), ("=x", 1)])
+def test_a_bad_line_of_an_env_file_is_named_and_not_quoted(
+    tmp_path: Path, text: str, line: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("A", "")
+    env = tmp_path / ".env"
+    env.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput) as raised:
+        config.load(None, tmp_path, env)
+    assert str(raised.value) == f"{env}:{line}: is not NAME=value"

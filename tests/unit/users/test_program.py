@@ -1,0 +1,100 @@
+"""A user that is code, in the loop that all users share."""
+
+import asyncio
+
+import pytest
+
+from viva.engine.conversation import converse
+from viva.errors import AgentFailed, Undecidable
+from viva.model.case import Case, Utterance
+from viva.model.message import Message, Reply
+from viva.testing.evidence import talk_of
+from viva.users.program import Program
+
+
+def line(text):
+    return Utterance(Message("user", text))
+
+
+async def answer(said):
+    """Repeats in capitals; breaks when asked to, and hangs when told to wait."""
+    if said.message.text == "break":
+        raise AgentFailed("boom")
+    if said.message.text == "wait":
+        await asyncio.Event().wait()
+    return Reply(said.message.text.upper())
+
+
+def hold(play, timeout_s=None):
+    talk = talk_of()
+    talk.case = Case(id="program", user=Program(play), one_session=False)
+
+    async def held():
+        async with asyncio.timeout(timeout_s):
+            return await converse(talk, talk.case.user, answer, lambda _turn: None)
+
+    return talk, asyncio.run(held())
+
+
+def test_it_hears_the_answer_where_it_spoke():
+    heard = []
+
+    async def play(talk, say):
+        heard.append((await say(line("one"))).reply.content)
+        heard.append((await say(line("two"))).number)
+
+    talk, ending = hold(play)
+    assert heard == ["ONE", 2]
+    assert ending is None
+    assert [turn.reply and turn.reply.content for turn in talk.turns] == ["ONE", "TWO"]
+
+
+def test_it_may_live_with_a_fault_of_the_agent():
+    async def play(talk, say):
+        with pytest.raises(AgentFailed, match="boom"):
+            await say(line("break"))
+        await say(line("still here"))
+
+    talk, ending = hold(play)
+    assert ending is None
+    assert [turn.error for turn in talk.turns] == ["boom", None]
+
+
+def test_a_fault_that_it_does_not_catch_ends_the_talk():
+    async def play(talk, say):
+        await say(line("break"))
+
+    with pytest.raises(AgentFailed, match="boom"):
+        hold(play)
+
+
+def test_what_it_raises_itself_ends_the_talk():
+    async def play(talk, say):
+        await say(line("one"))
+        raise Undecidable("its own mistake")
+
+    with pytest.raises(Undecidable, match="its own mistake"):
+        hold(play)
+
+
+def test_one_that_says_nothing_ends_at_once():
+    async def play(talk, say):
+        return
+
+    talk, ending = hold(play)
+    assert (ending, talk.turns) == (None, [])
+
+
+@pytest.mark.parametrize("waiting_for", ["the agent", "itself"])
+def test_when_the_talk_is_cut_off_so_is_the_program(waiting_for):
+    ended = []
+
+    async def play(talk, say):
+        try:
+            await (say(line("wait")) if waiting_for == "the agent" else asyncio.Event().wait())
+        finally:
+            ended.append(True)
+
+    with pytest.raises(TimeoutError):
+        hold(play, timeout_s=0.02)
+    assert ended == [True]

@@ -1,0 +1,105 @@
+"""What a simulator's answer means, and which answers cannot be used: decided without a model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from viva.model.message import Reply
+from viva.testing.evidence import talk_of
+from viva.users.simulator import Guard, Spoken, about_now, other_value, understood
+
+
+@pytest.mark.parametrize(
+    ("reply", "spoken"),
+    [
+        (Reply("Hello there"), Spoken("Hello there")),
+        (Reply('{"input": "Hi", "goal_achieved": false, "reasoning": "r"}'), Spoken("Hi", reasoning="r")),
+        (Reply('So:\n```json\n{"message": "Hi"}\n```'), Spoken("Hi")),
+        (Reply(data={"input": "Hi", "message": "Hi"}), Spoken("Hi")),
+        (Reply(data={"goal_achieved": True, "reasoning": "done"}), Spoken("", goal_achieved=True, reasoning="done")),
+        (Reply("Take [1] or [2, 3], please"), Spoken("Take [1] or [2, 3], please")),
+        (Reply('["a", "b"] are my sizes'), Spoken('["a", "b"] are my sizes')),
+        (Reply('Please set {"size": 4}'), Spoken('Please set {"size": 4}')),
+        (Reply(data=["x"]), Spoken("")),
+    ],
+)
+def test_an_answer_is_read_tolerantly(reply: Reply, spoken: Spoken):  # N29
+    assert understood(reply) == spoken
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"input": "a", "message": "b"}, "gives both"),
+        ({"input": 5}, "not a text"),
+        ({"input": "a", "goal_achieved": "no"}, "neither true nor false"),
+        ({"goal": "a"}, "it has no `input`; it holds 'goal'"),
+    ],
+)
+def test_an_answer_of_another_shape_is_told_what_is_wrong(data: Mapping[str, Any], said: str):  # N3, N29
+    with pytest.raises(ValueError, match=said):
+        understood(Reply(data=data))
+
+
+FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("   ", "it is empty"),
+        ("Assistant: of course", "it speaks for the assistant"),
+        ("  agent : of course", "it speaks for the assistant"),
+        ("WHICH   order?", "it repeats the assistant's last reply"),
+        ("My order id is W2", "order id is 'W2', but its facts say 'W1'"),
+        ("order-id: W2.", "'W2'"),
+        ("the amount was 35", "'35'"),
+        ('{"input": "it is this", "facts": {"city": "Oslo"}}', "city is 'Oslo'"),
+    ],
+)
+def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
+    with pytest.raises(ValueError, match=said.replace("$", r"\$")):
+        Guard(talk_of("Which order?"), FACTS).usable(Reply(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My order id is W1",
+        "My order id is W1, not W2",
+        "the amount is 3500",
+        "The city is lovely",
+        "the city is not important",
+        "I said which order?",
+        "My agent: a friend of mine",
+        '{"input": "", "goal_achieved": true}',
+    ],
+)
+def test_what_a_user_may_say_is_not(text: str):
+    Guard(talk_of("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).usable(Reply(text))
+
+
+def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29
+    same = ["Refund me", "refund  me"]
+    with pytest.raises(ValueError, match="a third time running"):
+        Guard(talk_of("Which?", "What?", inputs=same), {}).usable(Reply("Refund me"))
+    Guard(talk_of("Which?", "which?", inputs=same), {}).usable(Reply("Refund me"))
+    Guard(talk_of("Which?", "What?", inputs=["Hello", "Refund me"]), {}).usable(Reply("Refund me"))
+    Guard(talk_of("Which?", "What?", inputs=same), {}, may_repeat=True).usable(Reply("Refund me"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "other"),
+    [("id is W2", "W1", "W2"), ("id = (W2)", "W1", "W2"), ("id is unknown", "W1", None), ("my idea is W2", "W1", None)],
+)
+def test_another_value_is_one_that_is_given_for_the_very_slot(text: str, value: str, other: str | None):
+    assert other_value(text, "id", value) == other
+
+
+def test_a_simulator_knows_which_turn_its_answer_opens():  # N28
+    talk = talk_of("Which?", "What?")
+    talk.case = structs.replace(talk.case, limits=structs.replace(talk.case.limits, max_turns=9))
+    now = about_now(talk)
+    assert (now["turn_number"], now["turn_count"], now["max_turns"], now["last_response"]) == (3, 3, 9, "What?")
