@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from viva.session.tester import T
 
 _SUFFIXES = (".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json")
-_SCRIPT_FIXTURES = frozenset({"t", "ctx"})
 _studio_key = pytest.StashKey["Studio"]()
 _desk_key = pytest.StashKey["Desk"]()
 
@@ -43,20 +42,20 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     """`Test*(t, ctx)` functions: pytest itself looks for classes of that name."""
     if not name.startswith("Test") or not inspect.isfunction(obj):
         return None
-    if _SCRIPT_FIXTURES.isdisjoint(inspect.signature(obj).parameters):
+    if "t" not in inspect.signature(obj).parameters:
         return None
     return pytest.Function.from_parent(collector, name=name)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
-    """An `async def` that takes `t` or `ctx` runs on a loop of its own; all others are left to other plugins."""
+    """An `async def` that takes our `t` or `ctx` runs on a loop of its own; all others are left to other plugins."""
     function: Callable[..., Any] = pyfuncitem.obj
-    given = [name for name in inspect.signature(function).parameters if name in pyfuncitem.funcargs]
-    if not inspect.iscoroutinefunction(function) or _SCRIPT_FIXTURES.isdisjoint(given):
+    if _desk_key not in pyfuncitem.stash or not inspect.iscoroutinefunction(function):
         return None
     import asyncio
 
+    given = [name for name in inspect.signature(function).parameters if name in pyfuncitem.funcargs]
     asyncio.run(function(**{name: pyfuncitem.funcargs[name] for name in given}))
     return True
 

@@ -39,30 +39,6 @@ def test_reports_are_in_input_order_whatever_ended_first(project: Project):
     assert as_ended != order  # N34: one line a case as it ends
 
 
-def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project):
-    project.write(
-        "agent.py",
-        "import asyncio\nnow = most = 0\n"
-        "async def agent(messages):\n"
-        "    global now, most\n    now += 1\n    most = max(most, now)\n"
-        "    await asyncio.sleep(0.05)\n    now -= 1\n    return f'at most {most}'\n",
-    )
-    project.write(
-        "viva.toml",
-        '[agents.capped]\nuse = "python:./agent.py:agent"\nparallel = 2\n[agents.free]\nuse = "python:./agent.py:agent"\n',
-    )
-    project.suite(*({"id": f"c{i}", "input": "x", "assertions": [contains("at most")]} for i in range(9)))
-
-    def most(*arguments: str) -> str:
-        _, records = project.report(*arguments, agent=None)
-        return max(record["turns"][0]["output"] for record in records)
-
-    assert most("-n", "free") == "at most 4"  # N19: the default
-    assert most("-n", "free", "--parallel", "7") == "at most 7"
-    assert most("-n", "capped", "--parallel", "7") == "at most 2"
-    assert most("-n", "free", "--parallel", "1") == "at most 1"
-
-
 def test_json_prints_one_event_a_line(project: Project):
     """From run_started to run_ended, and nothing else on standard output."""
     project.suite(case("a"), case("b", assertions=[contains("no")]))

@@ -310,4 +310,43 @@ def test_it(t, ctx):
     assert not [name for name in sys.modules if name.startswith("viva.") and name != "viva.pytest_plugin"]
 """,
     )
-    assert inner.run()[1] == {"test_it[1]": "PASSED"}
+    inner.write(
+        "conftest.py",
+        """
+import asyncio, inspect
+import pytest
+
+ran = []
+
+def pytest_pyfunc_call(pyfuncitem):
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        ran.append(pyfuncitem.name)
+        asyncio.run(pyfuncitem.obj(t="mine"))
+        return True
+
+@pytest.fixture
+def names():
+    return ran
+""",
+    )
+    inner.write(
+        "test_own_async.py",
+        """
+import pytest
+
+@pytest.mark.parametrize("t", ["mine"], ids=["a"])
+async def test_async(t):
+    assert t == "mine"
+
+def test_the_project_ran_it_itself(names):
+    assert names == ["test_async[a]"]
+
+def TestHelper(ctx):
+    raise AssertionError("not a test")
+""",
+    )
+    assert inner.run()[1] == {
+        "test_it[1]": "PASSED",
+        "test_async[a]": "PASSED",
+        "test_the_project_ran_it_itself": "PASSED",
+    }

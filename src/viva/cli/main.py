@@ -15,6 +15,8 @@ COMMANDS = {
     "agents": "List the agents that the config knows, and whether they can be reached.",
     "runs": "List what was run here, and look at one run or conversation.",
     "compare": "Compare two runs, case by case.",
+    "cassette": "Look at recorded replies, prune and compare recordings.",
+    "shrink": "Make a failing conversation smaller, as long as it fails.",
     "init": "Make a small project that runs at once.",
     "schema": "Print the JSON Schema of a format.",
     "completion": "Print the line that turns on shell completion.",

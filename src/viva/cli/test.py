@@ -17,9 +17,10 @@ from viva.formats.sources import Words, understood
 from viva.protocols import Sink
 from viva.session.loop import run_loop
 from viva.session.options import RunOptions, kept_again
-from viva.session.prepare import Prepared, prepare
+from viva.session.prepare import prepare
 from viva.session.resuming import past_of, refuse_changes, still_right
-from viva.session.run import examine
+from viva.session.run import examine, retell
+from viva.stats.sequential import SequentialTest
 
 EPILOG = """\b
 Examples:
@@ -30,6 +31,7 @@ Examples:
   viva test -i "Hello" -n python:./agent.py:agent  send one message and see the answer
   viva test -n assistants.expense --interactive    talk with it; what was said can be saved as a case
   viva test -i tests/ --runs 10 --min-pass 0.8     repeats: a case passes if 8 of 10 trials do
+  viva test -i tests/ --until-decided --min-pass 0.9   only as many trials as it takes to know
   viva test --resume latest                        go on with a run that was cut off
   viva test -i tests/ --record talk.cassette       keep every reply; --replay talk.cassette needs no network
   cat cases.jsonl | viva test -i - -n http://localhost:8000/chat
@@ -37,6 +39,7 @@ Examples:
 \b
 Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 nothing ran or nothing was checked.
 """
+_CHANCE = click.FloatRange(0, 1, min_open=True, max_open=True)
 _WITH_RESUME = frozenset(
     {"resume", "force", "outputs", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
 )
@@ -50,7 +53,7 @@ _WITH_RESUME = frozenset(
     "inputs",
     multiple=True,
     metavar="INPUT",
-    help="A file, folder, glob, `-` for standard input, or a message. Repeatable.",
+    help="A file, folder, glob, `-` for standard input, `scripts:module`, `agents:name`, or a message. Repeatable.",
 )
 @click.option(
     "-n",
@@ -80,6 +83,41 @@ _WITH_RESUME = frozenset(
     type=click.FloatRange(0, 1),
     metavar="P",
     help="With --runs: a case passes if this share of its judged trials does.",
+)
+@click.option(
+    "--until-decided",
+    is_flag=True,
+    help="Run each case until it is clear whether it passes in a share of --min-pass or more (a sequential test).",
+)
+@click.option(
+    "--max-runs",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="But so often at most; then it is undecided, and the run fails.",
+)
+@click.option(
+    "--alpha",
+    type=_CHANCE,
+    default=0.05,
+    show_default=True,
+    metavar="P",
+    help="How often a case may pass that is worse by --margin.",
+)
+@click.option(
+    "--beta",
+    type=_CHANCE,
+    default=0.1,
+    show_default=True,
+    metavar="P",
+    help="How often a case may fail that is good enough.",
+)
+@click.option(
+    "--margin",
+    type=_CHANCE,
+    metavar="P",
+    help="How much worse than --min-pass is too bad (0.2; half of a --min-pass below 0.4).",
 )
 @click.option(
     "--max-cost",
@@ -155,7 +193,11 @@ _WITH_RESUME = frozenset(
     show_default=True,
     help="What to do where the cassette has no answer.",
 )
-@click.option("--resume", metavar="RUN", help="Go on with a run that was cut off: its id, or latest.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    help="Go on with a run that was cut off (its id, or latest), or tell again of one that was not.",
+)
 @click.option("--force", is_flag=True, help="With --resume: go on although suites, agents or Viva have changed.")
 @click.option("--last-failed", is_flag=True, help="Only cases that did not pass in the latest run.")
 @click.option("--no-history", is_flag=True, help="Leave nothing in .viva.")
@@ -233,7 +275,7 @@ async def _run(flags: dict[str, Any]) -> int:
         from viva.cli.dry_run import list_cases
 
         return await list_cases(prepared)
-    result = await examine(prepared, [_voice(flags, prepared)])
+    result = await examine(prepared, [_voice(flags, prepared.parallel, person=prepared.with_person)])
     return result.exit_code
 
 
@@ -248,16 +290,44 @@ async def _resume(flags: dict[str, Any]) -> int:
     }
     options = structs.replace(options, **{name: value for name, value in asked.items() if value})
     os.chdir(options.folder)
+    if past.end is not None:
+        return retell(past, past.end, options.outputs, [_voice(flags)])
     prepared = await prepare(structs.replace(options, folder=Path()), past)
     if flags["force"]:
         past = await still_right(past, prepared.plan())
     else:
         refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
-    result = await examine(prepared, [_voice(flags, prepared)], past)
+    result = await examine(prepared, [_voice(flags, prepared.parallel)], past)
     return result.exit_code
 
 
+def _sequential(flags: dict[str, Any]) -> SequentialTest | None:
+    """The test of --until-decided; a test that no case could ever pass is refused before anything runs."""
+    if not flags["until_decided"]:
+        return None
+    if flags["min_pass"] is None:
+        raise click.UsageError("--until-decided needs --min-pass: which share has to pass?")
+    for name, flag in (("--runs", flags["runs"] != 1), ("--fail-fast", flags["fail_fast"])):
+        if flag:
+            raise click.UsageError(f"--until-decided and {name} cannot both be meant")
+    least: float = flags["min_pass"]
+    margin = flags["margin"] if flags["margin"] is not None else min(0.2, least / 2)
+    try:
+        test = SequentialTest(
+            min_pass=least, max_runs=flags["max_runs"], alpha=flags["alpha"], beta=flags["beta"], margin=margin
+        )
+    except ValueError as wrong:
+        raise click.UsageError(f"--until-decided: {wrong}") from wrong
+    if test.fewest_to_pass > test.max_runs:
+        raise click.UsageError(
+            f"to tell {least:g} from {test.too_low:g} takes {test.fewest_to_pass} passes in a row, more than --max-runs "
+            f"{test.max_runs}; raise --max-runs, --margin or --alpha"
+        )
+    return test
+
+
 def options_from(flags: dict[str, Any]) -> RunOptions:
+    sequential = _sequential(flags)
     return RunOptions(
         inputs=flags["inputs"],
         before=flags["before"],
@@ -271,7 +341,8 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         timeout_s=flags["timeout"],
         turn_timeout_s=flags["turn_timeout"],
         parallel=flags["parallel"],
-        runs=flags["runs"],
+        runs=sequential.max_runs if sequential else flags["runs"],
+        sequential=sequential,
         fail_fast=flags["fail_fast"],
         only=flags["only"],
         tags=flags["tags"],
@@ -293,7 +364,7 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
     )
 
 
-def _voice(flags: dict[str, Any], prepared: Prepared) -> Sink:
+def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) -> Sink:
     """Who speaks on standard output: events for machines, or the console for people."""
     if flags["as_json"]:
         from viva.reporters.events import EventLines
@@ -301,7 +372,7 @@ def _voice(flags: dict[str, Any], prepared: Prepared) -> Sink:
         return EventLines(sys.stdout)
     from viva.reporters.console import Console
 
-    terminal, person = sys.stdout.isatty(), prepared.with_person
+    terminal = sys.stdout.isatty()
     return Console(
         sys.stdout,
         verbose=flags["verbose"] or person,
@@ -309,6 +380,6 @@ def _voice(flags: dict[str, Any], prepared: Prepared) -> Sink:
         colour=terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb",
         terminal=terminal and not person,
         width=shutil.get_terminal_size((100, 24)).columns if terminal else 100,
-        parallel=prepared.parallel,
+        parallel=parallel,
         whole=person,
     )

@@ -3,7 +3,8 @@ stopped, and at last how the reply ends.
 
 Wording is read backwards from the last sentence: a question or a request near the end means that the task waits. Small
 talk, options and tables after it change nothing; an explanation that goes on after a question answers it, unless the
-question was put to the user. No model, no state; the words stand in `awaiting_words` and `awaiting_languages`.
+question was put to the user. A short reply that asks nothing may still offer something: `awaiting_offers`. No model, no
+state; the words stand in `awaiting_words` and `awaiting_languages`.
 """
 
 import re

@@ -330,8 +330,10 @@ _COMMON: Final = tuple(
     (frozenset(words.split()), known)
     for words, known in (
         (
-            "the you your of and for i can please have with it that would are what my this be if which how let know any"
-            " at from there there's found was has its it's",
+            (
+                "the you your of and for i can please have with it that would are what my this be if which how let know any"
+                " at from there there's found was has its it's"
+            ),
             ENGLISH,
         ),
         ("bitte sie ihre ihren ihnen ich und der das ist nicht wir mir ein eine für soll kann sonst", _GERMAN),

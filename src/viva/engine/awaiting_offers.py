@@ -13,33 +13,32 @@ _WRITTEN: Final = "\n`{}_<>|\\"  # lists, code and tables are written, not spoke
 
 # A thing that is offered by being named.
 _THINGS = (
-    "flight train taxi cab car hotel hostel apartment restaurant bistro cafe salon movie film song concert showtime museum attraction"
-    " landmark park theater theatre airport dentist doctor stylist therapist psychologist psychiatrist counselor dermatologist"
-    " gynecologist ophthalmologist"
-).split()
-# A thing that is offered only together with a price, an hour, a day, a rating, or a word about the user.
-_OTHERS = (
-    "room place house home condo ticket seat event show game ride trip appointment venue spot option choice result sedan suv"
-).split()
-# One of these is in every offer.
+    "flight|bus|train|taxi|cab|car|hotel|hostel|apartment|restaurant|bistro|cafe|salon|movie|film|song|concert|showtime|museum"
+    "|attraction|landmark|park|theater|theatre|airport|dentist|doctor|stylist|therapist|psychologist|psychiatrist|counselor"
+    "|dermatologist|gynecologist|ophthalmologist"
+)
+# A thing that is offered only together with a price, an hour, a day, a rating, a hall, or a word about the user.
+_OTHERS = "room|place|house|home|condo|ticket|seat|event|show|game|ride|trip|appointment|venue|spot|option|choice|result|sedan|suv"
+_HINTS = (
+    "buses|airlines|match|matches|property|properties|possibilities|compact|standard|full-size|star|stars|album|available|located"
+    "|leaves|leaving|departs|departing|pick|picked|pickup|like|enjoy|interested|interest|consider|suit|work|matching|fit|meets"
+    "|booking|reserving|scheduling|renting"
+)
+# One of these words is in every offer.
 _TELLING: Final = frozenset(
-    [word + ending for word in _THINGS + _OTHERS for ending in ("", "s")]
-    + "bus buses airlines matches properties property possibilities compact standard full-size star stars like enjoy interested".split()
-    + "consider suit interest work match matching fit meets available located leaving leaves departing departs pickup picked pick".split()
-    + "album booking reserving scheduling renting".split()
+    f"{_THINGS}|{_OTHERS}|{_HINTS}|{_THINGS.replace('|', 's|')}s|{_OTHERS.replace('|', 's|')}s".split("|")
 )
 # One of these speaks against it: the matter is settled, there is none, it is the user's already, or it stands in a file.
-_SETTLED: Final = frozenset(
-    (
-        "booked reserved purchased bought confirmed scheduled successful successfully been already cancelled canceled refund refunded"
-        " sorry unfortunately unable unavailable sold longer not cannot order orders reservation account itinerary calendar profile"
-        " card cart fee fees charge image picture photo code file files function query database dataset log logs schema test tests api"
-        " version update release patch commit package build download"
-    ).split()
+_AGAINST = (
+    "booked reserved purchased bought confirmed scheduled successful successfully been already cancelled canceled refund refunded"
+    " sorry unfortunately unable unavailable sold longer not cannot order orders reservation account itinerary calendar profile"
+    " cart fee fees charge image picture photo code file files function query database dataset log logs schema test tests api"
+    " version update release patch commit package build download every each history last ago completed"
 )
+_SETTLED: Final = frozenset(_AGAINST.split())
 
-_THING = f"(?:(?:{'|'.join(_THINGS)})s?|bus(?:es)?|airlines)"
-_OTHER = f"(?:(?:{'|'.join(_OTHERS)})s?|match(?:es)?|propert(?:y|ies)|possibilities|compact|standard|full-size)"
+_THING = f"(?:(?:{_THINGS})s?|buses|airlines)"
+_OTHER = f"(?:(?:{_OTHERS})s?|match(?:es)?|propert(?:y|ies)|possibilities)"
 _LIKED = either(
     r" you (?:may|might|would|could|will|can) (?:like|enjoy|be interested|consider)\b",
     r" (?:suits?|match(?:es|ing)?|fits?|meets?|meeting) (?:you\b|your|what you)",
@@ -48,7 +47,7 @@ _LIKED = either(
 _SPECIFIC: Final = Pattern(
     either(
         r"\$\d|\d ?[ap]\.?m\b|\d(?:st|nd|rd|th)\b| (?:today|tonight|tomorrow|(?:next|on|this) \w+day)\b",
-        r" for you\b| rat(?:ing|ed)\b|\d bed",
+        r" for you\b| rat(?:ing|ed)\b|\d bed| (?:stadium|arena|ballroom|hall)\b",
         _LIKED,
     )
 )
@@ -61,7 +60,7 @@ _ENDS = either(
 _WORDS = r"(?: (?!(?:for|of|to|in|on|that|which|who|is|about|from|and)\b)[\w'&$.:/-]+){0,6}?"
 _ONE = r"(?: also| only| just| you| for you)* (?:an?|another|one|1)\b(?! few| lot| couple| number)"
 _SOME = r"(?: also| only| just| you| for you)* (?:\d+|two|three|four|five|six|seven|eight|nine|ten)\b"
-_SINGLED_OUT = r"(?=.*(?:[.:;,-] \w| (?:including|one|leaving|departing|called|named) | for \$))"
+_SINGLED_OUT = r"(?=.*(?:[.:;,-] \w|\.[a-z]| (?:including|one|leaving|departing|called|named) | for \$))"
 _READY = r"(?:(?: that| which)? (?:leav|depart)\w+ (?:at|from)| available| pick(?:ed)? ?up| located (?:at|in))\b"
 _NICE = "(?:nice|good|great|lovely|popular|wonderful|beautiful|excellent|decent|cool|fun|interesting|comfortable)"
 # The start of a sentence about something new. "It is a 4 star hotel." tells of what was offered before.
@@ -77,18 +76,22 @@ _PROPOSING = either(
 
 # What was found stands after these words, from its article or number on.
 _FINDING: Final = Pattern(
-    r" (?:there(?:'s|'re| is| are)|found|located|selected|able to (?:find|locate)|(?:i|we|i've|you've|you have)(?: also)? (?:have|see|show|got)"
+    r" (?:there(?:'s|'re| is| are)|found|located|selected|able to (?:find|locate)|(?:i|we|i've|you've|you have)(?: also| can| could)? (?:have|see|show|got)"
     r"|search (?:has )?(?:revealed|yielded|turned up|returned))(?= )"
 )
 _FOUND: Final = (
-    Pattern(rf"^{_ONE}{_WORDS} (?:{_THING}{_ENDS}|[1-5][ -]star\b|sedan\b|suv\b)"),
+    Pattern(
+        rf"^{_ONE}{_WORDS} (?:{_THING}{_ENDS}|[1-5][ -]star\b|sedan\b|suv\b|(?:place|spot|venue)\b[^.]* (?:called|named)\b)"
+    ),
     Pattern(rf"^{_ONE}[^.]*{_LIKED}{_SINGLED_OUT}"),
     Pattern(rf"^{_SOME}{_SINGLED_OUT}(?:{_WORDS} {_THING}{_ENDS}|[^.]*{_LIKED}| for you\b)"),
     Pattern(rf"^{_SOME}{_SINGLED_OUT}(?:{_WORDS} {_OTHER}{_ENDS}|[.:;,]| of them).* {_THING}\b"),
     Pattern(r"^ [^.]* by [^.]* album\b"),
 )
 _FOUND_SPECIFIC: Final = (
-    Pattern(rf"^{_ONE}(?:[^.]*{_READY}|{_WORDS} {_OTHER}\b)"),
+    Pattern(
+        rf"^{_ONE}(?:[^.]*{_READY}|{_WORDS} {_OTHER}{_ENDS}|(?: \w+)? (?:compact|standard|full-size) \w+ (?:at|from|on|in)\b)"
+    ),
     Pattern(rf"^{_SOME}{_SINGLED_OUT}(?:{_WORDS} {_OTHER}{_ENDS}|[.:;,]| of them)"),
 )
 _NAMED: Final = (

@@ -8,6 +8,7 @@ from viva.engine.trial import Stage, run_trial
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
 from viva.model.event import Stopped, TrialEnded
+from viva.model.record import TrialRecord
 from viva.protocols import Executor, Planned
 
 
@@ -21,6 +22,7 @@ class Scheduler:
     fail_fast: bool = False
     retry_faults: int = 0
     stopped: Stopped | None = None
+    ended: Callable[[TrialRecord], None] = lambda _record: None
 
     async def run(self, trials: AsyncIterator[Planned]) -> None:
         await self.executor.run(trials, self._work)
@@ -38,6 +40,7 @@ class Scheduler:
         # Journaled before it is counted or shown: what anybody has seen is never lost.
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
         self.tally.add(record, of=planned.of)
+        self.ended(record)
         if self.fail_fast and record.status in ("failed", "error"):
             self.stop("fail_fast")
 

@@ -6,20 +6,22 @@ from collections import Counter
 from viva.engine.outcome import AWAITING, UNCHECKED
 from viva.model.event import RunSummary, Stopped
 from viva.model.record import Status, TrialRecord
-from viva.model.verdicts import case_status
+from viva.stats.deciding import Rule
+
+_EVERY = Rule()
 
 
 class Tally:
     """Counts trials as they end, and cases as their last trial ends."""
 
-    def __init__(self, cases: int, min_pass: float | None = None) -> None:
+    def __init__(self, cases: int, rule: Rule = _EVERY) -> None:
         self._cases = cases
-        self._min_pass = min_pass
+        self._rule = rule
         self._began = time.perf_counter()
         self._statuses: Counter[Status] = Counter()
         self._trials: Counter[Status] = Counter()
         self._faults: Counter[str] = Counter()
-        self._unfinished: dict[tuple[str, str], list[Status]] = {}
+        self._unfinished: dict[tuple[str, str], dict[int, Status]] = {}
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
@@ -49,16 +51,18 @@ class Tally:
             self._statuses[record.status] += 1
             return
         name = (record.suite, record.id)
-        trials = self._unfinished.setdefault(name, [])
-        trials.append(record.status)
-        if len(trials) == of:
-            self._statuses[case_status(self._unfinished.pop(name), self._min_pass)] += 1
+        trials = self._unfinished.setdefault(name, {})
+        trials[record.trial] = record.status
+        if len(trials) == of and self._rule.test is None:
+            self._statuses[self._rule.status(_in_order(self._unfinished.pop(name)))] += 1
 
     def summary(self) -> RunSummary:
         """What is known now. A case of which some trials never ran is counted by those that did."""
         statuses = self._statuses.copy()
-        for trials in self._unfinished.values():
-            statuses[case_status(trials, self._min_pass)] += 1
+        undecided = 0
+        for trials in map(_in_order, self._unfinished.values()):
+            statuses[self._rule.status(trials)] += 1
+            undecided += self._rule.test is not None and self._rule.status(trials) == "error"
         trials_run = sum(self._trials.values())
         return RunSummary(
             total=self._cases,
@@ -79,7 +83,13 @@ class Tally:
             output_tokens=self._output_tokens,
             cost_usd=self._cost,
             unpriced_calls=self._unpriced,
+            undecided=undecided,
         )
+
+
+def _in_order(trials: dict[int, Status]) -> list[Status]:
+    """In the order of their start, whatever ended first."""
+    return [trials[number] for number in sorted(trials)]
 
 
 def _not_passed(record: TrialRecord) -> int:

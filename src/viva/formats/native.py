@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from viva.agents.replies import tool_calls_from
 from viva.agents.rules import Rules
-from viva.errors import BadInput, Problem
+from viva.errors import AgentFailed, BadInput, Problem
 from viva.formats.attachments import Attachments
 from viva.formats.claims import ClaimBuilder
 from viva.formats.documents import Document, Documents
@@ -28,7 +29,7 @@ from viva.model.case import (
 )
 from viva.model.duration import parse_duration
 from viva.model.lookup import compile_path
-from viva.model.message import Message
+from viva.model.message import Message, ToolCall
 from viva.model.template import has_variables
 from viva.protocols import User
 from viva.schemas.positions import Place
@@ -303,8 +304,16 @@ class _CaseBuilder:
             role=written.get("role", "user"),
             content=content,
             name=written.get("name"),
+            tool_calls=self._tool_calls(written.get("tool_calls"), at),
             tool_call_id=written.get("tool_call_id"),
         )
+
+    def _tool_calls(self, written: Any, at: Place) -> tuple[ToolCall, ...]:
+        try:
+            return tool_calls_from(written)
+        except AgentFailed as wrong:  # the words are those for an agent's reply
+            self._complain(at, wrong.said.removeprefix("returned "), "tool_calls")
+            return ()
 
     def _set(self, written: Mapping[str, str], at: Place) -> Mapping[str, str]:
         for name, path in written.items():

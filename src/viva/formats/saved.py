@@ -1,7 +1,7 @@
 """A conversation that was held, as a static native case: what was said becomes its turns, to be run again."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import Streamed, documents_of
 from viva.model import codec
-from viva.model.case import Utterance
+from viva.model.case import Case, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.talk import Talk
 
@@ -39,20 +39,24 @@ def save_talk(file: Path, talk: Talk, said: Sequence[Utterance], reading: native
     """
     if file.suffix != ".jsonl":
         raise BadInput.saying("is no .jsonl file", str(file))
-    taken = _ids_in(file)
-    case_id = next(name for name in _names(talk.case.id) if name not in taken)
-    value = static_case(talk, said, case_id, root, file.parent)
+    value = static_case(talk.case, said, talk.case.id, root, file.parent)
     native.load(documents_of([value], str(file)), str(file), file.parent, reading)
+    return append_case(file, value)
+
+
+def append_case(file: Path, value: Mapping[str, Any]) -> str:
+    """Adds a case to a `.jsonl` file, under its own id or, where that is taken, one like it; gives the id."""
+    taken = _ids_in(file)
+    case_id = next(name for name in _names(value["id"]) if name not in taken)
     try:
-        _append(file, codec.encode(value) + b"\n")
+        _append(file, codec.encode({**value, "id": case_id}) + b"\n")
     except OSError as wrong:
         raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(file)) from wrong
     return case_id
 
 
-def static_case(talk: Talk, said: Sequence[Utterance], case_id: str, root: Path, folder: Path) -> dict[str, Any]:
-    """The talk as a case for a file in `folder`."""
-    case = talk.case
+def static_case(case: Case, said: Sequence[Utterance], case_id: str, root: Path, folder: Path) -> dict[str, Any]:
+    """What was said, as a case for a file in `folder`."""
     place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
     kept = {key: case.written[key] for key in _KEPT if key in case.written}
     turns = [_turn(line, place) for line in said]

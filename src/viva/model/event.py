@@ -119,6 +119,8 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_tokens: int = 0
     cost_usd: float | None = None
     unpriced_calls: int = 0
+    undecided: int = 0
+    """Cases of a sequential test that has shown neither; they are among the errors."""
 
 
 AnyEvent = (

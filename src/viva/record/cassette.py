@@ -7,8 +7,9 @@ was asked, in which conversation, and a digest of all that was sent in it so far
 
 import difflib
 import os
+import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -243,8 +244,19 @@ def digest_of(value: Any, redact: Redact = bytes) -> str:
     return blake2b(redact(codec.canonical(value)), digest_size=12).hexdigest()
 
 
-def diff(had: Any, now: Any) -> str:
+def rewrite(path: Path, lines: Iterable[Line]) -> None:
+    """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
+    draft = path.with_name(f".viva-{secrets.token_hex(6)}.tmp")
+    try:
+        with draft.open("xb") as out:
+            out.writelines(codec.encode(line) + b"\n" for line in lines)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def diff(had: Any, now: Any, before_name: str = "cassette", after_name: str = "now") -> str:
     """Two values as JSON, line by line."""
     before, after = (codec.pretty(codec.canonical(value)).decode().splitlines() for value in (had, now))
-    lines = list(difflib.unified_diff(before, after, "cassette", "now", lineterm="", n=1))
+    lines = list(difflib.unified_diff(before, after, before_name, after_name, lineterm="", n=1))
     return "\n".join(lines[:_DIFF_LINES])

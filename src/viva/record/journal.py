@@ -31,6 +31,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file = -1
         self._places: dict[int, tuple[int, int]] = {}  # index in the input -> where its record stands
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,10 +46,11 @@ class Journal:
         line = codec.encode(event) + b"\n"
         try:
             written = os.write(self._file, line)
+            if written != len(line):
+                os.ftruncate(self._file, self._end)  # no torn line for the next one to stick to
+                raise RunStopped(f"journal {self.path}: no space left on device")
         except OSError as broken:
             raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
-        if written != len(line):
-            raise RunStopped(f"journal {self.path}: no space left on device")
         if isinstance(event, TrialEnded):
             self._remember(event.index, line, self._end)
         self._end += written
@@ -71,7 +73,12 @@ class Journal:
         return len(self._places)
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def _restore(self) -> None:
         """Where the records of an earlier part of the same run stand."""
@@ -80,8 +87,11 @@ class Journal:
         decoder = codec.decoder(_Indexed)
         at = 0
         with open(self._file, "rb", closefd=False) as file:
-            for line in file:
-                indexed = decoder.decode(line)
+            for number, line in enumerate(file, 1):
+                try:
+                    indexed = decoder.decode(line)
+                except codec.DecodeError as broken:
+                    raise RunStopped(f"journal {self.path}: line {number} cannot be read: {broken}") from broken
                 if indexed.event == "trial_ended":
                     self._remember(indexed.index, line, at)
                 at += len(line)

@@ -16,7 +16,7 @@ from viva.model.event import (
     TurnStarted,
 )
 from viva.model.record import Status, TrialRecord
-from viva.model.verdicts import pass_rate, stability
+from viva.model.verdicts import pass_rate
 from viva.reporters.explain import TEXT_LINES, why_lines
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
@@ -24,6 +24,7 @@ from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
 from viva.reporters.visible import columns, one_line, visible_lines
 from viva.reporters.why import why
+from viva.stats.deciding import Rule
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
@@ -103,7 +104,7 @@ class Console:
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding
         self._started: RunStarted | None = None
         self._tree: Tree | None = None
-        self._trials: dict[tuple[str, str], list[Status]] | None = None  # kept only where cases are repeated
+        self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # kept only where cases are repeated
         self._pending: list[str] = []
         self._spaced = True  # a blank line stands above
 
@@ -154,7 +155,7 @@ class Console:
         rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO)
         count = counted(event.cases, "test case")
         if event.trials > event.cases:
-            count += f", {counted(event.trials, 'trial')}"
+            count += f", {'up to ' if event.settings.get('sequential') else ''}{counted(event.trials, 'trial')}"
         named = ", ".join(event.inputs[:3])
         if len(event.inputs) > 3:
             named += f" and {len(event.inputs) - 3} more"
@@ -181,7 +182,7 @@ class Console:
         trial = None
         if self._trials is not None:
             trial = record.trial
-            self._trials.setdefault((record.suite, record.id), []).append(record.status)
+            self._trials.setdefault((record.suite, record.id), {})[record.trial] = record.status
         if self._verbose:
             tree, self._tree = self._tree, None
             block = tree.close(record) if tree is not None else Tree(self._ink, self._width).whole(record, trial=trial)
@@ -231,16 +232,25 @@ class Console:
         if self._quiet:
             self._pending.append(f"{quiet_line(event)}\n")
             return
-        lines = [*summary_lines(self._started, event), *self._unstable()]
+        lines = [*summary_lines(self._started, event), *self._repeats()]
         self._pending.append("" if self._spaced else "\n")
         self._pending.append(self._heading("Summary"))
         self._pending += [f"  {line}\n" if line else "\n" for line in lines]
 
-    def _unstable(self) -> list[str]:
-        """Repeated cases that did not pass every time."""
-        lines: list[str] = []
-        for (_, case), statuses in (self._trials or {}).items():
+    def _repeats(self) -> list[str]:
+        """How often all passed, and which repeated cases did not every time or, in a sequential test, what it says of each."""
+        if not self._trials:
+            return []
+        from viva.reporters.repeats import case_text, suite_text  # few runs repeat anything
+
+        rule = Rule.kept_in(self._started.settings if self._started else {})
+        cases: dict[tuple[str, str], list[Status]] = {
+            name: [by[trial] for trial in sorted(by)] for name, by in self._trials.items()
+        }
+        whole = suite_text(cases.values(), rule)
+        lines = [f"Pass rate: {whole}"] if whole else []
+        for (_, case), statuses in cases.items():
             rate = pass_rate(statuses)
-            if rate.rate is not None and rate.passed < rate.judged:
-                lines.append(f"{one_line(case, 40)}: {rate.passed}/{rate.judged} passed, {stability(statuses)}")
+            if rate.judged and (rule.test is not None or rate.passed < rate.judged):
+                lines.append(f"{one_line(case, 40)}: {case_text(statuses, rule)}")
         return ["", *lines] if lines else []

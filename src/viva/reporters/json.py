@@ -1,10 +1,11 @@
-"""`.json`: the run, its summary, and each case with its trials; one case a line."""
+"""`.json`: the run, its summary, and each case with its trials, one case a line; what repeats tell comes last."""
 
 from typing import Any, BinaryIO
 
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.verdicts import pass_rate, stability
+from viva.reporters.repeats import Repeats, case_figures
 from viva.reporters.report import CaseTrials, Report
 
 
@@ -15,10 +16,15 @@ class JsonReport(Report):
         out.write(b'{"run":' + codec.encode(self._run(ended)))
         out.write(b',\n"summary":' + codec.encode(ended.summary) + b',\n"cases":[')
         before = b"\n"
+        repeats = Repeats(self.rule)
         for case in self.cases():
             out.write(before + _case(case))
+            repeats.add(case)
             before = b",\n"
-        out.write(b"\n]}\n")
+        out.write(b"\n]")
+        if repeats.repeated:
+            out.write(b',\n"repeats":' + codec.encode(repeats.figures()))
+        out.write(b"}\n")
 
     def _run(self, ended: RunEnded) -> dict[str, Any]:
         run: dict[str, Any] = codec.builtins(self._started) if self._started else {"run": ended.run}
@@ -37,6 +43,7 @@ def _case(case: CaseTrials) -> bytes:
             "status": case.status,
             "pass_rate": pass_rate(statuses),
             "class": stability(statuses),
+            **case_figures(case),
             "trials": [codec.Raw(raw) for raw in case.raw],
         }
     )

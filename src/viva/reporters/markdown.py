@@ -10,16 +10,19 @@ from typing import BinaryIO
 
 from viva.model.event import RunEnded
 from viva.model.record import Status
-from viva.model.verdicts import pass_rate, stability
+from viva.model.verdicts import pass_rate
 from viva.reporters.figures import counted, seconds
 from viva.reporters.prose import cut, transcript, why_text
+from viva.reporters.repeats import Repeats, case_text
 from viva.reporters.report import CaseTrials, Report, numbered
 from viva.reporters.summary import counts_text, spending, stopped_text, trials_text
 from viva.reporters.visible import one_line
 from viva.reporters.why import why
+from viva.stats.values import summarize
 
 # GitHub cuts a comment at 65,536 characters: what does not fit is counted, and stands in the other reports.
 _ROWS_ROOM = 20_000
+_REPEATS_ROOM = 10_000
 _WHOLE_ROOM = 60_000
 _WHY_ROOM = 300
 _TEXT_ROOM = 2_000
@@ -32,7 +35,7 @@ class MarkdownReport(Report):
     """Goes through the journal twice: once for the table, once for the transcripts."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        text = _overview(ended)
+        text = _overview(ended) + self._repeats()
         rows, left_out = _fitting(self._not_passed(), _row, _ROWS_ROOM)
         if rows:
             text += "\n### Not passed\n\n| Case | Status | Why |\n| --- | --- | --- |\n" + rows
@@ -44,6 +47,21 @@ class MarkdownReport(Report):
         if left_out:
             text += f"\n{counted(left_out, 'more transcript')} did not fit here.\n"
         out.write(text.encode())
+
+    def _repeats(self) -> str:
+        """How often each case passed, where cases were tried several times."""
+        if self._started is None or self._started.trials <= self._started.cases:
+            return ""
+        whole = Repeats(self.rule)
+        for case in self.cases():
+            whole.add(case)
+        rate = f"Pass rate: {as_text(text)}\n\n" if (text := whole.text()) else ""
+        rows, left_out = _fitting(self.cases(), _repeated, _REPEATS_ROOM)
+        told = f"\n{left_out:,} more are not listed here.\n" if left_out else ""
+        return (
+            f"\n### Repeats\n\n{rate}"
+            f"| Case | Trials (95 % interval) | Turns | Time p50, p95 |\n| --- | --- | ---: | ---: |\n{rows}{told}"
+        )
 
     def _not_passed(self) -> Iterator[CaseTrials]:
         """Cases of which some trial did not pass."""
@@ -79,11 +97,15 @@ def _row(case: CaseTrials) -> str:
     found = why(case.telling(case.records()))
     verdict = found.verdict if found.status == case.status else case.status
     if len(case.heads) > 1:
-        rate, name = pass_rate(case.statuses), stability(case.statuses)
-        if name is not None:
-            verdict += f", {rate.passed}/{rate.judged} passed, {name.replace('_', ' ')}"
+        verdict += f", {case_text(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
     title, reason = as_text(one_line(case.title, 120)), as_text(one_line(found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
+
+
+def _repeated(case: CaseTrials) -> str:
+    turns, times = summarize(h.total_turns for h in case.heads), summarize(h.duration_ms for h in case.heads)
+    spread = f"{turns.mean:.1f} | {seconds(times.p50)}, {seconds(times.p95)}" if turns and times else "|"
+    return f"| {as_text(one_line(case.title, 120))} | {as_text(case_text(case.statuses, case.rule))} | {spread} |\n"
 
 
 def _details(case: CaseTrials) -> str:

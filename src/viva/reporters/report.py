@@ -9,16 +9,17 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from msgspec import Struct
 
 from viva.errors import RunStopped
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.model.verdicts import case_status
 from viva.record.journal import Journal
+from viva.stats.deciding import Rule
 
 
 class Report:
@@ -44,9 +45,12 @@ class Report:
 
     def cases(self) -> "Iterator[CaseTrials]":
         """Each case with its trials, in input order."""
-        asked: Any = self._started.settings.get("min_pass") if self._started else None
-        min_pass = float(asked) if isinstance(asked, int | float) else None
-        return case_trials(self._journal, min_pass)
+        return case_trials(self._journal, self.rule)
+
+    @property
+    def rule(self) -> Rule:
+        """When a case passes, as the run had it."""
+        return Rule.kept_in(self._started.settings if self._started else {})
 
 
 class Head(Struct):
@@ -57,6 +61,9 @@ class Head(Struct):
     suite: str
     status: Status
     duration_ms: float
+    total_turns: int = 0
+    usage: Usage | None = None
+    cost_usd: float | None = None
 
 
 class CaseTrials(Struct):
@@ -64,7 +71,7 @@ class CaseTrials(Struct):
 
     heads: list[Head]
     raw: list[bytes]
-    min_pass: float | None
+    rule: Rule
 
     @property
     def head(self) -> Head:
@@ -76,7 +83,7 @@ class CaseTrials(Struct):
 
     @property
     def status(self) -> Status:
-        return case_status(self.statuses, self.min_pass)
+        return self.rule.status(self.statuses)
 
     @property
     def title(self) -> str:
@@ -97,12 +104,12 @@ def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:
     return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text
 
 
-def case_trials(journal: Journal, min_pass: float | None = None) -> Iterator[CaseTrials]:
+def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
     """The journal's records by case. Trials of a case stand next to each other in the input."""
     pairs = ((codec.decode(raw, type=Head), raw) for raw in journal.raw_records())
     for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
         trials = list(group)
-        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], min_pass)
+        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule)
 
 
 @contextmanager

@@ -80,6 +80,7 @@ def stopped_text(ended: RunEnded) -> str | None:
 def _faults(summary: RunSummary) -> str:
     """Whose faults the errors were; the agent's own are failures."""
     others = [f"{number:,} {fault}" for fault, number in summary.faults.items() if fault != "agent" and number]
+    others += [f"{summary.undecided:,} undecided"] if summary.undecided else []
     return f" ({', '.join(others)})" if others else ""
 
 

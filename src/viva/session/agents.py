@@ -249,10 +249,11 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
-        if "timeout" in fields:
-            fields["timeout_s"] = parse_duration(fields.pop("timeout"))
-        fields.pop("tools", None)
+        for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
+            fields.pop(theirs, None)
         try:
+            if "timeout" in fields:
+                fields["timeout_s"] = parse_duration(fields.pop("timeout"))
             return HttpAgent(url=url, headers=headers, **fields)
         except ValueError as wrong:
             raise self._settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong

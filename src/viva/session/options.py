@@ -11,6 +11,8 @@ from viva.model import codec
 from viva.model.case import OnMissingInput
 from viva.protocols import Asking
 from viva.record.cassette import Missing
+from viva.stats.deciding import Rule
+from viva.stats.sequential import SequentialTest
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -43,6 +45,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     reporter: str | None = None
     max_cost_usd: float | None = None
     min_pass: float | None = None
+    sequential: SequentialTest | None = None
+    """Run each case only until this test has decided on it."""
     retry_faults: int = 1
     record: Path | None = None
     replay: Path | None = None
@@ -53,6 +57,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     interactive: bool = False
     skip_interactive: bool = False
     asking: Asking | None = None
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(self.min_pass, self.sequential)
 
 
 def kept(options: RunOptions) -> dict[str, Any]:
@@ -68,6 +76,8 @@ def kept_again(kept: Mapping[str, Any]) -> RunOptions:
     for name in _PATHS & said.keys():
         said[name] = Path(said[name]) if said[name] is not None else None
     said["outputs"] = tuple(Path(path) for path in said["outputs"])
+    if said["sequential"] is not None:
+        said["sequential"] = SequentialTest(**said["sequential"])
     if said["chosen"] is not None:
         said["chosen"] = tuple((suite, case) for suite, case in said["chosen"])
     told: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}

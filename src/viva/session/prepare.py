@@ -75,7 +75,7 @@ class Prepared(Struct):
         """How much there is to do. Without a filter the suites know, and nothing is read again."""
         if self.options.only is None and not self.options.tags and self.options.chosen is None:
             self.cases = sum(suite.count for suite in self.suites)
-            own = [runs for suite in self.suites for runs in suite.own_runs]
+            own = [] if self.options.sequential else [runs for suite in self.suites for runs in suite.own_runs]
             self.trials = (self.cases - len(own)) * self.options.runs + sum(own)
             self.interactive = sum(suite.interactive for suite in self.suites)
             return
@@ -260,6 +260,8 @@ def _wanted(options: RunOptions, settings: Settings, people: People) -> Callable
                 turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
                 overruled=turn_timeout_s is not None,
             )
+        if options.sequential is not None and case.runs is not None:
+            case = structs.replace(case, runs=None)  # how often it runs is what the test decides
         missing = options.on_missing_input or case.on_missing_input
         if limits is not case.limits or missing != case.on_missing_input:
             case = structs.replace(case, limits=limits, on_missing_input=missing)

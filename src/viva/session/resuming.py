@@ -11,19 +11,23 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.event import CaseGenerated, RunEnded, RunStarted, TrialEnded
+from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded
 from viva.protocols import Planned
 from viva.record.cassette import trial_of
 from viva.record.journal import read_events
 
 
 class Past(Struct, frozen=True, dict=True):
-    """What the journal of a run tells: how it was started, the cases made for it, and the trials that have ended."""
+    """What the journal of a run tells: how it was started, the cases made for it, and the trials that have ended.
+
+    With an `end` it had come to it: nothing is left to run.
+    """
 
     started: RunStarted
     journal: Path
     ended: tuple[TrialEnded, ...]
     generated: Mapping[str, tuple[Mapping[str, Any], ...]]
+    end: RunEnded | None = None
 
     @property
     def run(self) -> str:
@@ -56,12 +60,12 @@ async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
 
 
 def past_of(history: History, name: str) -> Past:
-    """The past of a run that is in the history. A run that came to its end has nothing to go on with."""
+    """The past of a run that is in the history."""
     path = history.journal(history.find(name).id)
     started: RunStarted | None = None
     ended: dict[int, TrialEnded] = {}
     made: dict[str, list[CaseGenerated]] = {}
-    complete = False
+    end: RunEnded | None = None
     for event in read_events(path):
         match event:
             case RunStarted():
@@ -71,17 +75,17 @@ def past_of(history: History, name: str) -> Past:
             case TrialEnded():
                 ended[event.index] = event
             case RunEnded():
-                complete = event.stopped is None
+                end = event if event.stopped is None else None
+            case RunResumed():
+                end = None
             case _:
                 pass
     if started is None:
         raise BadInput.saying("has no beginning; this run cannot be resumed", str(path))
-    if complete:
-        raise BadInput.saying(f"run {started.run} came to its end: nothing is left to do")
     # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
     generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
     kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
-    return Past(started, path, tuple(ended.values()), kept)
+    return Past(started, path, tuple(ended.values()), kept, end)
 
 
 def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from viva import catalog
 from viva.config import Settings
 from viva.engine.bus import Bus
 from viva.engine.executors.local import Local
+from viva.engine.repeating import UntilDecided
 from viva.engine.scheduler import Scheduler
 from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
@@ -65,11 +66,10 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
     journal = _journal(prepared.settings, run, history=options.history)
     if past is not None:
         journal.keep_only({event.index for event in past.ended})
-    reporters = [(catalog.find("reporter", path.suffix), path) for path in options.outputs]
-    reports = [reporter(path, journal) for reporter, path in reporters if reporter is not None]
+    reports = _reports(options.outputs, journal)
     listed = [HistorySink(History(prepared.settings.home))] if options.history else []
     bus = Bus(journal, [*listed, prepared.taping, *sinks, *reports])
-    tally = Tally(prepared.cases, options.min_pass)
+    tally = Tally(prepared.cases, options.rule)
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
@@ -81,7 +81,7 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
                 bus.emit(Note(note))
             try:
                 await hooks.before_run(prepared.plan)
-                await scheduler.run(_still_to_do(prepared.plan(), past))
+                await scheduler.run(_due(prepared, scheduler, past))
             except RunStopped as broken:
                 scheduler.stopped, why = "budget" if broken.budget else "broken", broken.why
         if trouble := await hooks.after_run(journal.records):
@@ -100,6 +100,22 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
     return RunResult(run, code, summary, journal)
 
 
+def retell(past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[Sink] = ()) -> int:
+    """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
+    journal = Journal(past.journal)
+    reports = _reports(outputs, journal)
+    bus = Bus(None, [HistorySink(History(past.journal.parents[2])), *sinks, *reports])
+    for event in (past.started, *past.ended, end):
+        bus.emit(event)
+    journal.close()
+    return end.exit_code if all(report in bus for report in reports) else end.exit_code or 1
+
+
+def _reports(outputs: Sequence[Path], journal: Journal) -> list[Sink]:
+    reporters = [(catalog.find("reporter", path.suffix), path) for path in outputs]
+    return [reporter(path, journal) for reporter, path in reporters if reporter is not None]
+
+
 def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:
     """The first events. What a resumed run has behind it is told to the listeners, but not journaled again."""
     if past is None:
@@ -116,6 +132,16 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
         if past is None or suite not in past.generated:
             for case in cases:
                 bus.emit(CaseGenerated(suite, case, len(cases)))
+
+
+def _due(prepared: Prepared, scheduler: Scheduler, past: Past | None) -> AsyncIterator[Planned]:
+    """The trials that are left, or as many of them as a sequential test wants."""
+    if prepared.options.sequential is None:
+        return _still_to_do(prepared.plan(), past)
+    known = [event.record for event in past.ended] if past else []
+    deciding = UntilDecided(prepared.plan(), prepared.options.rule, known)
+    scheduler.ended = deciding.ended
+    return deciding.trials()
 
 
 async def _still_to_do(trials: AsyncIterator[Planned], past: Past | None) -> AsyncIterator[Planned]:
@@ -192,7 +218,7 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
         settings={
             "reports": [str(path) for path in prepared.options.outputs],
             "journal": str(journal.path) if prepared.options.history else None,
-            "min_pass": prepared.options.min_pass,
+            **prepared.options.rule.kept(),
             "options": kept(prepared.options),
             "fingerprint": prepared.fingerprint,
         },

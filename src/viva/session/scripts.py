@@ -7,7 +7,7 @@ lets a call's own fault through       as with any other case: AgentFailed is fai
 raises anything else                  error, undetermined: it may be the test's mistake, or the reply that it looked at
 t.skip                                skipped
 asserts nothing                       skipped, nothing was checked
-What has failed by then stands, however the function ends.
+What has failed by then stands, however the function ends. An `async def` runs on a loop of its own, which `ctx.call` blocks.
 """
 
 import asyncio

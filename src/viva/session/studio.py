@@ -32,6 +32,8 @@ from viva.session.surroundings import Surroundings
 from viva.session.tester import T, noted
 from viva.users.script import Script
 
+_INTERRUPTED = 2
+
 
 class Studio:
     """What all tests of a session share. `agent` is the one under test where a test names none."""
@@ -134,7 +136,10 @@ class Exam:
     def run(self, inputs: Inputs, agent: Any = None, **options: Any) -> RunResult:
         """As `viva.run`, with paths and config as seen from the test's own folder, and nothing left in `.viva`."""
         asked: dict[str, Any] = {"history": False, "folder": self._folder, **options}
-        return run(inputs, agent if agent is not None else self._studio.agent, **asked)
+        result = run(inputs, agent if agent is not None else self._studio.agent, **asked)
+        if result.exit_code == _INTERRUPTED:
+            raise KeyboardInterrupt  # the run took it for itself, but all tests were meant
+        return result
 
     def chat(
         self,

@@ -130,11 +130,20 @@ class HttpServer:
         self._ready.set()
         await self._stop.wait()
         server.close()
+        await self._rounds()
         for connection in list(self._alive):
             connection.abort()
         if self._alive:
             self._empty.clear()
             await self._empty.wait()
+        for handshake in asyncio.all_tasks() - {asyncio.current_task()}:
+            handshake.cancel()
+        await self._rounds()
+
+    async def _rounds(self) -> None:
+        """A socket that was just accepted, or is just being closed, needs a few rounds of the loop for that."""
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     def joined(self, connection: "_Connection") -> int:
         """For the server's own use: a connection was made."""

@@ -132,3 +132,27 @@ def test_the_schema_that_is_printed_is_the_one_that_is_used(project: Project):
     assert {"id", "input", "turns", "assertions"} <= native["properties"].keys()
     assert "agents" in json.loads(project.viva("schema", "config").out)["properties"]
     assert project.viva("schema", "nothing").code == 4
+
+
+def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project):
+    project.write(
+        "agent.py",
+        "import asyncio\nnow = most = 0\n"
+        "async def agent(messages):\n"
+        "    global now, most\n    most = most if now else 0\n    now += 1\n    most = max(most, now)\n"
+        "    await asyncio.sleep(0.05)\n    now -= 1\n    return f'at most {most}'\n",
+    )
+    project.write(
+        "viva.toml",
+        '[agents.capped]\nuse = "python:./agent.py:agent"\nparallel = 2\n[agents.free]\nuse = "python:./agent.py:agent"\n',
+    )
+    project.suite(*({"id": f"c{i}", "input": "x", "assertions": [contains("at most")]} for i in range(9)))
+
+    def most(*arguments: str) -> str:
+        _, records = project.report(*arguments, agent=None)
+        return max(record["turns"][0]["output"] for record in records)
+
+    assert most("-n", "free") == "at most 4"  # N19: the default
+    assert most("-n", "free", "--parallel", "7") == "at most 7"
+    assert most("-n", "capped", "--parallel", "7") == "at most 2"
+    assert most("-n", "free", "--parallel", "1") == "at most 1"

@@ -127,8 +127,8 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
 def test_compare_exits_by_fail_on(project: Project):
     project.suite(case("a"), case("b"))
     project.test()
-    project.write("agent.py", "def agent(messages):\n    return 'bye'\n")
-    project.test("-k", "a")
+    project.write("other.py", "def agent(messages):\n    return 'bye'\n")
+    project.test("-k", "a", "-n", "python:./other.py:agent")
     broken = project.viva("compare", "latest~1", "latest")
     assert broken.code == 1
     assert "✗ a  passed → failed" in broken.out

@@ -6,19 +6,24 @@ from pathlib import Path
 import pytest
 
 from viva.engine.awaiting import CONFIRMATION_TOOLS, detect
+from viva.engine.awaiting_words import ENGLISH, Pattern
 from viva.model.message import Reply, ToolCall
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "benchmarks" / "data" / "awaiting"
 
 
-def _benchmark():
-    spec = importlib.util.spec_from_file_location("awaiting_benchmark", ROOT / "benchmarks" / "awaiting.py")
+def _load(name: str, path: Path):
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _benchmark():
+    return _load("awaiting_benchmark", ROOT / "benchmarks" / "awaiting.py")
 
 
 def said(text: str) -> tuple[bool, str]:
@@ -264,6 +269,89 @@ def test_other_languages_state_and_put_off_too(text):
 )
 def test_closing_offers_are_known_in_other_languages(text):
     assert said(text) == (True, "closing_offer")
+
+
+# --- offers without a question, N23 ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is a direct United flight at 9:10 am for $205.",
+        "There's an Accord at the airport.",
+        "I found 3 restaurants. One is Bella Trattoria in San Jose.",
+        "I found 3 films that you might like: Dune, Heat or Alien.",
+        "I've found a bus that leaves at 7:40 am. It costs $22.",
+        "There are 4 options. There's a 4 star hotel called The Juniper.",
+        "Sam's Grill is a nice place in Fremont.",
+        "Anna Berg is a psychologist in Linwood.",
+        "Delta Airlines has a flight with one stop for $180.",
+        "A compact car is available at the station tomorrow.",
+        "You might like Corner Bistro, a small French restaurant.",
+        "No worries, there’s also a salon in Easton.",
+    ],
+)
+def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
+    found = detect(Reply(text))
+    assert (found.awaiting, found.reason, found.confidence) == (True, "content_is_request", 0.6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I found the bug in parser.py and fixed it.",
+        "There is a test for this in tests/.",
+        "I found 3 failing tests: a, b and c.",
+        "There are two ways to do this. The first is shorter.",
+        "There is a flight delay of two hours.",
+        "There is a hotel class in the code.",
+        "There are 12 hotels in the north.",
+        "There are no flights on that day.",
+        "There is a $50 fee for the flight.",
+        "I found a hotel and booked it for you. It costs $120.",
+        "It is a 4 star hotel.",
+        "The flight leaves at 9:10 am and costs $205.",
+        "The film is a great one.",
+        "I couldn't find a hotel.",
+        "There is a car in the picture.",
+        "There are a few options that might interest you.",
+    ],
+)
+def test_what_only_sounds_like_an_offer_is_none(text):
+    assert said(text) == (False, "completed")
+
+
+def test_only_a_short_spoken_reply_is_read_as_an_offer():
+    offer = "There is a direct flight at 9 am."
+    assert said(offer)[0]
+    assert not said(f"{offer}\nIt is run by a small airline.")[0]
+    assert not said(f"{offer} It uses `{{}}` as a sign.")[0]
+    assert not said(offer + " The weather was fine that day and nothing else happened." * 7)[0]
+
+
+def test_a_closing_after_an_offer_is_still_a_closing():
+    assert said("There is a direct flight at 9 am. Is there anything else?") == (True, "closing_offer")
+
+
+# --- patterns ---
+
+
+def test_a_pattern_is_compiled_when_it_is_first_used():
+    pattern = Pattern("^a+")
+    assert set(vars(pattern)) == {"source", "flags"}
+    assert pattern.fits("aab") is not None
+    assert pattern.fits("baa") is None
+    assert pattern.search("baa") is None
+    assert set(vars(pattern)) == {"source", "flags", "fits", "search"}
+
+
+def test_reading_english_compiles_no_pattern_of_another_language():
+    fresh = _load("fresh_languages", ROOT / "src" / "viva" / "engine" / "awaiting_languages.py")
+    assert fresh.language_of("Which of the two do you want?") is ENGLISH
+    others = {known for _, known in fresh._COMMON + fresh._SCRIPTS} - {ENGLISH}
+    patterns = [rule.pattern for other in others for _, rules in other.rules for rule in rules]
+    assert len(others) == 13
+    assert {attribute for pattern in patterns for attribute in vars(pattern)} == {"source", "flags"}
 
 
 # --- the measure, N23 ---

@@ -19,6 +19,7 @@ from viva.model.event import Event, Note, RunSummary, Stopped, TurnStarted
 from viva.model.record import Status, TrialRecord
 from viva.protocols import Planned
 from viva.record.journal import Journal
+from viva.stats.deciding import Rule
 from viva.users.script import Script
 
 NOBODY = Script(())
@@ -136,7 +137,7 @@ def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None
 
 
 def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
-    tally = Tally(cases, min_pass)
+    tally = Tally(cases, Rule(min_pass))
     for each in records:
         tally.add(each, of=of)
     return tally.summary()

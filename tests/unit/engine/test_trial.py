@@ -154,10 +154,15 @@ def test_turns_never_run_side_by_side_and_cases_do():
 
 def test_fail_fast_in_parallel_gives_up_what_runs():
     cancelled: list[str] = []
+    running = 0
 
     async def agent(messages: list[Any]) -> str:
+        nonlocal running
         if messages[-1]["content"] == "fail":
+            while running < 2:  # the others are on their way
+                await asyncio.sleep(0)
             return "no"
+        running += 1
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:

@@ -105,8 +105,8 @@ def alarms(simulations: int, seed: int, alpha: float = 0.05) -> float:
             held: list[ResultRow] = []
             for number, chance in enumerate(chances):
                 status = P if random.random() < chance else F
-                noise = {"cost_usd": random.lognormvariate(0, 1), "duration_ms": random.lognormvariate(5, 1)}
-                held += rows(f"c{number}", status, score=random.random(), **noise)
+                cost_usd, duration_ms = random.lognormvariate(0, 1), random.lognormvariate(5, 1)
+                held += rows(f"c{number}", status, score=random.random(), cost_usd=cost_usd, duration_ms=duration_ms)
             return held
 
         found += any(metric.p <= alpha for metric in compared(run(), run()).metrics)

@@ -9,7 +9,7 @@ import pytest
 
 from viva.errors import BadInput
 from viva.history.index import MIGRATIONS, History, HistorySink, ResultRow
-from viva.model.event import RunEnded, RunStarted, RunSummary, TrialEnded
+from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
 
@@ -43,7 +43,7 @@ def trial(index: int, status: Status = "passed") -> TrialEnded:
 def hold(history: History, run: str, *, at: str = "2026-11-15T10:00:00", end: bool = True, agent: str = "bot") -> None:
     """A run with one passed and one failed case, in its journal and in the index."""
     journal, sink = Journal(history.journal(run)), HistorySink(history)
-    events = [started(run, at, agent), trial(0), trial(1, "failed")]
+    events: list[Event] = [started(run, at, agent), trial(0), trial(1, "failed")]
     if end:
         events.append(RunEnded(run, at, 1, summary()))
     for event in events:

@@ -50,7 +50,7 @@ class _Session:
             raise said
         if said is None:
             await asyncio.Event().wait()
-        return Reply(said, calls=(COST,))
+        return Reply(str(said), calls=(COST,))
 
 
 def dumb(text: str) -> str:
@@ -73,7 +73,7 @@ def talk(
             role=role,
             meter=(metered if metered is not None else []).append,
             http=HttpTransport(),
-            conversation=None if conversation is None else lambda: conversation,
+            conversation=None if conversation is None else conversation.copy,
         )
         async with asyncio.timeout(limit_s), agent.open(context) as session:
             return [await session.send(Message("user", line), options or {}) for line in said]
@@ -191,8 +191,9 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
     recorder = Recorder(deck.path, "1.0", redact)
     done = {"0": asyncio.Event(), "1": asyncio.Event()}
 
-    class Voter(Speaker):
+    class Voter:
         count = 0
+        provides: frozenset[Feature] = frozenset()
 
         @asynccontextmanager
         async def open(self, context: SessionContext):
@@ -321,7 +322,7 @@ def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: s
 
 
 def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
-    with pytest.raises(BadInput, match="--record .*cannot be written"):
+    with pytest.raises(BadInput, match=r"--record .*cannot be written"):
         Recorder(tmp_path / "absent" / "x", "1.0", redact)
     with pytest.raises(RunStopped, match="cassette"):
         Recorder(tmp_path, "1.0", redact).close()

@@ -72,6 +72,23 @@ def test_a_place_that_takes_no_journal_stops_the_run(tmp_path: Path):
         Journal(tmp_path / "file" / "journal.jsonl")
 
 
+def test_a_journal_that_nobody_needs_is_closed(tmp_path: Path):
+    """A program that starts many runs does not run out of files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        for number in range(300):
+            Journal(tmp_path / str(number)).append(Note("x"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_line_that_is_no_event_is_said_with_its_number(tmp_path: Path):
+    (tmp_path / "j").write_bytes(b'{"event":"note","text":"x"}\n\x00\x00\n')
+    with pytest.raises(RunStopped, match="line 2 cannot be read"):
+        Journal(tmp_path / "j")
+
+
 @pytest.fixture
 def small_files() -> Iterator[None]:
     """Files cannot grow beyond 1,000 bytes, as on a disk that is full."""
@@ -89,3 +106,6 @@ def test_a_full_disk_stops_the_run_and_what_was_written_can_be_read(tmp_path: Pa
     assert 0 < len(journal) < 20
     assert [record.id for record in journal.records()] == [f"c{index}" for index in range(len(journal))]
     journal.close()
+    lines = (tmp_path / "j").read_bytes()
+    assert lines.endswith(b"\n")
+    assert [json.loads(line)["event"] for line in lines.splitlines()] == ["trial_ended"] * lines.count(b"\n")

@@ -365,7 +365,10 @@ def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
     assert "(1 test case, 3 trials)" in text
     assert "\n✗ A (trial 2)  1 turn  1.0s\n" in text
     assert "  Trials: 3 (2 passed, 1 failed)\n" in text
-    assert text.endswith("\n\n  A: 2/3 passed, unstable\n")
+    assert text.endswith(
+        "\n\n  Pass rate: 66.7 % (21 to 94 %) over 1 case, 3 trials; pass@3 100.0 %, pass^3 0.0 %\n"
+        "  A: 2/3 passed (21 to 94 %), unstable\n"
+    )
 
 
 def test_warnings_of_a_case_are_shown_though_it_passed() -> None:  # N32

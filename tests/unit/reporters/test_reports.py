@@ -172,6 +172,14 @@ def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path
             "status": "failed",
             "pass_rate": {"passed": 2, "judged": 3, "rate": 2 / 3},
             "class": "unstable",
+            "interval": {"low": 0.20765960080204782, "high": 0.9385080552796038},
+            "pass_k": [
+                {"k": 1, "pass_at_k": 2 / 3, "pass_hat_k": 2 / 3},
+                {"k": 2, "pass_at_k": 1.0, "pass_hat_k": 1 / 3},
+                {"k": 3, "pass_at_k": 1.0, "pass_hat_k": 0.0},
+            ],
+            "turns": {"count": 4, "mean": 1.0, "p50": 1, "p95": 1},
+            "duration_ms": {"count": 4, "mean": 1000.0, "p50": 1000.0, "p95": 1000.0},
             "trials": 4,
         },
         {
@@ -331,7 +339,7 @@ def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
         "❌ failed (agent)",
         'turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)',
         *("T005", "⚠️ error (infra)", "turn 1: agent error: connection refused"),
-        *("A", "❌ failed (agent), 1/2 passed, unstable", 'turn 1: contains "z": it is not there'),
+        *("A", "❌ failed (agent), 1/2 passed (9 to 91 %), unstable", 'turn 1: contains "z": it is not there'),
     ]
     assert page.text["summary"] == ["T004 Refund: failed", "T005: error", "A: failed"]
     assert "\n  user: Refund order 12\n  agent: I cannot do that.\n" in page.text["pre"][0]

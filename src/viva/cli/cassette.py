@@ -1,0 +1,182 @@
+"""`viva cassette`: look at recorded replies, throw out what no longer fits, compare two recordings."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from viva.errors import BadInput
+from viva.model import codec
+from viva.model.case import Key
+from viva.record.cassette import Definition, Entry, Header, Line, Took, diff, read_cassette, rewrite, trial_of
+from viva.reporters.figures import counted, seconds
+from viva.reporters.visible import one_line, visible
+
+EPILOG = """\b
+Examples:
+  viva test -i tests/ --record talk.cassette    make one
+  viva cassette show talk.cassette              its conversations
+  viva cassette show talk.cassette T001         one of them, line by line
+  viva cassette prune talk.cassette -k '^old'   forget cases by their id
+  viva cassette diff old.cassette new.cassette  what is asked and answered otherwise
+"""
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(epilog=EPILOG)
+def command() -> None:
+    """Look at cassettes, prune and compare them."""
+
+
+@command.command(epilog="Example: viva cassette show talk.cassette T001")
+@click.argument("file", type=_FILE)
+@click.argument("case", required=False)
+@click.option("--json", "as_json", is_flag=True, help="The entries as lines of JSON.")
+def show(file: Path, case: str | None, as_json: bool) -> int:
+    """Show what FILE holds: its conversations, or all that was said in one CASE."""
+    lines = list(read_cassette(file))
+    entries = [line for line in lines if isinstance(line, Entry) and case in (None, line.key.case)]
+    if case is not None and not entries:
+        raise BadInput.saying(f"has no case {case!r}", str(file))
+    if as_json:
+        for entry in entries:
+            print(codec.compact(entry))
+        return 0
+    if case is not None:
+        print("\n".join(_said(entry) for entry in entries))
+        return 0
+    header = next(line for line in lines if isinstance(line, Header))
+    agents = [line.agent for line in lines if isinstance(line, Definition)]
+    took = {line.key: line.duration_ms for line in lines if isinstance(line, Took)}
+    print(f"recorded by Viva {visible(header.viva)}: {len(entries):,} {'reply' if len(entries) == 1 else 'replies'}")
+    print(f"agents: {visible(', '.join(dict.fromkeys(agents)))}")
+    for key, talk in _by_key(entries).items():
+        roles = ", ".join(f"{sum(e.role == role for e in talk)} {role}" for role in dict.fromkeys(e.role for e in talk))
+        cost = sum(call.cost_usd or 0.0 for entry in talk for call in entry.calls)
+        time = f"  {seconds(took[key])}" if key in took else ""
+        print(f"  {_name(key)}: {roles}{time}" + (f"  ${cost:.4f}" if cost else ""))
+    return 0
+
+
+@command.command(epilog="Example: viva cassette prune talk.cassette -k '^old-' --unfinished")
+@click.argument("file", type=_FILE)
+@click.option("-k", "--run", "only", metavar="REGEX", help="Forget cases whose id matches.")
+@click.option("--unfinished", is_flag=True, help="Forget trials that had not ended when the recording was cut off.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
+    """Throw recorded conversations out of FILE."""
+    from viva.model.pattern import compile_pattern, search
+
+    if only is None and not unfinished:
+        raise click.UsageError("what shall go? Give -k REGEX, --unfinished, or both")
+    try:
+        if only is not None:
+            compile_pattern(only)
+    except ValueError as wrong:
+        raise BadInput.saying(f"-k {wrong}") from wrong
+    lines = list(read_cassette(file))
+    ended = {trial_of(line.key) for line in lines if isinstance(line, Took)}
+
+    def goes(key: Key) -> bool:
+        if not key.case:  # cases that were made for the run belong to none of them
+            return False
+        return (only is not None and search(only, key.case)) or (unfinished and trial_of(key) not in ended)
+
+    kept: list[Line] = [line for line in lines if not isinstance(line, Entry | Took) or not goes(line.key)]
+    gone = {trial_of(line.key) for line in lines if isinstance(line, Entry | Took) and goes(line.key)}
+    if not dry_run and gone:
+        try:
+            rewrite(file, kept)
+        except OSError as wrong:
+            raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+    for key in sorted(gone):
+        print(f"{'would remove' if dry_run else 'removed'} {_name(key)}")
+    print(f"{counted(len(lines) - len(kept), 'line')} of {len(lines):,}")
+    return 0
+
+
+@command.command("diff", epilog="Example: viva cassette diff old.cassette new.cassette")
+@click.argument("old", type=_FILE)
+@click.argument("new", type=_FILE)
+def compare(old: Path, new: Path) -> int:
+    """Compare two recordings: agents defined otherwise, and the first reply of each conversation that differs. Exit 1 if any."""
+    before, after = list(read_cassette(old)), list(read_cassette(new))
+    found = [*_definitions(before, after), *_conversations(before, after)]
+    print("\n".join(found) if found else "nothing differs")
+    return 1 if found else 0
+
+
+def _definitions(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
+    was, now = (
+        {line.agent: line.definition for line in each if isinstance(line, Definition)} for each in (before, after)
+    )
+    return [
+        f"≠ agent {visible(name)} was defined otherwise\n{_indented(diff(was[name], now[name], 'old', 'new'))}"
+        for name in was.keys() & now.keys()
+        if codec.canonical(was[name]) != codec.canonical(now[name])
+    ]
+
+
+def _conversations(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
+    was, now = (_by_key(line for line in each if isinstance(line, Entry)) for each in (before, after))
+    found: list[str] = []
+    for key in dict.fromkeys([*was, *now]):
+        if key not in was or key not in now:
+            found.append(f"{'+' if key in now else '-'} {_name(key)}")
+        elif (changed := _first_change(was[key], now[key])) is not None:
+            found.append(f"≠ {_name(key)}, {changed}")
+    return found
+
+
+def _first_change(was: list[Entry], now: list[Entry]) -> str | None:
+    """The first place at which two recordings of one conversation part."""
+    for old, new in zip(sorted(was, key=_place), sorted(now, key=_place), strict=False):
+        for what, had, has in (
+            ("asked of", old.sent, new.sent),
+            ("said by", _answer(old), _answer(new)),
+        ):
+            if codec.canonical(had) != codec.canonical(has):
+                return f"turn {new.turn}: {what} the {new.role} {visible(new.agent)}\n{_indented(diff(had, has, 'old', 'new'))}"
+    return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
+
+
+def _answer(entry: Entry) -> dict[str, object]:
+    """What was said or done, without what it cost."""
+    if (reply := entry.reply) is None:
+        return {"fault": entry.fault, "said": entry.said}
+    return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls}
+
+
+def _place(entry: Entry) -> tuple[int, bool, str, str, int]:
+    """Parallel helpers are recorded in the order of their answers; this order is the same in each recording."""
+    return entry.turn, entry.role != "agent", entry.role, entry.agent, entry.nth
+
+
+def _by_key(entries: Iterable[Entry]) -> dict[Key, list[Entry]]:
+    found: dict[Key, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[entry.key].append(entry)
+    return found
+
+
+def _name(key: Key) -> str:
+    if not key.case:
+        return "before the run"
+    again = f", attempt {key.attempt}" if key.attempt > 1 else ""
+    return f"{visible(key.case)} (trial {key.trial}{again}) of {visible(key.suite)}"
+
+
+def _said(entry: Entry) -> str:
+    asked = entry.sent["message"].get("content", "") if isinstance(entry.sent, dict) else ""
+    heard = entry.reply.content or codec.compact(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
+    calls = "".join(f"\n      tool {visible(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
+    shown = asked if isinstance(asked, str) else codec.compact(asked)
+    return (
+        f"{_name(entry.key)}, turn {entry.turn}: {entry.role} {visible(entry.agent)}  {seconds(entry.ms)}\n"
+        f"    > {one_line(shown, 200)}\n    < {one_line(heard, 200)}{calls}"
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {visible(line)}" for line in text.splitlines())

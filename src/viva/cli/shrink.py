@@ -1,0 +1,113 @@
+"""`viva shrink`: a failing conversation, made smaller."""
+
+import os
+import shlex
+from pathlib import Path
+
+import click
+from msgspec import structs
+
+from viva.cli.history import history_here
+from viva.errors import BadInput
+from viva.model.record import TrialRecord
+from viva.reporters.figures import counted
+from viva.session.loop import run_loop
+from viva.session.options import kept_again
+from viva.session.prepare import prepare
+from viva.session.resuming import Past, past_of
+
+EPILOG = """\b
+Examples:
+  viva shrink latest T001                         fewer turns, then fewer words, as long as it fails
+  viva shrink latest T001 -o small.jsonl          the file that the smaller case is added to
+  viva shrink latest T001 --runs 5 --fails 3      for an agent that does not always do the same
+
+\b
+A check that asks for something to happen fails the more easily the less is said: shrink what must not happen.
+Exit codes: 0 a smaller case is written (or it is as small as can be), 4 there is nothing to shrink.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("run")
+@click.argument("case")
+@click.option("--trial", type=click.IntRange(1), help="Which trial of the case; else the first that failed.")
+@click.option(
+    "--runs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Try each candidate N times."
+)
+@click.option("--fails", type=click.IntRange(1), metavar="K", help="It still fails if K of these trials do (all).")
+@click.option(
+    "--max-trials",
+    type=click.IntRange(1),
+    default=300,
+    show_default=True,
+    metavar="N",
+    help="Hold no more trials than this.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="shrunk.jsonl",
+    show_default=True,
+    help="The .jsonl file that the smaller case is added to.",
+)
+def command(run: str, case: str, trial: int | None, runs: int, fails: int | None, max_trials: int, output: Path) -> int:
+    """Make the failing conversation of CASE in RUN smaller by holding it again and again with the real agent."""
+    if fails is not None and fails > runs:
+        raise click.UsageError(f"--fails {fails} of --runs {runs} cannot be")
+    if output.suffix != ".jsonl":
+        raise BadInput.saying(f"-o {output}: a case is written as .jsonl")
+    past = past_of(history_here(), run)
+    record = _failed(past, case, trial)
+    return run_loop(_shrink(past, record, runs, fails or runs, max_trials, output.absolute()))
+
+
+def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
+    held = [event.record for event in past.ended if event.record.id == case]
+    if not held:
+        known = ", ".join(sorted({event.record.id for event in past.ended})[:20])
+        raise BadInput.saying(f"run {past.run} has no case {case!r}; it has {known}")
+    failed = [each for each in held if each.status == "failed" and each.turns and trial in (None, each.trial)]
+    if not failed:
+        raise BadInput.saying(f"case {case!r} of run {past.run} has no {'such ' if trial else ''}trial that failed")
+    return min(failed, key=lambda each: each.trial)
+
+
+async def _shrink(past: Past, record: TrialRecord, runs: int, fails: int, most: int, output: Path) -> int:
+    from viva.session.shrinking import Held, Shrinker, find_case
+
+    kept = kept_again(past.settings["options"])
+    os.chdir(kept.folder)
+    options = structs.replace(
+        kept, outputs=(), record=None, replay=None, chosen=None, last_failed=False, only=None, tags=(), folder=Path()
+    )
+    prepared = await prepare(options, past)
+    try:
+        case = await find_case(prepared, record)
+        shrinker = Shrinker(prepared, Held(case, record), runs=runs, fails=fails, most=most)
+        shrunk = await shrinker.shrink(output.parent)
+    finally:
+        await prepared.http.close()
+    from viva.formats.saved import append_case
+
+    case_id = append_case(output, shrunk.case)
+    (turns, fewer), (words, left) = shrunk.turns, shrunk.words
+    print(
+        f"{counted(turns, 'turn')}, {counted(words, 'word')} → {counted(fewer, 'turn')}, {counted(left, 'word')}",
+        end="",
+    )
+    print(f", in {counted(shrunk.trials, 'trial')}")
+    if not shrunk.minimal:
+        print("it may become smaller still: --max-trials was used up")
+    for at, turn in enumerate(shrunk.case["turns"], 1):
+        print(f"  {at}. {_shown(turn['input'])}")
+    print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}")
+    return 0
+
+
+def _shown(said: object) -> str:
+    from viva.model.talk import shown
+    from viva.reporters.visible import one_line
+
+    return one_line(shown(said), 160)

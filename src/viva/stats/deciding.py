@@ -1,0 +1,53 @@
+"""What the trials of a case come to: by the share that passed or, for a sequential test, as soon as that is decided.
+
+Trials are in the order of their start. A case that stays undecided is an error, undetermined: neither that it is good
+enough nor that it is not has been shown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from msgspec import Struct
+
+from viva.model.record import Status
+from viva.model.verdicts import case_status
+from viva.stats.sequential import Decision, SequentialTest
+
+_STATUSES: dict[Decision, Status] = {"passes": "passed", "fails": "failed", "undecided": "error"}
+_OUTCOMES: dict[Status, bool | None] = {"passed": True, "failed": False, "error": None, "skipped": None}
+
+
+class Rule(Struct, frozen=True):
+    """When does a case pass? If all judged trials did; with `min_pass`, that share of them; with a `test`, if it says so."""
+
+    min_pass: float | None = None
+    test: SequentialTest | None = None
+
+    def decision(self, trials: Sequence[Status]) -> Decision | None:
+        """What a sequential test says; None: run again, or there is none."""
+        if self.test is None:
+            return None
+        found = self.test.follow(_OUTCOMES[status] for status in trials)
+        return found.decision if found else None
+
+    def over(self, trials: Sequence[Status]) -> bool:
+        """Need no more trials be run? A case that is left out once is left out each time."""
+        return self.decision(trials) is not None or "skipped" in trials
+
+    def status(self, trials: Sequence[Status]) -> Status:
+        """The case's status. One that was cut off before a decision is undecided."""
+        if self.test is None:
+            return case_status(trials, self.min_pass)
+        if trials and all(status == "skipped" for status in trials):
+            return "skipped"
+        return _STATUSES[self.decision(trials) or "undecided"]
+
+    def kept(self) -> dict[str, Any]:
+        """For the run's first event, so that reports judge as the run did."""
+        return {"min_pass": self.min_pass, "sequential": asdict(self.test) if self.test else None}
+
+    @classmethod
+    def kept_in(cls, settings: Mapping[str, Any]) -> "Rule":
+        asked, test = settings.get("min_pass"), settings.get("sequential")
+        return cls(None if asked is None else float(asked), SequentialTest(**test) if test else None)

@@ -1,0 +1,102 @@
+"""Shrinking finds the planted bug: what is left still fails, and nothing of it can be left out."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from viva.session.options import RunOptions
+from viva.session.prepare import prepare
+from viva.session.run import examine
+from viva.session.shrinking import Held, Shrinker, Shrunk, fewest, find_case
+
+NOISE = st.sampled_from(["please", "now", "the", "order", "again", "thanks"])
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.sets(st.integers(0, 9), max_size=4))
+def test_of_what_is_left_no_item_can_be_dropped(items: list[int], needed: set[int]):
+    async def fails(some: Sequence[int]) -> bool:
+        return needed <= set(some)
+
+    found = asyncio.run(fewest(items, fails))
+    if needed <= set(items):
+        assert sorted(found) == sorted(needed)
+    else:
+        assert found == items
+
+
+@given(st.lists(st.integers(0, 30), max_size=15), st.integers(0, 2**15))
+def test_that_holds_for_any_failure_whatsoever(items: list[int], seed: int):
+    """Even one that comes and goes as items are left out: a hash decides."""
+
+    async def fails(some: Sequence[int]) -> bool:
+        return tuple(some) == tuple(items) or hash((seed, tuple(some))) % 3 == 0
+
+    found = asyncio.run(fewest(items, fails))
+    assert asyncio.run(fails(found))
+    assert not any(asyncio.run(fails(found[:at] + found[at + 1 :])) for at in range(len(found)))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[list[str], list[str]]:
+    """Turns of noise, with the words of a planted bug among them."""
+    turns = [list(draw(st.lists(NOISE, min_size=1, max_size=4))) for _ in range(draw(st.integers(1, 6)))]
+    triggers = [f"trigger{n}" for n in range(draw(st.integers(0, 3)))]
+    for trigger in triggers:
+        turn = turns[draw(st.integers(0, len(turns) - 1))]
+        turn.insert(draw(st.integers(0, len(turn))), trigger)
+    return [" ".join(turn) for turn in turns], triggers
+
+
+class Planted:
+    """An agent that breaks once it has heard all the words, in whatever turns."""
+
+    def __init__(self, triggers: Sequence[str]) -> None:
+        self.triggers = triggers
+
+    def answer(self, said: Sequence[str]) -> str:
+        heard = " ".join(said).split()
+        return "broken" if all(trigger in heard for trigger in self.triggers) else "fine"
+
+    def reply(self, messages):
+        return self.answer([message["content"] for message in messages if message["role"] == "user"])
+
+
+def shrunk(turns: list[str], agent: Planted, *, final: bool) -> Shrunk:
+    check = {"type": "not_contains", "value": "broken"}
+    lines: list[dict[str, Any]] = [{"input": turn} for turn in turns]
+    if not final:
+        lines[-1]["assertions"] = [check]
+    case = {"id": "c", "turns": lines, **({"final_assertions": [check]} if final else {})}
+
+    async def scenario() -> Shrunk:
+        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await examine(prepared)).records()
+        assert record.status == "failed"
+        held = Held(await find_case(prepared, record), record)
+        return await Shrinker(prepared, held).shrink(Path())
+
+    return asyncio.run(scenario())
+
+
+@settings(max_examples=25, deadline=None)
+@given(conversations(), st.booleans())
+def test_a_planted_bug_is_all_that_is_left(talk: tuple[list[str], list[str]], final: bool):
+    """It fails, no turn can be dropped, and each word is one that is needed, or the only one of the turn with the check."""
+    turns, triggers = talk
+    agent = Planted(triggers)
+    found = shrunk(turns, agent, final=final)
+    said = [turn["input"] for turn in found.case["turns"]]
+    assert agent.answer(said) == "broken"
+    fixed = 0 if final else 1
+    for at in range(len(said) - fixed):
+        fewer = said[:at] + said[at + 1 :]
+        assert not fewer or agent.answer(fewer) == "fine"
+    words = " ".join(said).split()
+    assert len(words) - len(triggers) <= 1
+    assert found.minimal
+    assert found.turns == (len(turns), len(said))
+    assert found.words[1] == len(words)

@@ -1,0 +1,136 @@
+"""Limits, reports that cannot be written, and suites that change: nothing is lost and the blame is right."""
+
+from pathlib import Path
+
+from project import Project, case
+
+HANGING = """
+import asyncio, time
+
+def sleeps(): time.sleep(600)
+
+def spins():
+    while True: pass
+
+def clings():
+    while True:
+        try: time.sleep(0.01)
+        except BaseException: pass
+
+async def waits(): await asyncio.sleep(600)
+
+def agent(messages):
+    return globals()[messages[-1]["content"]]()
+
+class SlowToMake:
+    def __init__(self): time.sleep(600)
+    def reply(self, messages): return "never"
+"""
+
+
+def test_the_time_of_a_case_covers_all_of_it(project: Project):
+    """`timeout` of the case, and the flag over it; also while the agent is being made."""
+    project.write("agent.py", HANGING)
+    project.suite(case("own", "sleeps", timeout="250ms"))
+    ended, (record,) = project.report()
+    assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 250ms"), (
+        ended
+    )  # N18
+    _, (record,) = project.report("--timeout", "400ms", agent="python:./agent.py:SlowToMake")
+    assert (record["status"], record["error"]) == ("failed", "timeout after 400ms")
+    assert record["turns"] == []
+
+
+def test_a_limit_on_the_command_line_stands_over_the_turn_and_the_turn_over_the_case(project: Project):
+    project.write("agent.py", HANGING)
+    project.suite({"id": "t", "turn_timeout": "30s", "turns": [{"input": "sleeps", "turn_timeout": "300ms"}]})
+    _, (record,) = project.report()
+    assert record["error"] == "timeout after 300ms"  # N18: turn > case
+    project.suite({"id": "t", "turns": [{"input": "sleeps", "turn_timeout": "30s"}]})
+    _, (record,) = project.report("--turn-timeout", "200ms")
+    assert record["error"] == "timeout after 200ms"  # N18: flag > turn
+
+
+def test_a_reply_that_came_too_late_does_not_count(project: Project):
+    """An async agent that blocks the loop cannot be cut off, but its reply is late all the same."""
+    project.write("agent.py", "import time\nasync def agent(messages):\n    time.sleep(0.5)\n    return 'hello'\n")
+    project.suite(case("late"))
+    _, (record,) = project.report("--turn-timeout", "100ms")
+    assert (record["status"], record["error"]) == ("failed", "timeout after 100ms")  # N18
+
+
+def test_a_regex_that_would_run_for_ever_is_an_error(project: Project):
+    """In an assertion, in a path's filter, and in `-k`: a time limit, and nobody's failure but the check's."""
+    project.write(
+        "agent.py", "def agent(messages):\n    return {'content': 'a' * 40 + '!', 'data': {'a': ['a' * 40 + '!']}}\n"
+    )
+    endless = "(a|aa)+$"
+    project.suite(
+        case("text", assertions=[{"type": "regex", "pattern": endless}]),
+        case("path", assertions=[{"type": "json_path", "path": "$.a[?match(@, '(a|aa)+')]", "value": 1}]),
+        case("a" * 40 + "!"),
+    )
+    ended, records = project.report("-k", "^(text|path)$")
+    assert ended.code == 1
+    text, path = records
+    assert (text["status"], text["fault"]) == ("error", "judge")  # N27, N24
+    assert "make it simpler" in text["error"]
+    assert path["status"] in ("error", "failed")
+    by_name = project.test("-k", endless)
+    assert by_name.code == 4, by_name
+    assert "make it simpler" in by_name.err
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: Project):
+    project.write("agent.py", "raise SystemExit('it was called')\n")
+    project.suite(case("a"))
+    project.write("a-file", "")
+    (project.folder / "folder.md").mkdir()
+    for output, what in {
+        "nowhere/r.xml": "there is no folder nowhere",
+        "a-file/r.json": "there is no folder a-file",
+        "folder.md": "cannot be written",
+        "r.pdf": "unknown kind of report; known endings: .jsonl, .json, .xml",
+    }.items():
+        ended = project.test("-o", output)
+        assert ended.code == 4, ended  # N35
+        assert f"-o {output}: {what}" in ended.err
+    if Path("/proc").is_dir():  # where nobody can write, not even root
+        assert "-o /proc/r.jsonl: cannot be written" in project.test("-o", "/proc/r.jsonl").err
+
+
+def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):
+    """The folder was there when the run began."""
+    (project.folder / "out").mkdir()
+    project.write(
+        "agent.py",
+        "import shutil\ndef agent(messages):\n    shutil.rmtree('out', ignore_errors=True)\n    return 'hello'\n",
+    )
+    project.suite(case("a"))
+    ended = project.test("-o", "out/r.jsonl", "-o", "r.jsonl")
+    assert ended.code == 1, ended
+    assert "out/r.jsonl: No such file or directory" in ended.out
+    assert [record["status"] for record in project.records("r.jsonl")] == ["passed"]
+
+
+def test_a_suite_that_changes_while_it_runs_stops_the_run(project: Project):
+    """What was checked is what runs: a file that is another one by now is refused, and what is done is kept."""
+    project.write(
+        "agent.py",
+        "def agent(messages):\n    with open('suite.jsonl', 'a') as file: file.write('{\"id\": \"new\", \"input\": \"x\"}\\n')\n    return messages[-1]['content']\n",
+    )
+    project.suite(case("a"))
+    ended, records = project.report("--parallel", "1")
+    assert ended.code == 1, ended
+    assert [record["id"] for record in records] == ["a"]
+    assert "changed while it was being run" in ended.out + ended.err
+
+
+def test_a_folder_that_takes_no_history_says_so(project: Project):
+    """`.viva` cannot be made: exit 4 before anything runs; --no-history needs none."""
+    project.suite(case("a"))
+    project.write(".viva", "a file in its place")
+    ended = project.test()
+    assert ended.code == 4, ended
+    assert "--no-history" in ended.err
+    assert project.test("--no-history").code == 0

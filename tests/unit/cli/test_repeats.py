@@ -1,0 +1,92 @@
+"""Repeats from the command line: rates with intervals, and trials only until it is clear."""
+
+import json
+
+import pytest
+
+from project import Project, contains
+
+AGENT = """
+import collections
+count = collections.Counter()
+
+def agent(messages):
+    text = messages[-1]["content"]
+    count[text] += 1
+    return "ok" if text == "good" or (text == "mid" and count[text] % 5) else "no"
+"""
+FLAGS = ("--until-decided", "--min-pass", "0.9")
+
+
+@pytest.fixture
+def three(project: Project) -> Project:
+    project.write("wavering.py", AGENT)
+    project.suite(*({"id": n, "input": n, "assertions": [contains("ok")]} for n in ("good", "bad", "mid")))
+    return project
+
+
+def run(project: Project, *flags: str):
+    ended = project.test("-n", "python:./wavering.py:agent", "--parallel", "1", "-o", "r.json", "-o", "r.md", *flags)
+    path = project.folder / "r.json"
+    return ended, json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_rates_have_intervals_and_k(three: Project):
+    ended, whole = run(three, "--runs", "5")
+    assert ended.code == 1
+    assert "Pass rate: 60.0 % (" in ended.out
+    assert "over 3 cases, 15 trials; pass@5 66.7 %, pass^5 33.3 %" in ended.out
+    assert "  mid: 4/5 passed (38 to 96 %), mostly stable\n" in ended.out
+    mid = whole["cases"][2]
+    assert mid["interval"]["low"] == pytest.approx(0.3755, abs=1e-3)
+    assert mid["pass_k"][1] == {"k": 2, "pass_at_k": 1.0, "pass_hat_k": pytest.approx(0.6)}
+    assert mid["duration_ms"]["count"] == 5
+    repeats = whole["repeats"]
+    assert repeats["classes"] == {"stable": 1, "highly_unstable": 1, "mostly_stable": 1}  # N33
+    assert repeats["pass_rate"]["rate"] == pytest.approx(0.6)
+    assert repeats["pass_rate"]["trials"] == 15
+    assert repeats["turns"] == {"count": 15, "mean": 1.0, "p50": 1, "p95": 1}
+    text = (three.folder / "r.md").read_text()
+    assert "### Repeats" in text
+    assert "| mid | 4/5 passed &#40;38 to 96 %&#41;, mostly stable | 1.0 |" in text
+
+
+def test_a_single_run_says_nothing_of_repeats(three: Project):
+    ended, whole = run(three)
+    assert "repeats" not in whole
+    assert "Pass rate" not in ended.out + (three.folder / "r.md").read_text()
+
+
+def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Project):
+    ended, whole = run(three, *FLAGS)
+    assert ended.code == 1
+    assert [(c["id"], c["status"], c["decision"], len(c["trials"])) for c in whole["cases"]] == [
+        ("good", "passed", "passes", 12),
+        ("bad", "failed", "fails", 3),
+        ("mid", "error", "undecided", 18),
+    ]
+    assert (whole["summary"]["passed"], whole["summary"]["errors"], whole["summary"]["undecided"]) == (1, 1, 1)
+    assert "3 test cases, up to 60 trials" in ended.out
+    assert "Errors:  1 (1 undecided)" in ended.out
+    assert "mid: 15/18 passed, undecided" in ended.out
+    assert "interval" not in whole["cases"][0], "a rate whose sample chose its own size has none"
+    ended, _ = run(three, *FLAGS, "-k", "good|mid", "--min-pass", "0.5", "--margin", "0.3")
+    assert ended.code == 0, ended
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--until-decided",), "needs --min-pass"),
+        ((*FLAGS, "--runs", "3"), "--until-decided and --runs cannot both be meant"),
+        ((*FLAGS, "--fail-fast"), "--until-decided and --fail-fast cannot both be meant"),
+        ((*FLAGS, "--margin", "0.1"), "to tell 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20"),
+        ((*FLAGS, "--margin", "0.95"), "margin is 0.95"),
+        ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "together they are below 1"),
+        ((*FLAGS, "--alpha", "0"), "--alpha"),
+    ],
+)
+def test_a_test_that_cannot_be_is_refused_before_anything_runs(three: Project, flags: tuple[str, ...], said: str):
+    ended, whole = run(three, *flags)
+    assert (ended.code, whole) == (4, {})
+    assert said in ended.err.replace("\n", " ")

@@ -1,0 +1,140 @@
+"""`viva shrink`: from a failing run to a small case in a file."""
+
+import json
+from typing import Any
+
+import pytest
+
+from project import Project, contains
+
+AGENT = """
+import os
+
+def agent(messages):
+    said = " ".join(m["content"] for m in messages if m["role"] == "user")
+    os.write(os.open("calls.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
+    if "explode" in said:
+        raise ValueError(f"after {len(messages)} messages")
+    if "refund" in said and "gift" in said:
+        return "I have cancelled your account."
+    return "Fine. What else?"
+
+count = 0
+def sometimes(messages):
+    global count
+    count += 1
+    return "oops" if "bad" in messages[-1]["content"] and count % 3 else "fine"
+"""
+NEVER = {"type": "not_contains", "value": "cancelled"}
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    project.write("shop.py", AGENT)
+    turns = ["Hello there", "I bought a gift card", "Is it raining?", "I want a refund for my order", "So what now?"]
+    project.suite(
+        {"id": "long", "name": "A long talk", "turns": [{"input": t} for t in turns[:-1]]
+         + [{"input": turns[-1], "assertions": [contains("else"), NEVER]}]},
+        {"id": "good", "input": "Hello", "assertions": [contains("else")]},
+        {"id": "raises", "turns": [{"input": "one"}, {"input": "please explode right now"}, {"input": "three"}]},
+        {"id": "whole", "turns": [{"input": t} for t in turns], "final_assertions": [NEVER]},
+    )  # fmt: skip
+    project.test("-n", "python:./shop.py:agent")
+    return project
+
+
+def written(project: Project, name: str = "shrunk.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (project.folder / name).read_text().splitlines()]
+
+
+def test_a_failing_conversation_becomes_as_small_as_it_can_be(shop: Project):
+    """The checks that failed stay, and the case in the file fails by itself."""
+    ended = shop.viva("shrink", "latest", "long")
+    assert ended.code == 0, ended
+    assert "5 turns, 20 words → 3 turns, 3 words, in " in ended.out
+    (case,) = written(shop)
+    assert [turn["input"] for turn in case["turns"]] in (
+        ["gift", "refund", "So"],
+        ["gift", "refund", "what"],
+        ["gift", "refund", "now?"],
+    )
+    assert case["id"] == "long-shrunk"
+    assert case["name"] == "A long talk"
+    assert case["turns"][-1]["assertions"] == [contains("else"), NEVER]
+    again = shop.test("-i", "shrunk.jsonl", "-n", "python:./shop.py:agent")
+    assert again.code == 1
+    shop.viva("shrink", "latest~1", "long")
+    assert [case["id"] for case in written(shop)] == ["long-shrunk", "long-shrunk-2"]
+
+
+def test_an_agent_that_breaks_is_shrunk_to_what_breaks_it(shop: Project):
+    assert shop.viva("shrink", "latest", "raises", "-o", "r.jsonl").code == 0
+    (case,) = written(shop, "r.jsonl")
+    assert [turn["input"] for turn in case["turns"]] == ["explode"]
+    assert "the agent answers" in json.dumps(case)
+
+
+def test_a_check_of_the_whole_conversation_keeps_any_turn(shop: Project):
+    assert shop.viva("shrink", "latest", "whole", "-o", "w.jsonl").code == 0
+    (case,) = written(shop, "w.jsonl")
+    assert [turn["input"] for turn in case["turns"]] == ["gift", "refund"]
+    assert case["final_assertions"] == [NEVER]
+
+
+def test_k_of_n_for_an_agent_that_does_not_always_do_the_same(project: Project):
+    project.write("wild.py", AGENT)
+    turns = [{"input": "hello"}, {"input": "bad thing", "assertions": [{"type": "not_contains", "value": "oops"}]}]
+    project.suite({"id": "w", "turns": turns})
+    project.test("-n", "python:./wild.py:sometimes")
+    assert project.viva("shrink", "latest", "w", "--runs", "4", "--fails", "2").code == 0
+    (case,) = written(project)
+    assert [turn["input"] for turn in case["turns"]] == ["bad"]
+
+
+def test_a_dynamic_conversation_becomes_a_static_case(project: Project):
+    project.write(
+        "dyn.py", "def agent(messages):\n    return 'no' if 'secret' not in messages[-1]['content'] else 'hm'\n"
+    )
+    project.write("sim.py", "def simulator(messages, options):\n    n = options['metadata']['turn_number']\n    return {'message': f'line {n}'}\n")  # fmt: skip
+    project.write("viva.toml", '[agents.sim]\nuse = "python:./sim.py:simulator"\n[agents.it]\nuse = "python:./dyn.py:agent"\n[defaults]\nagent = "it"\n')  # fmt: skip
+    project.suite({"id": "d", "simulator": {"use": "sim"}, "checkpoints": [{"id": "yes", "assertion": contains("yes")}], "max_turns": 4})  # fmt: skip
+    project.test(agent=None)
+    assert project.viva("shrink", "latest", "d").code == 0
+    (case,) = written(project)
+    assert len(case["turns"]) == 1
+    assert case["final_assertions"] == [contains("yes")]
+    assert "simulator" not in case
+
+
+def test_trials_are_limited_and_that_is_said(shop: Project):
+    ended = shop.viva("shrink", "latest", "long", "--max-trials", "3")
+    assert ended.code == 0
+    assert "in 3 trials" in ended.out
+    assert "it may become smaller still" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("latest", "good"), "has no trial that failed"),
+        (("latest", "zz"), "has no case 'zz'; it has good, long, raises, whole"),
+        (("latest", "long", "--trial", "2"), "has no such trial that failed"),
+        (("latest", "long", "--fails", "2"), "--fails 2 of --runs 1 cannot be"),
+        (("latest", "long", "-o", "x.md"), "a case is written as .jsonl"),
+        (("2031", "long"), "there is no run '2031'"),
+    ],
+)
+def test_what_cannot_be_shrunk_is_exit_4(shop: Project, arguments: tuple[str, ...], said: str):
+    ended = shop.viva("shrink", *arguments)
+    assert ended.code == 4
+    assert said in ended.err
+
+
+def test_a_case_that_changed_or_no_longer_fails_is_refused(shop: Project):
+    lines = (shop.folder / "suite.jsonl").read_text().splitlines()
+    shop.write("suite.jsonl", "\n".join([lines[0].replace("So what now?", "So?"), *lines[1:]]) + "\n")
+    assert "has changed since this run" in shop.viva("shrink", "latest", "long").err
+    shop.write("suite.jsonl", "\n".join(lines) + "\n")
+    shop.write("viva.toml", '[agents."python:./shop.py:agent"]\nuse = "python:./agent.py:agent"\n')
+    fixed = shop.viva("shrink", "latest", "whole")
+    assert (fixed.code, "does not fail when it is held again" in fixed.err) == (4, True)

@@ -1,0 +1,109 @@
+"""Trials until a sequential test has decided: none too few, none wasted, in any order of their ends."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from viva.engine.executors.local import Local
+from viva.engine.repeating import UntilDecided
+from viva.model.case import Case
+from viva.model.record import Status, TrialRecord
+from viva.protocols import Planned
+from viva.stats.deciding import Rule
+from viva.stats.sequential import SequentialTest
+from viva.users.script import Script
+
+RULE = Rule(0.9, SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2))
+
+
+async def plan(*cases: str) -> AsyncIterator[Planned]:
+    for number, case in enumerate(cases):
+        for trial in range(1, 21):
+            yield Planned(Case(id=case, suite="s", user=Script(())), number * 20 + trial - 1, trial, 20)
+
+
+def record(case: str, trial: int, status: Status) -> TrialRecord:
+    return TrialRecord(case, case, status, [], [], 1, 1.0, "s", trial, 1)
+
+
+class Held:
+    """Runs trials, each of which ends as `outcome` says, after a random number of turns of the loop."""
+
+    def __init__(self, outcome, *cases: str, parallel: int = 1, past: tuple[TrialRecord, ...] = ()) -> None:
+        self.outcome = outcome
+        self.started: list[Planned] = []
+        self.ended: dict[str, dict[int, Status]] = {}
+        self.most: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
+        asyncio.run(self._run(cases, parallel, past))
+
+    async def _run(self, cases: tuple[str, ...], parallel: int, past: tuple[TrialRecord, ...]) -> None:
+        deciding, random = UntilDecided(plan(*cases), RULE, past), Random(3)
+
+        async def work(planned: Planned) -> None:
+            case, trial = planned.case.id, planned.trial
+            self.started.append(planned)
+            self._now[case] += 1
+            self.most[case] = max(self.most[case], self._now[case])
+            for _ in range(random.randrange(5)):
+                await asyncio.sleep(0)
+            self._now[case] -= 1
+            status: Status = self.outcome(case, trial)
+            self.ended.setdefault(case, {})[trial] = status
+            deciding.ended(record(case, trial, status))
+
+        async with asyncio.timeout(10):
+            await Local(parallel).run(deciding.trials(), work)
+
+    def trials(self, case: str) -> list[int]:
+        return [planned.trial for planned in self.started if planned.case.id == case]
+
+
+@pytest.mark.parametrize("parallel", [1, 4, 9])
+def test_a_case_runs_until_it_is_decided_and_no_further(parallel: int):
+    held = Held(lambda case, _: "passed" if case == "good" else "failed", "good", "bad", parallel=parallel)
+    assert held.trials("good") == list(range(1, 13))
+    assert held.trials("bad") == [1, 2, 3]
+    assert {planned.index - planned.trial for planned in held.started if planned.case.id == "bad"} == {19}
+
+
+def test_what_is_needed_anyway_runs_at_once():
+    """After the first trial passed, three failures at least are needed for any decision."""
+    held = Held(lambda *_: "passed", "good", parallel=8)
+    assert 1 < held.most["good"] <= 5
+    assert len(held.started) == 12
+
+
+def test_errors_use_up_trials_but_decide_nothing():
+    held = Held(lambda *_: "error", "ill")
+    assert len(held.started) <= 20
+    assert RULE.decision([held.ended["ill"][n] for n in sorted(held.ended["ill"])]) == "undecided"
+
+
+def test_a_skipped_case_is_tried_once():
+    assert Held(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
+
+
+def test_a_resumed_run_goes_on_with_the_trials_that_it_has():
+    past = (*(record("good", n, "passed") for n in (1, 2, 4)), *(record("bad", n, "failed") for n in (1, 2, 3)))
+    held = Held(lambda *_: "passed", "good", "bad", past=past)
+    assert held.trials("good") == [3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert held.trials("bad") == []
+
+
+def test_many_cases_in_parallel_all_come_to_a_decision():
+    random = Random(7)
+    outcomes: dict[tuple[str, int], Status] = {}
+
+    def outcome(case: str, trial: int) -> Status:
+        chance = int(case) / 20
+        found: Status = "passed" if random.random() < chance else "failed"
+        return outcomes.setdefault((case, trial), found)
+
+    held = Held(outcome, *map(str, range(21)), parallel=6)
+    for case, ended in held.ended.items():
+        assert RULE.decision([ended[trial] for trial in sorted(ended)]) is not None, case
+        assert sorted(ended) == list(range(1, len(ended) + 1))

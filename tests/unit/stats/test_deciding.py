@@ -1,0 +1,49 @@
+"""What the trials of a case come to, by share or by a sequential test."""
+
+import pytest
+
+from viva.model.record import Status
+from viva.stats.deciding import Rule
+from viva.stats.sequential import SequentialTest
+
+TEST = SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2)
+RULE = Rule(0.9, TEST)
+
+
+@pytest.mark.parametrize(
+    ("trials", "decision", "status"),
+    [
+        (["passed"] * 12, "passes", "passed"),
+        (["failed"] * 3, "fails", "failed"),
+        (["passed"] * 11, None, "error"),
+        (["passed", "failed"] * 2 + ["passed"], None, "error"),
+        (["error"] * 20, "undecided", "error"),
+        (["skipped"], None, "skipped"),
+    ],
+)
+def test_three_decisions_are_three_statuses(trials: list[Status], decision: str | None, status: Status):
+    """Undecided, or cut off before a decision, is an error: nothing has been shown."""
+    assert (RULE.decision(trials), RULE.status(trials)) == (decision, status)
+
+
+def test_trials_behind_the_decision_do_not_change_it():
+    passed: list[Status] = ["passed"] * 12
+    assert RULE.status([*passed, "failed", "failed", "failed", "failed"]) == "passed"
+
+
+def test_a_case_that_is_left_out_once_is_not_tried_again():
+    assert RULE.over(["skipped"])
+    assert not RULE.over(["passed"])
+    assert not Rule(0.5).over(["passed", "passed", "passed"])
+
+
+def test_without_a_test_it_is_the_share():
+    trials: list[Status] = ["passed", "failed", "passed", "error"]
+    assert Rule(0.6).status(trials) == "passed"  # N33
+    assert Rule().status(trials) == "failed"
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(0.5), RULE])
+def test_a_report_judges_as_the_run_did(rule: Rule):
+    assert Rule.kept_in(rule.kept()) == rule
+    assert Rule.kept_in({}) == Rule()
