@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from viva.protocols import SessionContext as SessionContext
     from viva.session.api import run as run
     from viva.session.chat import Conversation as Conversation
+    from viva.session.context import AsyncContext as AsyncContext
     from viva.session.context import Context as Context
     from viva.session.expectations import agent_says as agent_says
     from viva.session.expectations import all_of as all_of
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from viva.session.run import RunResult as RunResult
     from viva.session.spoken import Heard as Heard
     from viva.session.tester import T as T
+    from viva.stats.sequential import SequentialTest as SequentialTest
 
 _HOMES = {
     "viva.catalog": ["register"],
@@ -77,7 +79,7 @@ _HOMES = {
     "viva.protocols": ["Agent", "AgentSession", "SessionContext"],
     "viva.session.api": ["run"],
     "viva.session.chat": ["Conversation"],
-    "viva.session.context": ["Context"],
+    "viva.session.context": ["AsyncContext", "Context"],
     "viva.session.expectations": [
         *("agent_says", "all_of", "any_of", "contains", "equals", "json_path", "json_schema", "max_cost"),
         *("max_latency", "max_tokens", "max_turns", "not_", "not_contains", "regex", "rubric", "script"),
@@ -86,6 +88,7 @@ _HOMES = {
     "viva.session.run": ["RunResult"],
     "viva.session.spoken": ["Heard"],
     "viva.session.tester": ["T"],
+    "viva.stats.sequential": ["SequentialTest"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,6 +4,8 @@ pytest                                    collects *.viva.jsonl, *.viva.yaml, *.
 pytest --viva-agent assistants.expense    against another agent than the one that the nearest viva.toml says
 def test_it(viva): ...                    a fixture that holds conversations and runs suites
 def test_it(t, ctx): ...                  a script test; `Test*(t, ctx)` functions are collected too
+async def test_it(t, ctx): ...            the same with `await ctx.call(...)`; `viva` in an `async def` needs no plugin either
+A script test that notes nothing with `t` is skipped, `nothing was checked`: plain asserts that hold cannot be counted.
 """
 
 import inspect
@@ -16,13 +18,14 @@ import pytest
 if TYPE_CHECKING:
     from viva.model.record import TrialRecord
     from viva.protocols import Planned
-    from viva.session.context import Context
+    from viva.session.context import AsyncContext, Context
     from viva.session.studio import Desk, Exam, OpenSuite, Studio
     from viva.session.tester import T
 
 _SUFFIXES = (".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json")
 _studio_key = pytest.StashKey["Studio"]()
 _desk_key = pytest.StashKey["Desk"]()
+_exam_key = pytest.StashKey["Exam"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,11 +50,11 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     return pytest.Function.from_parent(collector, name=name)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
-    """An `async def` that takes our `t` or `ctx` runs on a loop of its own; all others are left to other plugins."""
+    """An `async def` that takes our `t`, `ctx` or `viva`, and that no other plugin runs, runs on a loop of its own."""
     function: Callable[..., Any] = pyfuncitem.obj
-    if _desk_key not in pyfuncitem.stash or not inspect.iscoroutinefunction(function):
+    ours = _desk_key in pyfuncitem.stash or _exam_key in pyfuncitem.stash
+    if not ours or not inspect.iscoroutinefunction(function):
         return None
     import asyncio
 
@@ -84,6 +87,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             item.add_report_section("call", "log of the test", desk.notes)
     if (unmet := desk.unmet()) is not None:
         pytest.fail(unmet, pytrace=False)
+    if skipped is None and _exam_key not in item.stash:  # what a test finds by `viva` is not noted
+        skipped = desk.unchecked
     if skipped is not None:
         pytest.skip(skipped)
     return result
@@ -109,7 +114,7 @@ def viva(request: pytest.FixtureRequest) -> "Iterator[Exam]":
     """Holds conversations turn by turn (`viva.chat(agent)`) and runs suites (`viva.run(...)`); has `viva.contains` and all else."""
     from viva.session.studio import Exam
 
-    exam = Exam(_studio(request.config), request.path.parent)
+    request.node.stash[_exam_key] = exam = Exam(_studio(request.config), request.path.parent)
     yield exam
     exam.close()
 
@@ -121,8 +126,8 @@ def t(request: pytest.FixtureRequest) -> "T":
 
 
 @pytest.fixture
-def ctx(request: pytest.FixtureRequest) -> "Context":
-    """Calls agents: `reply = ctx.call("assistants.expense", "Hello")`."""
+def ctx(request: pytest.FixtureRequest) -> "Context | AsyncContext":
+    """Calls agents: `reply = ctx.call("assistants.expense", "Hello")`; in an `async def`, `await ctx.call(...)`."""
     return _desk(request).ctx
 
 
@@ -132,7 +137,7 @@ def _desk(request: pytest.FixtureRequest) -> "Desk":
     if _desk_key not in stash:
         from viva.session.studio import Desk
 
-        stash[_desk_key] = Desk(_studio(request.config), request.node.name, request.path.parent)
+        stash[_desk_key] = Desk(_studio(request.config), request.node.name, request.path.parent, request.function)
     return stash[_desk_key]
 
 

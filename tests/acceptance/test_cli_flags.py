@@ -136,3 +136,20 @@ def test_init_makes_a_project_that_runs_at_once(project: Project):
     again = project.viva("init")
     assert again.out.count("kept") == 4
     assert (folder / "agent.py").read_text() == "# mine now\n"
+
+
+def test_what_programs_of_an_agent_print_is_not_among_the_events(project: Project):
+    """With --json, standard output is ours alone, below Python too."""
+    project.suite(case("a"))
+    project.write(
+        "agent.py",
+        "import os, subprocess\nprint('loud')\n"
+        "def agent(messages):\n"
+        "    os.write(1, b'louder\\n')\n    subprocess.run(['echo', 'loudest'], check=True)\n"
+        "    return messages[-1]['content']\n",
+    )
+    for arguments in (("--json",), ("-i", "Hello there", "--json")):
+        ended = project.test(*arguments)
+        assert ended.code == 0, ended  # N35
+        assert all(json.loads(line) for line in ended.out.splitlines())
+        assert {"loud", "louder", "loudest"} <= set(ended.err.split())

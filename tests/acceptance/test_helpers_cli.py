@@ -241,6 +241,47 @@ def test_the_reporter_writes_the_report(project: Project, helpers: Helpers, on: 
     assert (sent["format"], sent["summary"]["passed"], sent["cases"][0]["id"]) == ("md", 1, "judged")
 
 
+def test_the_reporter_gets_the_cases_with_their_trials_and_writes_any_kind(
+    project: Project, helpers: Helpers, on: Callable[..., None]
+) -> None:  # N28
+    on()
+    helpers.lines = {"reporter": "<h1>All is well</h1>\n"}
+    project.suite(judged({"type": "contains", "value": "order"}))
+    ended = project.test("-r", "viva.reporter", "-o", "out.html", "--runs", "2", agent="python:./agent.py:loop")
+    assert ended.code == 0, ended
+    assert (project.folder / "out.html").read_text(encoding="utf-8") == "<h1>All is well</h1>\n"
+    sent = json.loads(helpers.prompts("reporter")[0])
+    (case,) = sent["cases"]
+    assert (sent["format"], case["id"], case["status"], len(case["trials"])) == ("html", "judged", "passed", 2)
+
+
+@pytest.mark.parametrize("flags", [[], ["-q"]])
+def test_without_a_file_the_reporters_words_are_the_last_on_standard_output(
+    project: Project, helpers: Helpers, on: Callable[..., None], flags: list[str]
+) -> None:  # N28
+    on()
+    helpers.lines = {"reporter": "All is well:\n\n- one of one"}
+    project.suite(judged({"type": "contains", "value": "order"}))
+    ended = project.test("-r", "viva.reporter", *flags)
+    assert ended.code == 0, ended
+    assert ended.out.endswith("\nAll is well:\n\n- one of one\n")
+    for_machines = project.test("-r", "viva.reporter", "--json")
+    assert for_machines.err == "All is well:\n\n- one of one\n"
+    assert [json.loads(line)["event"] for line in for_machines.out.splitlines()][-1] == "run_ended"
+
+
+def test_a_reporter_that_breaks_leaves_markdown_where_only_it_knew_the_kind(
+    project: Project, helpers: Helpers, on: Callable[..., None]
+) -> None:  # N28
+    on()
+    helpers.lines = {"reporter": ""}
+    project.suite(judged({"type": "contains", "value": "order"}))
+    ended = project.test("-r", "viva.reporter", "-o", "out.html")
+    assert ended.code == 0, ended
+    assert "out.html is the built-in report" in ended.out
+    assert "Viva: 1 test: 1 passed" in (project.folder / "out.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("line", [Answer(status=500), "", Answer(cut="before")])
 def test_a_reporter_that_breaks_leaves_the_built_in_report(
     project: Project, helpers: Helpers, on: Callable[..., None], line: Line
@@ -264,6 +305,24 @@ def test_a_budget_that_is_spent_ends_the_run_but_not_its_report(
     assert ended.code == 1, ended
     assert "the budget of $1e-06 is spent" in ended.out + ended.err
     assert "# Never paid for" not in (project.folder / "out.md").read_text(encoding="utf-8")
+    assert "Cost: $0.0000" in ended.out, "the trial was cut off, but its call was paid for"
+
+
+def test_a_budget_that_does_not_see_every_call_says_so_once(
+    project: Project, helpers: Helpers, on: Callable[..., None]
+) -> None:
+    """Only where there is a budget: elsewhere the summary's count is enough."""
+    on()
+    config = (project.folder / "viva.toml").read_text(encoding="utf-8")
+    project.write("viva.toml", "".join(line for line in config.splitlines(True) if not line.startswith("price")))
+    helpers.lines = {"judge": verdict(True, "Which order?")}
+    project.suite(judged(POLITE), {**judged(POLITE), "id": "again"})
+    warning = "calls of unknown price are not in the budget; `price` in the connector sets it"
+    ended = project.test("--max-cost", "1", agent="python:./agent.py:loop")
+    assert ended.code == 0, ended
+    assert ended.out.count(warning) == 1
+    assert "Cost: 2 calls of unknown price" in ended.out
+    assert warning not in project.test(agent="python:./agent.py:loop").out
 
 
 # Models under test
@@ -505,10 +564,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(
     project.suite(judged({**POLITE, "use": "agents:strict"}))
     ended = project.test()
     assert ended.code == 4, ended
-    line = next(
-        n for n, text in enumerate((project.folder / "viva.toml").read_text().splitlines(), 1) if "strict.md" in text
-    )
-    assert re.search(rf"viva\.toml:{line}: agent 'strict': strict\.md: line 2 uses \{{\{{criterion\}}\}}", ended.err)
+    assert re.search(r"strict\.md:2: uses \{\{criterion\}\}, which nobody sets.*\(agent 'strict'\)", ended.err)
     assert helpers.asked == {}
 
 

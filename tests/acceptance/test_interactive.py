@@ -355,6 +355,14 @@ def test_plain_lines_are_enough(folder: Path, without: str) -> None:
     assert (folder / "saved.jsonl").exists()
 
 
+def test_lines_typed_ahead_answer_one_question_each(folder: Path) -> None:
+    with viva(folder, *suite(folder, SCRIPT), "--interactive", term="dumb") as screen:
+        screen.expect("? help\n  > ")
+        screen.type("uno\nbye now\n")
+        assert screen.end() == 0
+    assert said(records(folder)[0]) == [("uno", "interactive"), ("bye now", "interactive")]
+
+
 def test_a_free_conversation_has_no_verdict(folder: Path) -> None:
     """Without -i a person just talks, as long as they like; it can be saved, and the exit code is 0."""
     with viva(folder, "--interactive") as screen:

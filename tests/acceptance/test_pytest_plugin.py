@@ -247,7 +247,28 @@ def TestFixtures(t, tmp_path):
     t.assert_.true_(tmp_path.exists())
 
 async def test_async(t, ctx):
-    t.assert_.contains(ctx.call("echo", "hello"), "hello")
+    t.assert_.contains(await ctx.call("echo", "hello"), "hello")
+
+def test_zero(t, ctx):
+    pass
+
+def test_plain(ctx):
+    assert ctx.call("echo", "hello").content == "You said: hello"
+
+def test_by_viva(t, viva):
+    chat = viva.chat("echo")
+    chat.say("hello")
+    chat.expect(viva.contains("hello"))
+
+async def test_async_by_viva(viva):
+    async with viva.Conversation(lambda messages: "hi") as chat:
+        await chat.say("hello")
+        chat.expect(viva.contains("hi"))
+
+async def test_async_unmet(viva):
+    chat = viva.chat("echo")
+    chat.say("hello")
+    chat.expect(viva.contains("bye"))
 
 def test_skip(t):
     t.skip("not today")
@@ -271,13 +292,18 @@ def Testing():
     raise AssertionError("not a test")
 """,
     )
-    out, outcomes = inner.run()
+    out, outcomes = inner.run("-rs")
     assert outcomes == {
         "test_holds": "PASSED",
         "test_soft": "FAILED",
         "TestCamel": "PASSED",
         "TestFixtures": "PASSED",
         "test_async": "PASSED",
+        "test_zero": "SKIPPED",  # N11
+        "test_plain": "SKIPPED",
+        "test_by_viva": "PASSED",
+        "test_async_by_viva": "PASSED",
+        "test_async_unmet": "FAILED",
         "test_skip": "SKIPPED",
         "test_fatal": "FAILED",
         "test_skip_after_failure": "FAILED",
@@ -287,6 +313,7 @@ def Testing():
     assert '"bye" is not in "You said: hello"' in out
     assert "✗ equal 2" in out
     assert "still here" in out
+    assert out.count("nothing was checked. Use t.assert_ in the test") == 2
     assert "SKIPPED (not today)" in out
     assert "AgentFailed: ValueError: boom" in out
     assert " error" not in out.splitlines()[-1]

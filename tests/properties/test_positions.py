@@ -2,7 +2,7 @@
 
 import json
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,15 +34,15 @@ def places(value: Any, at: Place = ()) -> list[Place]:
 def marked(value: Any, place: Place) -> Any:
     """The value with the mark as the key of that place or, in a list, before what stands there."""
     value = deepcopy(value)
-    holder = value
+    holder, last = value, cast("Any", place[-1])
     for step in place[:-1]:
         holder = holder[step]
     if isinstance(holder, list):
-        holder.insert(place[-1], MARK)
+        holder.insert(last, MARK)
         return value
     members = list(holder.items())
     holder.clear()
-    holder.update((MARK if key == place[-1] else key, member) for key, member in members)
+    holder.update((MARK if key == last else key, member) for key, member in members)
     return value
 
 

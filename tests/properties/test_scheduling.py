@@ -80,7 +80,7 @@ def told(summary: RunSummary) -> dict[str, int]:
     return {"passed": summary.passed, "failed": summary.failed, "error": summary.errors, "skipped": summary.skipped}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(kinds, min_size=1, max_size=12), st.integers(1, 6), st.integers(1, 3), st.booleans())
 def test_counts_add_up_and_every_outcome_has_its_record(
     kinds: Sequence[str], parallel: int, runs: int, fail_fast: bool

@@ -64,7 +64,7 @@ def check_clear(found: list[Case] | BadInput, raw: bytes) -> None:
         assert problem.path == "" or problem.path.startswith("$")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=80), st.sampled_from(["s.jsonl", "s.json", "s.yaml"]))
 @example(b"\xff\xfe{\x00}\x00", "s.jsonl")
 @example(b"- &a [*a]", "s.yaml")
@@ -85,7 +85,7 @@ def test_any_bytes_are_cases_or_a_clear_error(raw: bytes, name: str):
     check_clear(loaded(name, raw), raw)  # N2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(keys, odd, max_size=5))
 @example({"id": "a", "input": "{{n}}", "for": [{"n": [1]}]})
 @example({"id": "{{n}}", "input": "x", "for": [{"n": {"a": 1}}]})
@@ -124,7 +124,7 @@ cases = st.lists(texts.filter(bool), min_size=1, max_size=6, unique=True).map(
 between = st.lists(st.sampled_from(["", "// a comment", "   ", '// {"id": 1}']), max_size=2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases, st.data())
 def test_layout_comments_and_line_ends_change_nothing(written: list[Any], data: st.DataObject):
     """Compact or pretty-printed, with blank lines and comments between, with LF or CRLF, with a BOM or without."""

@@ -90,6 +90,14 @@ def built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUTS.get(bare)
 
 
+class UnknownVariable(ValueError):  # noqa: N818 -- it says what it is
+    """A line of a prompt names a variable that nobody sets."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f"line {line} {what}")
+        self.line, self.what = line, what
+
+
 class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
     """A prompt on a connector. `output` is the JSON Schema of its answer; `variables` adds names, with what they are by default.
 
@@ -108,9 +116,8 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
             unknown = sorted({name for name in variables_in(line) if name not in known})
             if unknown:
                 names = ", ".join(f"{{{{{name}}}}}" for name in unknown)
-                raise ValueError(
-                    f"line {number} uses {names}, which nobody sets; known: {', '.join(known)}; "
-                    "add others with `variables`"
+                raise UnknownVariable(
+                    number, f"uses {names}, which nobody sets; known: {', '.join(known)}; add others with `variables`"
                 )
 
     @property

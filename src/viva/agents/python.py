@@ -119,6 +119,11 @@ def _told(raised: BaseException) -> str:
     return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
 
 
+def _as_dict(message: Message) -> dict[str, Any]:
+    """A plain dict that always has `role` and `content`, also where nothing was said."""
+    return {"role": message.role, "content": "", **codec.plain(message)}
+
+
 class PythonSession:
     """One conversation: the history as plain dicts, and the agent's function called with all of it each turn."""
 
@@ -126,11 +131,11 @@ class PythonSession:
         self._call = call
         self._context = context
         self._thread = thread
-        self._messages: list[dict[str, Any]] = [codec.plain(message) for message in context.history]
+        self._messages: list[dict[str, Any]] = [_as_dict(message) for message in context.history]
         self._names = _parameters(call)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        self._messages.append(codec.plain(message))
+        self._messages.append(_as_dict(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
         reply = _kept(self._reply(await _called(self._thread, self._call, *ordered, **named)))
         for call in reply.calls:
@@ -146,16 +151,17 @@ class PythonSession:
 
     def _heard(self) -> list[dict[str, Any]]:
         """The history; for a helper, the conversation that it helps with."""
-        said = self._context.conversation() if self._context.conversation else ()
-        return [codec.plain(message) for message in said] or [dict(message) for message in self._messages]
+        if self._context.conversation is not None:
+            return [_as_dict(message) for message in self._context.conversation()]
+        return [dict(message) for message in self._messages]
 
     def _reply(self, returned: Any) -> Reply:
-        """A helper's dict is its answer; the agent under test has to keep to the shape of a reply."""
-        if self._context.role != "agent" and isinstance(returned, Mapping | list):
-            answer = cast("Any", returned)
-            if isinstance(answer, list) or "content" not in answer:
-                return Reply(data=answer)
-        return reply_from(returned)
+        """What a helper returns is its answer, whatever it is; the agent under test has to keep to the shape of a reply."""
+        if self._context.role == "agent" or isinstance(returned, str | Reply):
+            return reply_from(returned)
+        if isinstance(returned, Mapping) and "content" in returned:
+            return reply_from(cast("Any", returned))
+        return Reply(data=returned)
 
     def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         context, fixtures = self._context, self._context.fixtures

@@ -137,10 +137,12 @@ async def asked_of(
     for status in ("passed", "failed"):
         side = [ballot for ballot in cast_votes if ballot.status == status]
         if len(side) * 2 > votes:
+            scores = [ballot.score for ballot in cast_votes if ballot.score is not None]
+            passed = sum(ballot.passed for ballot in cast_votes)
             return Verdict(
                 status,
                 f"{len(side)} of {votes} votes: {side[0].reason}",
-                score=len(side) / votes if status == "passed" else 1 - len(side) / votes,
+                score=sum(scores) / len(scores) if scores else passed / len(cast_votes),
                 evidence=side[0].evidence,
                 suggestions=side[0].suggestions,
             )
@@ -178,6 +180,7 @@ def _about(evidence: Evidence) -> dict[str, Any]:
         "output": evidence.text,
         "input": last.utterance.message.text,
         "turn_number": evidence.turn.number,
+        "turn_count": evidence.turn.number,
         "files": [{"path": f.path, "change": f.change} for f in evidence.turn.files],
     }
 
@@ -209,9 +212,9 @@ class _Parser(Struct, frozen=True):
             raise ValueError("its `score` is no number")
         reason = str(given.get("reason") or "")
         if self.min_score is not None:
-            if score is None:
+            if passed and score is None:
                 raise ValueError(f"it has no `score`, which is needed against the least score {self.min_score:g}")
-            if passed and score < self.min_score:
+            if passed and score is not None and score < self.min_score:
                 passed, reason = False, f"score {score:g} is below {self.min_score:g}: {reason}"
         return Verdict(
             "passed" if passed else "failed",

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from viva.errors import CheckBroken, Undecidable
+from viva.errors import CheckBroken
 from viva.model import codec
 from viva.model.case import Claim
 from viva.model.judging import judge
@@ -25,7 +25,7 @@ class Late(Struct, frozen=True):
     def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
         try:
             claim = self._claim(evidence.talk.variables)
-        except (Undecidable, ValueError, codec.ValidationError) as wrong:
+        except (ValueError, codec.ValidationError) as wrong:
             raise CheckBroken(str(wrong)) from wrong
         found = judge(claim, evidence)
         return _verdict(found) if inspect.isawaitable(found) else found.verdict

@@ -45,8 +45,11 @@ class MaxCost(Cheap, frozen=True, kw_only=True):
         return labelled("max_cost", f"${self.value:g}")
 
     def check(self, evidence: Evidence) -> Verdict:
+        calls = list(_model_calls(evidence))
+        if not calls:
+            raise CheckBroken("the agent reported no usage, so what it cost is not known")
         spent_usd = 0.0
-        for call in _model_calls(evidence):
+        for call in calls:
             if call.cost_usd is None:
                 raise CheckBroken(
                     f"the price of {call.model or 'a model call'} is not known: give its connector a price"

@@ -165,11 +165,13 @@ class ToolResult(Cheap, frozen=True, kw_only=True):
                 continue
             if call.error is not None:
                 near = near or f"it failed: {quoted(call.error)}"
+            elif self.result is UNSET:
+                return PASSED
             elif call.result is UNSET:
                 near = near or "no result of it is known"
             else:
                 result = _decoded(call.result) if isinstance(self.result, Mapping | list) else call.result
-                why = None if self.result is UNSET else misfit(self.result, result, _after_regex)
+                why = misfit(self.result, result, _after_regex)
                 if why is None:
                     return PASSED
                 near, seen = why, result

@@ -37,9 +37,11 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
     settings = config.load(config_file, Path.cwd())
     catalog.load_plugins(settings.plugins)
-    agents = Agents(settings)
     reading = Reading(
-        roots=(str(settings.folder),), attachment_roots=settings.attachment_roots, simulator=settings.defaults.simulator
+        roots=(str(settings.folder),),
+        attachment_roots=settings.attachment_roots,
+        simulator=settings.defaults.simulator,
+        wrong_with=Agents(settings).wrong_with,
     )
     problems: list[Problem] = []
     suites: list[Suite] = []
@@ -49,10 +51,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
             if not isinstance(named, Files | Piped):
                 raise BadInput.saying(f"there is no file {text!r}")
             paths = named.paths if isinstance(named, Files) else (named,)
-            loaded = load_files(paths, reading, Path(), format_)
-            suites += loaded
-            for suite in loaded:
-                agents.check_references(suite.references)
+            suites += load_files(paths, reading, Path(), format_)
         except BadInput as wrong:
             problems += wrong.problems
     for problem in problems:

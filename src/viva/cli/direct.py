@@ -1,9 +1,10 @@
 """A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
 
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from msgspec import Struct
@@ -43,10 +44,10 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
     catalog.load_plugins(settings.plugins)
     agents = Agents(settings, flags["connector"])
-    agent = agents.under_test(flags["agent"])
+    agent = agents.under_test(flags["agent"], folder=Path.cwd())
     redactor = Redactor(settings.secrets)
     calls: list[ModelCall] = []
-    options = {"session_id": "viva-direct", "referer": "agent-test", **agent.options}
+    options = {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test", **agent.options}
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
@@ -73,18 +74,20 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
         limit_s = flags["turn_timeout"] or flags["timeout"] or defaults.turn_timeout_s or defaults.timeout_s
         for text in words:
             reply = await sent(agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S)
-            _print(agent.redactor.record(reply), as_json=flags["as_json"])
+            _print(agent.redactor.record(reply), flags["out"], as_json=flags["as_json"])
     return 0
 
 
-def _print(reply: Reply, *, as_json: bool) -> None:
+def _print(reply: Reply, out: TextIO, *, as_json: bool) -> None:
     if as_json:
         from viva.model import codec
 
-        print(codec.compact(reply))
+        found = detect(reply)
+        said = {**codec.plain(reply), "awaiting_input": found.awaiting, "awaiting_reason": found.reason}
+        print(codec.compact(said), file=out, flush=True)
         return
     for line in reply_lines(reply):
-        print(line)
+        print(line, file=out)
 
 
 def reply_lines(reply: Reply) -> list[str]:

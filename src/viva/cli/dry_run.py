@@ -1,6 +1,8 @@
 """`--dry-run`: the cases that would run, and nothing is run. With `-o`, they are written as native JSONL that loads again."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from viva.model import codec
 from viva.model.case import Case
@@ -14,12 +16,19 @@ async def list_cases(prepared: Prepared) -> int:
         if planned.trial != 1:
             continue
         print(_line(planned.case, planned.of))
-        lines.append(codec.encode(planned.case.written) + b"\n")
+        lines.append(codec.encode(_whole(planned.case)) + b"\n")
     print(f"{prepared.cases} cases, {prepared.trials} trials, agent {prepared.agent.name}; nothing was run")
     for path in prepared.options.outputs:
         _write(path, lines)
         print(f"wrote {path}")
     return 0 if lines else 5
+
+
+def _whole(case: Case) -> Mapping[str, Any]:
+    """The case as it was written, with the simulator that the flags or the config gave it."""
+    if "checkpoints" not in case.written or "simulator" in case.written:
+        return case.written
+    return {**case.written, "simulator": {"use": case.user.simulator}}
 
 
 def _line(case: Case, runs: int) -> str:

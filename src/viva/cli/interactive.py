@@ -6,7 +6,6 @@ it is answered. Without it, lines are read as the terminal gives them.
 
 import asyncio
 import os
-import select
 import shutil
 import signal
 import sys
@@ -215,21 +214,29 @@ class _Lines:
 
     def __init__(self, ink: Ink) -> None:
         self._ink = ink
+        self._ahead = b""
+        """Typed, but not asked for yet: the answers to the questions that come."""
 
     async def __call__(self, above: str, sign: str, hint: str = "", text: str = "") -> str:
         print(above + (f"{_INDENT}{self._ink('dim', hint)}\n" if hint else "") + sign, end="", flush=True)
-        file, typed = sys.stdin.fileno(), b""
         try:
+            line = await self._line(sys.stdin.fileno())
+        except BaseException:
+            print(flush=True)  # nobody pressed Enter: the line is still open
+            raise
+        return line.decode(errors="replace")
+
+    async def _line(self, file: int) -> bytes:
+        """One line, and no more: those behind it are answers to other questions."""
+        while b"\n" not in self._ahead:
             await _readable(file)
-            typed = os.read(file, _MOST)
-        finally:
-            if not typed:
-                print(flush=True)  # nobody pressed Enter: the line is still open
-        if not typed:
-            raise EOFError
-        while select.select([file], [], [], 0)[0] and (more := os.read(file, _MOST)):
-            typed += more  # pasted with it
-        return typed.decode(errors="replace").removesuffix("\n")
+            if not (typed := os.read(file, _MOST)):
+                if not self._ahead:
+                    raise EOFError
+                break
+            self._ahead += typed
+        line, _, self._ahead = self._ahead.partition(b"\n")
+        return line
 
 
 async def _readable(file: int) -> None:

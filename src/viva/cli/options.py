@@ -1,7 +1,10 @@
-"""Kinds of flags that several commands share."""
+"""Kinds of flags that several commands share, and what stands at the other end of the standard streams."""
 
+import os
 import sys
-from typing import Any
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
 
 import click
 
@@ -29,3 +32,25 @@ DURATION = Duration()
 def person_here() -> bool:
     """Is there a terminal that somebody can sit at?"""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+@contextmanager
+def private_stdout() -> Generator[TextIO]:
+    """Standard output for us alone: what agents print meanwhile, or programs that they start, goes to standard error."""
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):
+        try:
+            number = out.fileno()
+        except OSError:  # it is a stream of this process only: nothing else can write to it
+            yield out
+            return
+        out.flush()
+        private = os.dup(number)
+        os.dup2(sys.stderr.fileno(), number)
+        try:
+            with open(private, "w", encoding="utf-8", closefd=False) as stream:  # noqa: PTH123 -- it has no path
+                yield stream
+        finally:
+            out.flush()  # what was printed to it after all is not ours
+            os.dup2(private, number)
+            os.close(private)

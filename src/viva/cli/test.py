@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from msgspec import structs
 
 from viva.cli.history import history_here
-from viva.cli.options import DURATION, person_here
+from viva.cli.options import DURATION, person_here, private_stdout
 from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
@@ -19,7 +19,7 @@ from viva.session.loop import run_loop
 from viva.session.options import RunOptions, kept_again
 from viva.session.prepare import prepare
 from viva.session.resuming import past_of, refuse_changes, still_right
-from viva.session.run import examine, retell
+from viva.session.run import RunResult, examine, retell
 from viva.stats.sequential import SequentialTest
 
 EPILOG = """\b
@@ -204,6 +204,8 @@ _WITH_RESUME = frozenset(
 @click.pass_context
 def command(ctx: click.Context, **flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
+    for_machines = flags["as_json"] and not flags["dry_run"]
+    flags["out"] = ctx.with_resource(private_stdout()) if for_machines else sys.stdout
     if flags["resume"]:
         _check_resume(ctx)
         return run_loop(_resume(flags))
@@ -276,7 +278,7 @@ async def _run(flags: dict[str, Any]) -> int:
 
         return await list_cases(prepared)
     result = await examine(prepared, [_voice(flags, prepared.parallel, person=prepared.with_person)])
-    return result.exit_code
+    return _ended(result, flags)
 
 
 async def _resume(flags: dict[str, Any]) -> int:
@@ -298,6 +300,15 @@ async def _resume(flags: dict[str, Any]) -> int:
     else:
         refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
     result = await examine(prepared, [_voice(flags, prepared.parallel)], past)
+    return _ended(result, flags)
+
+
+def _ended(result: RunResult, flags: dict[str, Any]) -> int:
+    """The exit code, after what an agent as reporter has to say; machines that read events do not get it among them."""
+    if result.said is not None:
+        from viva.reporters.visible import visible_lines
+
+        print(visible_lines(result.said), file=sys.stderr if flags["as_json"] else sys.stdout)
     return result.exit_code
 
 
@@ -369,7 +380,7 @@ def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) ->
     if flags["as_json"]:
         from viva.reporters.events import EventLines
 
-        return EventLines(sys.stdout)
+        return EventLines(flags["out"])
     from viva.reporters.console import Console
 
     terminal = sys.stdout.isatty()

@@ -38,6 +38,8 @@ class Pattern:
 
     def __getattr__(self, name: str) -> Any:
         """Only asked for what is not yet there; from then on it is an attribute like any other."""
+        if name.startswith("__"):
+            raise AttributeError(name)
         method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
         found = getattr(re.compile(self.source, self.flags), method)
         setattr(self, name, found)

@@ -17,7 +17,7 @@ from contextlib import aclosing
 
 from viva.engine.awaiting import detect
 from viva.engine.goal import Progress
-from viva.engine.outcome import Ending, missing_checkpoints, out_of_input
+from viva.engine.outcome import Ending, blamed, broken, missing_checkpoints, out_of_input
 from viva.engine.sending import Send
 from viva.errors import TrialFault
 from viva.model.case import Claim, Utterance
@@ -75,7 +75,7 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     except BaseException as raised:
         turn.latency_ms = _latency_ms(began, raised)
         if isinstance(raised, TrialFault):
-            turn.error = raised.said
+            turn.error = blamed(raised).said
         raise
     turn.latency_ms = _latency_ms(began, reply)
     turn.awaiting = detect(reply)
@@ -100,13 +100,13 @@ async def judged(claim: Claim, evidence: Evidence) -> Judged:
 
 
 def _ended_by_claims(turn: Turn) -> Ending | None:
-    broken = None
+    in_error = None
     for each in turn.judged:
         if each.verdict.status == "failed":
             return Ending.failed(None)
         if each.verdict.status == "error":
-            broken = broken or each
-    return Ending.error("judge", broken.verdict.reason) if broken else None
+            in_error = in_error or each.verdict
+    return broken(in_error) if in_error else None
 
 
 async def _ended_by_goal(talk: Talk, progress: Progress, turn: Turn) -> Ending | None:

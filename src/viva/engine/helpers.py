@@ -8,12 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
+from viva.engine.sending import Listed, merged
 from viva.errors import HelperFailed, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.talk import Talk, WaitedFor
-from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport
+from viva.model.talk import Talk, WaitedFor, text_of
+from viva.protocols import AgentSession, Meter, SessionContext, Transport
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
@@ -24,7 +27,7 @@ class Crew:
 
     def __init__(
         self,
-        find: Callable[[str, Role], Agent],
+        find: Callable[[str, Role], Listed],
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
@@ -44,14 +47,16 @@ class Crew:
             if self._meter is not None:
                 self._meter(call)
 
-        given = dict(options or {})
+        found = self._find(agent, role)
+        case = {"metadata": talk.case.metadata} if talk is not None and talk.case.metadata else {}
+        given = merged({"skip": {"history": True}, "referer": "agent-test"}, found.options, case, options or {})
         metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
         if talk is not None:
-            metadata = {**talk.case.metadata, **metadata, "test_id": talk.case.id}
+            metadata["test_id"] = talk.case.id
         context = SessionContext(
             key=talk.key if talk else Key("", ""),
             role=role,
-            options={"skip": {"history": True}, "referer": "agent-test", **given},
+            options=given,
             meter=meter,
             http=self._http,
             connectors=self._connectors,
@@ -60,7 +65,7 @@ class Crew:
         )
         opened = False
         try:
-            helper = self._find(agent, role)
+            helper = found.agent
             async with helper.open(context) as session:
                 opened = True
                 yield _Asked(
@@ -76,6 +81,22 @@ class Crew:
             if opened or isinstance(fault, HelperFailed | TrialOver):
                 raise
             raise HelperFailed(role, fault.said) from fault
+
+
+def _about(talk: Talk | None) -> dict[str, Any]:
+    """What every helper is told beside the conversation; the turn is the one that comes next, unless it is told otherwise."""
+    if talk is None:
+        return {}
+    number, last = len(talk.turns) + 1, talk.last
+    calls = [call for turn in talk.turns if turn.reply for call in turn.reply.tool_calls]
+    return {
+        "turn_number": number,
+        "turn_count": number,
+        "max_turns": talk.case.limits.max_turns,
+        "last_response": text_of(last.reply) if last and last.reply else "",
+        "tool_results": {call.name: call.result for call in calls if call.result is not UNSET},
+        "session_id": talk.session_id,
+    }
 
 
 class _Asked:
@@ -101,7 +122,7 @@ class _Asked:
         self._metadata = metadata
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**self._metadata, **(metadata or {})}}
+        options = {**self._options, "metadata": {**_about(self._talk), **self._metadata, **(metadata or {})}}
         reply = await self._send(text, options)
         try:
             return parse(reply)

@@ -7,12 +7,13 @@ from msgspec import Struct
 from viva.errors import AgentFailed, Fault, HelperFailed, Skipped, TrialFault
 from viva.model.case import Checkpoint
 from viva.model.record import Status
-from viva.model.talk import Talk
+from viva.model.talk import Talk, Verdict
 
 AWAITING = "Agent awaiting input, no next turn defined"
 AWAITING_HINT = "Add more turns, use --interactive, or configure simulator"
 UNCHECKED = "nothing was checked"
 UNCHECKED_HINT = 'Add assertions to the case, or send a message by hand with -i "..."'
+UNNOTED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
 
 
 class Ending(Struct, frozen=True):
@@ -46,11 +47,30 @@ def blamed(fault: TrialFault) -> Ending:
 
 def missing_checkpoints(talk: Talk, missing: Sequence[Checkpoint], said: str | None = None) -> Ending:
     """Not all that had to happen did. If a judge broke on one of them, nobody can say that the agent failed."""
-    for checkpoint in missing:
-        verdict = talk.sightings[checkpoint.id].verdict
+    for checkpoint in _in_the_way(talk, missing):
+        verdict = talk.sightings[checkpoint].verdict
         if verdict is not None and verdict.status == "error":
-            return Ending.error("judge", f"judge error: checkpoint {checkpoint.id}: {verdict.reason}")
+            return broken(verdict, f"checkpoint {checkpoint}: ")
     return Ending.failed(said or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
+
+
+def _in_the_way(talk: Talk, missing: Sequence[Checkpoint]) -> list[str]:
+    """The checkpoints that are missing, and those that they wait for, optional ones too."""
+    after = {checkpoint.id: checkpoint.after for checkpoint in talk.case.goal.checkpoints}
+    found: list[str] = []
+    waiting = [checkpoint.id for checkpoint in missing]
+    while waiting:
+        name = waiting.pop(0)
+        if name not in found and talk.sightings[name].turn is None:
+            found.append(name)
+            waiting += after[name]
+    return found
+
+
+def broken(verdict: Verdict, place: str = "") -> Ending:
+    """The ending that a check brings about which could not be evaluated."""
+    said = f"{place}{verdict.reason}"
+    return Ending.error(verdict.fault, f"judge error: {said}" if verdict.fault == "judge" else said)
 
 
 def out_of_input(talk: Talk) -> Ending | None:
@@ -77,10 +97,10 @@ def by_checks(talk: Talk) -> Ending:
     verdicts = [each.verdict for turn in talk.turns for each in turn.judged] + [each.verdict for each in talk.finals]
     if any(verdict.status == "failed" for verdict in verdicts):
         return Ending.failed(None)
-    if broken := next((verdict for verdict in verdicts if verdict.status == "error"), None):
-        return Ending.error("judge", broken.reason)
+    if in_error := next((verdict for verdict in verdicts if verdict.status == "error"), None):
+        return broken(in_error)
     if not checks_done(talk):
-        return Ending("skipped", None, UNCHECKED, UNCHECKED_HINT)
+        return Ending("skipped", None, UNCHECKED, UNCHECKED_HINT if talk.case.one_session else UNNOTED_HINT)
     return Ending("passed")
 
 

@@ -102,7 +102,7 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
     session_id = f"viva-{stage.run}-{planned.index}.{attempt}"
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     limit = asyncio.timeout(case.limits.timeout_s)
-    talk = Talk(case, key, stage.helpers, Deadline(limit))
+    talk = Talk(case, key, stage.helpers, Deadline(limit), session_id=session_id)
     if case.skip is not None:
         ending = Ending("skipped", None, case.skip)
     else:

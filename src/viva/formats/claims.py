@@ -11,6 +11,8 @@ from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Claim, On, Over
 from viva.model.component import Building
+from viva.model.lookup import compile_path
+from viva.model.pattern import compile_pattern
 from viva.model.template import has_variables
 from viva.schemas.positions import Place
 from viva.schemas.words import unknown_name
@@ -23,6 +25,9 @@ _REQUIRED_SOMEHOW = {
     "tool_result": "name",
     "script": "use",
 }
+_JUDGED, _JUDGE = frozenset({"agent", "rubric"}), "viva.validator"
+_COMBINING = frozenset({"all", "any", "not"})
+"""What is made of other assertions: of these, each waits for its own variables."""
 Complain = Callable[[Place, str, str | None], None]
 
 
@@ -32,8 +37,10 @@ class ClaimBuilder(Struct):
     folder: str
     roots: tuple[str, ...]
     update_snapshots: bool = False
-    references: set[str] = field(default_factory=set[str])
-    """The agents that the checks built so far will ask."""
+    references: dict[str, Place] = field(default_factory=dict[str, Place])
+    """The agents that the checks built so far will ask, and where."""
+    at: Place = ()
+    """Where the assertion stands that is being built."""
 
     def claims(
         self, written: Any, at: Place, complain: Complain, *, on: On = "reply", over: Over = "turn"
@@ -54,10 +61,9 @@ class ClaimBuilder(Struct):
 
     def claim(self, written: Mapping[str, Any], at: Place, complain: Complain) -> Claim | None:
         """One assertion, or None after a complaint."""
+        self.at = at
         try:
-            if has_variables(written):
-                return self._late(written)
-            return self._built(written)
+            return self._nested(written)
         except NestedComplaint as nested:
             complain((*at, *nested.at), nested.what, nested.key)
         except BadInput as wrong:
@@ -67,14 +73,9 @@ class ClaimBuilder(Struct):
         return None
 
     def _built(self, written: Mapping[str, Any]) -> Claim:
-        kind = str(written["type"])
-        found = catalog.find("check", kind)
-        if found is None:
-            raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
-        fields = canonical(written)
-        building = Building(self.folder, self.roots, self._nested, self.update_snapshots)
-        check = found.build(fields, building)
-        self.references.update(getattr(check, "references", ()))
+        check = self._check(str(written["type"]), canonical(written))
+        for name in getattr(check, "references", ()):
+            self._will_ask(name)
         return Claim(
             check=check,
             written=written,
@@ -83,18 +84,48 @@ class ClaimBuilder(Struct):
             weight=float(written.get("weight", 1.0)),
         )
 
+    def _check(self, kind: str, fields: Mapping[str, Any]) -> Any:
+        found = catalog.find("check", kind)
+        if found is None:
+            raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
+        return found.build(fields, Building(self.folder, self.roots, self._nested, self.update_snapshots))
+
     def _nested(self, written: Mapping[str, Any]) -> Claim:
-        return self._late(written) if has_variables(written) else self._built(written)
+        late = has_variables(written) and str(written["type"]) not in _COMBINING
+        return self._late(written) if late else self._built(written)
 
     def _late(self, written: Mapping[str, Any]) -> Claim:
         kind = str(written["type"])
-        late = Late(dict(written), self._built, costly=kind in ("agent", "rubric"), label=f"{kind} (with variables)")
+        fields = canonical(written)
+        if kind in _JUDGED:
+            fields.setdefault("use", _JUDGE)
+        for name, value in fields.items():
+            if not has_variables(value):
+                self._check_alone(kind, name, value)
+        late = Late(dict(written), self._built, costly=kind in _JUDGED, label=f"{kind} (with variables)")
         return Claim(
             check=late,
             written=written,
             message=str(written.get("message", "")),
             weight=float(written.get("weight", 1.0)),
         )
+
+    def _will_ask(self, agent: str) -> None:
+        self.references.setdefault(agent.removeprefix("agents:"), self.at)
+
+    def _check_alone(self, kind: str, name: str, value: Any) -> None:
+        """What can be said of one field while others wait for their variables."""
+        match kind, name:
+            case ("regex", "pattern") | ("json_path", "matches"):
+                compile_pattern(value)
+            case ("json_path" | "type", "path"):
+                compile_path(value)
+            case ("script", "use") | ("json_schema", "schema"):
+                self._check(kind, {name: value})
+            case ("agent" | "rubric", "use"):
+                self._will_ask(value)
+            case _:
+                pass
 
 
 class NestedComplaint(ValueError):  # noqa: N818 -- it never leaves this room

@@ -51,6 +51,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     update_snapshots: bool = False
     simulator: str | None = None
     timeout_s: float = TIMEOUT_S
+    wrong_with: Callable[[str], Sequence[Problem]] = lambda _name: ()
+    """Why there can be no helper of that name, if there cannot."""
 
 
 def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
@@ -67,7 +69,6 @@ def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Sui
         digest=reader.digest.hexdigest(),
         interactive=reader.interactive,
         origin=Origin(name),
-        references=reader.references,
     )
 
 
@@ -82,7 +83,6 @@ class _Reader:
         self.claims = ClaimBuilder(root, (*reading.roots, root), reading.update_snapshots)
         self.attachments = Attachments(root, reading.attachment_roots)
         self.problems: list[Problem] = []
-        self.references: dict[str, Origin] = {}
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
         """Of all cases, in their order."""
@@ -97,7 +97,7 @@ class _Reader:
                 self.count += 1
                 case = _CaseBuilder(self, document, value).build()
                 self.interactive += case.interactive.enabled
-                self._note_references(document)
+                self._check_references(document)
                 self.digest.update(case.digest.encode())
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
@@ -112,10 +112,11 @@ class _Reader:
                 Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
             )
 
-    def _note_references(self, document: Document) -> None:
-        """Which helpers the case names, and where the first case to do so stands."""
-        for name in self.claims.references:
-            self.references.setdefault(name.removeprefix("agents:"), Origin(document.file, document.line))
+    def _check_references(self, document: Document) -> None:
+        """Can all helpers be had that the case names? What is wrong in the config is said there, and only once."""
+        for name, at in self.claims.references.items():
+            wrong = self.reading.wrong_with(name)
+            self.problems += [each if each.file else document.problem(at, each.what, key="use") for each in wrong]
         self.claims.references.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
@@ -236,7 +237,7 @@ class _CaseBuilder:
                 Rules.read(options.get("metadata", {}))
             except (ValueError, codec.ValidationError) as wrong:
                 self._complain(("simulator", "options"), str(wrong), "metadata")
-        self._reader.claims.references.add(use)
+        self._reader.claims.references.setdefault(use, ("simulator",))
         return Simulator(use, options, lines)
 
     def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:

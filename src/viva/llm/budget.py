@@ -1,5 +1,7 @@
 """How much a run may cost. It stops the run cleanly; what has ended by then is kept."""
 
+from collections.abc import Callable
+
 from viva.errors import RunStopped
 from viva.model.message import ModelCall
 
@@ -11,11 +13,15 @@ class Budget:
         self.max_usd = max_usd
         self.spent_usd = spent_usd
         self.unpriced = 0
+        self.on_unpriced: Callable[[], None] | None = None
+        """Told once that not all calls are in the budget."""
 
     def spend(self, call: ModelCall) -> None:
         """Raises RunStopped once the budget is used up. A call whose price is unknown is counted apart, never as free."""
         if call.cost_usd is None:
             self.unpriced += 1
+            if self.unpriced == 1 and self.on_unpriced is not None:
+                self.on_unpriced()
             return
         self.spent_usd += call.cost_usd
         if self.max_usd is not None and self.spent_usd >= self.max_usd:

@@ -196,8 +196,7 @@ class Bar(Struct, frozen=True):
 class Suite(Struct, frozen=True, kw_only=True):
     """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
 
-    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person; `references`
-    are the agents that its cases name (helpers), and where the first to do so stands.
+    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person.
     """
 
     id: str
@@ -210,7 +209,6 @@ class Suite(Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     bar: Bar | None = None
     target: str | None = None
-    references: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     needs: Mapping[Feature, Origin] = field(default_factory=dict["Feature", Origin])
     names_agents: bool = False
     """Its cases say themselves whom they call: no agent has to be under test."""

@@ -27,7 +27,7 @@ def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
 
 async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evidence) -> Judged:
     talk = evidence.talk
-    before, talk.waiting_for = talk.waiting_for, "script"  # unless a helper is asked, who says so
+    before, talk.waiting_for = talk.waiting_for, "judge"
     try:
         verdict = await waiting
     except (RunStopped, TrialOver):
@@ -59,6 +59,8 @@ def negated(verdict: Verdict, label: str) -> Verdict:
 def broken_verdict(broken: Exception) -> Verdict:
     """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
     said = str(broken)
-    if isinstance(broken, CheckBroken | TrialFault) and said:
+    if isinstance(broken, TrialFault) and said:
+        return Verdict("error", said, fault=broken.fault)
+    if isinstance(broken, CheckBroken) and said:
         return Verdict("error", said)
     return Verdict("error", f"{type(broken).__name__}: {said}" if said else type(broken).__name__)

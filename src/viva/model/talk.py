@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Struct, field
 
-from viva.errors import Role
+from viva.errors import Fault, Role
 from viva.model import codec
 from viva.model.case import Case, Claim, Key, On, Over, Utterance
 from viva.model.embedded import json_in
@@ -40,7 +40,7 @@ class Quote(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure."""
+    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`."""
 
     status: VerdictStatus
     reason: str = ""
@@ -50,6 +50,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[Quote, ...] = ()
     suggestions: tuple[str, ...] = ()
     calls: tuple[ModelCall, ...] = ()
+    fault: Fault = "judge"
 
     @property
     def passed(self) -> bool:
@@ -135,6 +136,7 @@ class Talk(Struct, dict=True):
     waiting_for: WaitedFor = "agent"
     helping: int = 0
     workspace: str | None = None
+    session_id: str = ""
     started: float = field(default_factory=time.perf_counter)
 
     @property

@@ -103,6 +103,9 @@ class Recorder:
     def digest(self, *parts: Any) -> str:
         return digest_of(parts, self._redact)
 
+    def link(self, chain: str, sent: bytes) -> str:
+        return _linked(chain, self._redact(sent))
+
     def count(self, digest: str) -> int:
         """How often exactly this was asked before."""
         self._asked[digest] += 1
@@ -178,6 +181,9 @@ class Tape:
     def digest(self, *parts: Any) -> str:
         return digest_of(parts, self._redact)
 
+    def link(self, chain: str, sent: bytes) -> str:
+        return _linked(chain, self._redact(sent))
+
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
 
@@ -185,7 +191,7 @@ class Tape:
         left = self._entries.get(digest)
         return left.pop() if left else None
 
-    def miss(self, place: Place, turn: int, sent: Any, definition: Any) -> str:
+    def miss(self, place: Place, turn: int, sent: bytes, definition: Any) -> str:
         """Why nothing fits. A trial that is tried again says what was found the first time."""
         key = place[2]
         trial = (key.suite, key.case, key.trial)
@@ -193,11 +199,11 @@ class Tape:
             self._first_misses[trial] = self._divergence(place, turn, sent, definition)
         return self._first_misses[trial]
 
-    def _divergence(self, place: Place, turn: int, sent: Any, definition: Any) -> str:
+    def _divergence(self, place: Place, turn: int, sent: bytes, definition: Any) -> str:
         """What the cassette had at this very place, as a diff."""
         role, name, key = place
         where = f"case {key.case!r}, trial {key.trial}, turn {turn}: the {role} {name!r}"
-        had, now = self._definitions.get(name), self._plain(definition)
+        had, now = self._definitions.get(name), self._plain(codec.encode(definition))
         if had is not None and codec.canonical(had) != codec.canonical(now):
             return f"{where} was defined otherwise (its prompt, settings or code changed)\n{diff(had, now)}"
         known = [entry for entry in self._talks.get(place, ()) if entry.turn == turn]
@@ -206,8 +212,8 @@ class Tape:
         what = "the criteria or the conversation" if role == "judge" else "what it was sent"
         return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
 
-    def _plain(self, value: Any) -> Any:
-        return codec.decode(self._redact(codec.encode(value)))
+    def _plain(self, raw: bytes) -> Any:
+        return codec.decode(self._redact(raw))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:
@@ -237,6 +243,11 @@ def read_cassette(path: Path) -> Iterator[Line]:
 def trial_of(key: Key) -> Key:
     """The trial that an attempt belongs to."""
     return structs.replace(key, attempt=1)
+
+
+def _linked(chain: str, sent: bytes) -> str:
+    """The chain of all that was sent so far, one longer."""
+    return blake2b(chain.encode() + sent, digest_size=12).hexdigest()
 
 
 def digest_of(value: Any, redact: Redact = bytes) -> str:

@@ -19,15 +19,15 @@ _PASSING = frozenset({"session_id", "workspace"})
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
 
 
-def _sent(context: SessionContext, message: Message, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What was sent, less what differs from run to run by nature. A helper also knows the conversation."""
+def _sent(context: SessionContext, message: Message, options: Mapping[str, Any]) -> bytes:
+    """What was sent, as JSON, less what differs from run to run by nature. A helper also knows the conversation."""
     kept = {name: value for name, value in options.items() if name not in _PASSING}
     if isinstance(kept.get("metadata"), Mapping):
         kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
-    sent = {"message": codec.builtins(message), "options": codec.builtins(kept)}
+    sent: dict[str, Any] = {"message": message, "options": kept}
     if context.conversation is not None:
-        sent["conversation"] = codec.builtins(context.conversation())
-    return sent
+        sent["conversation"] = context.conversation()
+    return codec.canonical(sent)
 
 
 class _Wrapped:
@@ -108,11 +108,10 @@ class _RecordedSession:
         recorder, context = self._recorder, self._context
         self._asked += 1
         sent = _sent(context, message, options)
-        self._chain = recorder.digest(self._chain, sent)
+        self._chain = recorder.link(self._chain, sent)
         nth = 0 if context.role == "agent" else recorder.count(self._chain)
-        entry = Entry(
-            self._chain, self._name, context.role, context.key, _turn(context, self._asked), sent=sent, nth=nth
-        )
+        turn = _turn(context, self._asked)
+        entry = Entry(self._chain, self._name, context.role, context.key, turn, sent=codec.Raw(sent), nth=nth)
         self._calls.clear()
         began = time.perf_counter()
         try:
@@ -172,7 +171,7 @@ class _ReplayedSession:
         if self._live is not None:
             return await self._live.send(message, options)
         sent = _sent(self._context, message, options)
-        self._chain = self._tape.digest(self._chain, sent)
+        self._chain = self._tape.link(self._chain, sent)
         entry = self._tape.next(self._chain)
         if entry is None:
             return await self._miss(message, options, sent)
@@ -183,7 +182,7 @@ class _ReplayedSession:
             raise _fault(entry)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)
 
-    async def _miss(self, message: Message, options: Mapping[str, Any], sent: Any) -> Reply:
+    async def _miss(self, message: Message, options: Mapping[str, Any], sent: bytes) -> Reply:
         """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
         tape = self._tape
         if tape.missing == "live":

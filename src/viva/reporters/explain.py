@@ -23,7 +23,7 @@ def copyable(text: str) -> str:
 
 
 def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
-    """One check that did not hold: its mark and name, the reason, what was expected and what was there."""
+    """One check that did not hold: its mark and name, the reason, what was expected, what was there, and what is suggested."""
     mark = ink.marks["error" if found.broken else "failed"]
     reason = wrapped(found.reason, room - 2, TEXT_LINES) if found.reason else []
     if found.title:
@@ -35,6 +35,8 @@ def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
         lines.append(f"  expected: {one_line(found.expected, room - 12)}")
     if found.actual is not None:
         lines.append(f"  actual:   {one_line(found.actual, room - 12)}")
+    for suggestion in found.suggestions:
+        lines += [f"  {line}" for line in labelled("suggestion", suggestion, room - 2)]
     return lines
 
 

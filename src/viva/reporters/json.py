@@ -18,7 +18,7 @@ class JsonReport(Report):
         before = b"\n"
         repeats = Repeats(self.rule)
         for case in self.cases():
-            out.write(before + _case(case))
+            out.write(before + case_json(case))
             repeats.add(case)
             before = b",\n"
         out.write(b"\n]")
@@ -33,7 +33,8 @@ class JsonReport(Report):
         return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.why)) if said is not None}
 
 
-def _case(case: CaseTrials) -> bytes:
+def case_json(case: CaseTrials) -> bytes:
+    """A case with its trials, and what they come to."""
     head, statuses = case.head, case.statuses
     return codec.encode(
         {

@@ -41,6 +41,8 @@ def _finding(found: Finding) -> Iterator[str]:
         yield f"    expected: {visible(found.expected)}"
     if found.actual is not None:
         yield f"    actual:   {visible(found.actual)}"
+    for suggestion in found.suggestions:
+        yield f"    suggestion: {visible(suggestion)}"
 
 
 def _turn(turn: TurnRecord, record: TrialRecord, text_room: int) -> Iterator[str]:

@@ -116,6 +116,8 @@ def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
 def replacing(path: Path) -> Generator[BinaryIO]:
     """A file that takes the place of `path` once it is complete: readers see the old one or the new one."""
     target = Path(os.path.realpath(path))  # a link stays a link
+    if target.exists() and not target.is_file():
+        raise RunStopped(f"report {path}: is no ordinary file; a report would take its place")
     draft = target.with_name(f".viva-{secrets.token_hex(6)}.tmp")
     try:
         with draft.open("xb", buffering=1 << 18) as out:

@@ -100,8 +100,8 @@ class Tree:
             if turn.turn > self._ended:
                 text += self._end(turn, turn_status(turn, record), turn_error(turn, record))
         text += self.pause()
-        if record.goal_achieved is not None:
-            text += self._details([f"Goal achieved: {one_line(record.goal_achieved, self._room - 15)}"])
+        if record.goal_achieved:
+            text += self._details([f"Goal achieved: {one_line(record.goal_reason or '', self._room - 15)}"])
         text += self._turns_to_come(record)
         if record.checkpoints:
             text += self._checkpoints(record.checkpoints, record.status)
@@ -159,10 +159,7 @@ class Tree:
         found = finding(assertion, "")
         if assertion.get("passed") is True:
             return [f"{self._ink.marks['passed']} {one_line(found.title, room - 2)}"]
-        lines = finding_lines(found, self._ink, room)
-        for suggestion in assertion.get("suggestions") or ():
-            lines += [f"  {line}" for line in labelled("suggestion", str(suggestion), room - 2)]
-        return lines
+        return finding_lines(found, self._ink, room)
 
     def _turns_to_come(self, record: TrialRecord) -> str:
         """The turns that nobody took: lines not said, or an answer that nobody had."""

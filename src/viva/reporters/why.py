@@ -27,6 +27,7 @@ class Finding(Struct, frozen=True):
     reason: str = ""
     expected: str | None = None
     actual: str | None = None
+    suggestions: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -152,6 +153,7 @@ def finding(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = 
         reason=reason,
         expected=expected,
         actual=actual,
+        suggestions=_suggestions(assertion),
     )
 
 
@@ -189,7 +191,13 @@ def _missed(checkpoint: CheckpointRecord, *, broken: bool) -> Finding:
         reason=checkpoint.reason or waits or "not reached",
         expected=_value(assertion, "expected"),
         actual=_value(assertion, "actual"),
+        suggestions=_suggestions(assertion),
     )
+
+
+def _suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a judge would have done better."""
+    return tuple(map(str, assertion.get("suggestions") or ()))
 
 
 def _value(assertion: Mapping[str, Any], key: str) -> str | None:

@@ -16,7 +16,7 @@ from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
-from viva.model.case import Feature, Origin
+from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.duration import parse_duration
 from viva.protocols import Agent, AgentSession, SessionContext
@@ -69,12 +69,19 @@ class Agents:
         self.definitions: dict[str, Any] = {}
         """What each agent built so far is made of, texts of its files included; no secrets."""
 
-    def under_test(self, asked: Any, target: str | None = None, *, needed: bool = True) -> NamedAgent:
-        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is."""
+    def under_test(
+        self, asked: Any, target: str | None = None, *, needed: bool = True, folder: Path | None = None
+    ) -> NamedAgent:
+        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is.
+
+        `folder` is where files are looked for that `-n` itself names; those of the config stand beside it.
+        """
         if asked is not None and not isinstance(asked, str):
             given = _given(asked)
             given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
             return given
+        if asked and asked.startswith(_PREFIXES) and asked not in self._settings.agents:
+            return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
         name = asked or self._settings.defaults.agent or target
         if name is None:
             known = list(self._settings.agents)
@@ -88,19 +95,21 @@ class Agents:
             name = known[0]
         return self.named(name, under_test=True)
 
-    def find(self, name: str, role: Role = "agent") -> Agent:
+    def find(self, name: str, role: Role = "agent") -> NamedAgent:
         """A helper's agent. A connector's name alone stands for the built-in helper of that role on that connector."""
         bare = name.removeprefix("agents:")
         if role != "agent" and bare in self._settings.connectors and bare not in self._settings.agents:
             prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "connector": bare}
-            return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None)).agent
-        return self.named(name).agent
+            return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
+        return self.named(name)
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
         if name.startswith("scripts:"):
             raise BadInput.saying(f"{name!r} is a script; an agent has to stand here")
         name = name.removeprefix("agents:")
+        if under_test and self._connector is not None:
+            self._built.pop(name, None)  # built before as somebody's helper, on its own connector
         return self._once(name, lambda name: self._build(name, self._connector if under_test else None))
 
     def _once(self, name: str, build: Callable[[str], NamedAgent]) -> NamedAgent:
@@ -108,18 +117,13 @@ class Agents:
             self._built[name] = build(name)
         return self._built[name]
 
-    def check_references(self, references: Mapping[str, Origin]) -> None:
-        """Every helper that a suite names can be built; all that cannot are reported together."""
-        problems: list[Problem] = []
-        for name, origin in references.items():
-            try:
-                self.named(name)
-            except BadInput as wrong:
-                problems += [
-                    each if each.file else Problem(origin.file, origin.line, "", each.what) for each in wrong.problems
-                ]
-        if problems:
-            raise BadInput(*problems)
+    def wrong_with(self, name: str) -> tuple[Problem, ...]:
+        """Why there can be no helper of that name; nothing, if there can."""
+        try:
+            self.named(name)
+        except BadInput as wrong:
+            return wrong.problems
+        return ()
 
     def _wrapped(self, agent: Agent, name: str, definition: Any) -> Agent:
         self.definitions[name] = definition
@@ -160,10 +164,12 @@ class Agents:
                 raise self._settings.unknown_agent(name)
         return self._from(name, written, connector)
 
-    def _from(self, name: str, written: Mapping[str, Any], connector: Connector | None) -> NamedAgent:
+    def _from(
+        self, name: str, written: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
+    ) -> NamedAgent:
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
-        agent = self._make(name, kind, fields, connector)
+        agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
         definition = self._definition(name, written, connector) | _code_of(agent)
         return NamedAgent(
             name=name,
@@ -205,8 +211,11 @@ class Agents:
             place = (*map(str, complaint.path), *([complaint.key] if complaint.key else []))
             raise self._settings.problem(f"agent {name!r} ({written['type']}): {complaint.what}", *place)
 
-    def _make(self, name: str, kind: str, fields: dict[str, Any], connector: Connector | None) -> Agent:
-        makers = {"python": self._python, "scripted": self._scripted, "http": self._http, "prompt": self._prompt}
+    def _make(self, name: str, kind: str, fields: dict[str, Any], connector: Connector | None, folder: Path) -> Agent:
+        from_files = {"python": self._python, "scripted": self._scripted}
+        if kind in from_files:
+            return from_files[kind](name, fields, folder)
+        makers = {"http": self._http, "prompt": self._prompt}
         maker = self._model if kind in KINDS else makers.get(kind)
         if maker is not None:
             return maker(name, fields, connector)
@@ -217,20 +226,18 @@ class Agents:
             )
         return found(**fields)
 
-    def _python(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
+    def _python(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         if "use" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `use`", "agents", name)
-        return PythonAgent.named(
-            fields["use"], str(self._settings.folder), takes_fixtures=fields.get("takes_fixtures", False)
-        )
+        return PythonAgent.named(fields["use"], str(folder), takes_fixtures=fields.get("takes_fixtures", False))
 
-    def _scripted(self, name: str, fields: dict[str, Any], _connector: Connector | None) -> Agent:
+    def _scripted(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         from viva.agents.scripted import ScriptedAgent
         from viva.formats.documents import documents_in
 
         replies: list[Any] = list(fields.get("replies", ()))
         if "file" in fields:
-            path = self._settings.folder / fields["file"]
+            path = folder / fields["file"]
             if not path.is_file():
                 raise self._settings.problem(f"agent {name!r}: there is no file {path}", "agents", name, "file")
             problems: list[Problem] = []
@@ -268,7 +275,7 @@ class Agents:
 
     def _prompt(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
         """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
-        from viva.agents.prompt import PromptAgent, built_in_prompt
+        from viva.agents.prompt import PromptAgent, UnknownVariable, built_in_prompt
 
         if "prompt" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `prompt`", "agents", name)
@@ -284,6 +291,9 @@ class Agents:
                 must_quote=prompt == "viva.validator",
                 **fields,
             )
+        except UnknownVariable as wrong:
+            file = str(self._settings.folder / prompt)
+            raise BadInput.saying(f"{wrong.what} (agent {name!r})", file, wrong.line) from wrong
         except ValueError as wrong:
             raise self._settings.problem(f"agent {name!r}: {prompt}: {wrong}", "agents", name, "prompt") from wrong
 

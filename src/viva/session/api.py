@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from viva.errors import BadInput
-from viva.formats.sources import Words, understood
+from viva.formats.sources import Format, Words, understood
 from viva.model import codec
+from viva.model.case import OnMissingInput
+from viva.record.cassette import Missing
 from viva.session.bridge import LoopThread
 from viva.session.loop import run_loop
 from viva.session.options import RunOptions
 from viva.session.prepare import prepare
 from viva.session.run import RunResult, examine
 from viva.session.spoken import seconds
+from viva.stats.sequential import SequentialTest
 
 R = TypeVar("R")
 OneInput = str | Path | Mapping[str, Any]
@@ -26,24 +29,32 @@ def run(
     agent: Any = None,
     *,
     config: str | Path | None = None,
+    env_file: str | Path | None = None,
+    format: Format | None = None,
     connector: str | None = None,
     parallel: int | None = None,
     runs: int = 1,
     min_pass: float | None = None,
+    sequential: SequentialTest | None = None,
+    retry_faults: int = 1,
     timeout: str | float | None = None,
     turn_timeout: str | float | None = None,
     max_cost_usd: float | None = None,
     simulator: str | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
+    last_failed: bool = False,
     fail_fast: bool = False,
-    on_missing_input: Literal["skip", "fail", "end"] | None = None,
+    on_missing_input: OnMissingInput | None = None,
+    skip_interactive: bool = False,
     update_snapshots: bool = False,
     outputs: str | Path | Sequence[str | Path] = (),
+    reporter: str | None = None,
     before: Hooked | None = None,
     after: Hooked | None = None,
     record: str | Path | None = None,
     replay: str | Path | None = None,
+    replay_missing: Missing = "error",
     history: bool = True,
     folder: str | Path | None = None,
 ) -> RunResult:
@@ -60,37 +71,62 @@ def run(
     with the keys of a suite file, a list of messages (`{"role": …, "content": …}`) as one case, or a list of any of these.
     A message has no checks, so its case is skipped; its reply stands in the record. `agent` is a name, a reference, a
     function, an object with `reply`, or an Agent. All else is as the flags of `viva test`: `timeout` for a case,
-    `only` for `-k`. Without `history` nothing is left in `.viva`. Raises BadInput before anything runs.
+    `only` for `-k`, `viva.SequentialTest(min_pass=0.9, max_runs=60)` as `sequential` for `--until-decided`. Without
+    `history` nothing is left in `.viva`. Raises BadInput before anything runs.
     """
-    place = Path(folder) if folder is not None else Path()
+    place = _path(folder) or Path()
+    if sequential is not None:
+        _check_sequential(sequential, alone=runs == 1 and min_pass is None and not fail_fast)
     texts, cases = _split(inputs, place)
     options = RunOptions(
         inputs=texts,
         cases=cases,
         agent=agent,
-        config=Path(config) if config is not None else None,
+        config=_path(config),
+        env_file=_path(env_file),
+        format=format,
         connector=connector,
         parallel=parallel,
-        runs=runs,
-        min_pass=min_pass,
+        runs=sequential.max_runs if sequential else runs,
+        min_pass=sequential.min_pass if sequential else min_pass,
+        sequential=sequential,
+        retry_faults=retry_faults,
         timeout_s=seconds(timeout),
         turn_timeout_s=seconds(turn_timeout),
         max_cost_usd=max_cost_usd,
         simulator=simulator,
         only=only,
         tags=tuple(tags),
+        last_failed=last_failed,
         fail_fast=fail_fast,
         on_missing_input=on_missing_input,
+        skip_interactive=skip_interactive,
         update_snapshots=update_snapshots,
         outputs=tuple(Path(path) for path in ([outputs] if isinstance(outputs, str | Path) else outputs)),
+        reporter=reporter,
         before=before,
         after=after,
-        record=Path(record) if record is not None else None,
-        replay=Path(replay) if replay is not None else None,
+        record=_path(record),
+        replay=_path(replay),
+        replay_missing=replay_missing,
         history=history,
         folder=place,
     )
     return _waited_for(_run(options))
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return Path(given) if given is not None else None
+
+
+def _check_sequential(test: SequentialTest, *, alone: bool) -> None:
+    if not alone:
+        raise BadInput.saying("sequential and runs, min_pass or fail_fast cannot both be meant: the test has its own")
+    if test.fewest_to_pass > test.max_runs:
+        raise BadInput.saying(
+            f"to tell {test.min_pass:g} from {test.too_low:g} takes {test.fewest_to_pass} passes in a row, more than "
+            f"max_runs={test.max_runs}; raise max_runs, margin or alpha"
+        )
 
 
 async def _run(options: RunOptions) -> RunResult:

@@ -1,6 +1,7 @@
 """`t.assert_`: the soft assertions of script tests, in snake_case and in the names of the specification."""
 
-from collections.abc import Callable, Mapping, Sized
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -31,6 +32,31 @@ class Stated(Struct, frozen=True):
         return self.verdict
 
 
+class ValidatorResult(Verdict, frozen=True):
+    """What a validator said, as the specification has it: `passed`, `score`, `reason`, `suggestions`.
+
+    found.passed, found["passed"], found.get("score"), dict(found)
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _RESULT:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_RESULT)
+
+    def keys(self) -> tuple[str, ...]:
+        return _RESULT
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What it said; the default where it said nothing of that kind."""
+        return default if name not in _RESULT or (value := self[name]) is None else value
+
+
+_RESULT = ("passed", "score", "reason", "suggestions")
+
+
 class Assertions:
     """Each notes what it found and says whether it holds; none of them stops the test.
 
@@ -38,7 +64,9 @@ class Assertions:
     A reply stands for its text where a text is looked at, and for its data where a path is.
     """
 
-    def __init__(self, note: Callable[[Judged], None], ask: Callable[[Any, str, Mapping[str, Any]], Verdict]) -> None:
+    def __init__(
+        self, note: Callable[[Judged], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
+    ) -> None:
         self._note = note
         self._ask = ask
 
@@ -149,10 +177,10 @@ class Assertions:
         wanted = UNSET if expected is UNSET else _plain(expected)
         return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(evidence), message)
 
-    def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> Verdict:
+    def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> ValidatorResult:
         """A validator agent agrees: `t.assert_.agent(reply, "workers.judge", {"metadata": {"criteria": "polite"}})`.
 
-        Gives its verdict (`passed`, `score`, `reason`, `suggestions`). `min_score` and `votes` may stand in the options.
+        Gives what it said: `passed`, `score`, `reason`, `suggestions`. `min_score` and `votes` may stand in the options.
         """
         return self._ask(response, use, options or {})
 
@@ -256,11 +284,14 @@ def _holds(whole: Any, part: Any) -> bool:
 
 def _raised(function: Callable[[], Any]) -> Exception | None:
     try:
-        function()
+        returned = function()
     except RunStopped:
         raise
     except Exception as raised:  # that is what is asked for: does the test's own code raise?
         return raised
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise TypeError("nobody would await this: await it in a `try`, and hand what it raised to t.assert_.error")
     return None
 
 

@@ -25,11 +25,7 @@ class Bridge:
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Does the work on the loop, and blocks this thread until it is done."""
         __tracebackhide__ = True
-        if self._closed:
-            work.close()
-            raise RuntimeError("this belongs to a test that is over")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._awaited.add(future)
+        future = self._begun(work)
         try:
             return future.result()
         except VivaError as fault:  # how it came through our rooms does not help whoever wrote the test
@@ -39,6 +35,26 @@ class Bridge:
             raise
         finally:
             self._awaited.discard(future)
+
+    async def awaited(self, work: Coroutine[Any, Any, R]) -> R:
+        """Does the work on the loop, and lets the loop of this thread go on until it is done."""
+        __tracebackhide__ = True
+        future = self._begun(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except VivaError as fault:
+            raise fault.with_traceback(None) from fault.__cause__
+        finally:
+            self._awaited.discard(future)
+
+    def _begun(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        __tracebackhide__ = True
+        if self._closed:
+            work.close()
+            raise RuntimeError("this belongs to a test that is over")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._awaited.add(future)
+        return future
 
     def close(self) -> None:
         """Whoever still waits is sent away."""
@@ -54,15 +70,15 @@ class LoopThread:
         self._ready: Future[tuple[Bridge, Callable[[], None]]] = Future()
         self._thread = threading.Thread(target=self._live, name="viva-loop", daemon=True)
         self._thread.start()
-        self._bridge, self._stop = self._ready.result()
+        self.bridge, self._stop = self._ready.result()
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """As `Bridge.wait`, on the loop of this thread."""
         __tracebackhide__ = True
-        return self._bridge.wait(work)
+        return self.bridge.wait(work)
 
     def close(self) -> None:
-        self._bridge.close()
+        self.bridge.close()
         self._stop()
         self._thread.join()
 

@@ -1,12 +1,17 @@
 """`ctx`: how a script test or a hook calls agents."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from msgspec import structs
 
 from viva.model.case import Utterance
+from viva.session.bridge import Bridge
 from viva.session.spoken import Heard, Words, line_from
+
+Ask = Callable[[Utterance], Coroutine[Any, Any, Heard]]
+"""Says a line to an agent, on the loop where agents are reached."""
 
 
 class Context:
@@ -15,9 +20,10 @@ class Context:
     `variables` are what hooks returned; what a test or hook puts there is seen by those that come after it.
     """
 
-    def __init__(self, ask: Callable[[Utterance], Heard], variables: dict[str, Any] | None = None) -> None:
+    def __init__(self, ask: Ask, bridge: Bridge, variables: dict[str, Any]) -> None:
         self._ask = ask
-        self.variables = {} if variables is None else variables
+        self._bridge = bridge
+        self.variables = variables
 
     def call(
         self,
@@ -33,5 +39,40 @@ class Context:
         Unreachable.
         """
         __tracebackhide__ = True
-        line = line_from(messages, options=options, timeout=timeout)
-        return self._ask(structs.replace(line, to=agent.removeprefix("agents:") if agent else None))
+        return self._bridge.wait(self._ask(_line(agent, messages, options, timeout)))
+
+
+class AsyncContext:
+    """The `ctx` of an `async def`: `reply = await ctx.call("assistants.expense", "Hello")`. All else is as in Context."""
+
+    def __init__(self, ask: Ask, bridge: Bridge, variables: dict[str, Any]) -> None:
+        self._ask = ask
+        self._bridge = bridge
+        self.variables = variables
+
+    async def call(
+        self,
+        agent: str | None,
+        messages: Words,
+        options: Mapping[str, Any] | None = None,
+        *,
+        timeout: str | float | None = None,
+    ) -> Heard:
+        """As `Context.call`; what else the test has on its loop goes on meanwhile."""
+        __tracebackhide__ = True
+        return await self._bridge.awaited(self._ask(_line(agent, messages, options, timeout)))
+
+
+def context_for(
+    function: Callable[..., Any], ask: Ask, bridge: Bridge, variables: dict[str, Any]
+) -> Context | AsyncContext:
+    """The `ctx` that fits a function: whoever can await, awaits."""
+    kind = AsyncContext if inspect.iscoroutinefunction(function) else Context
+    return kind(ask, bridge, variables)
+
+
+def _line(
+    agent: str | None, messages: Words, options: Mapping[str, Any] | None, timeout: str | float | None
+) -> Utterance:
+    line = line_from(messages, options=options, timeout=timeout)
+    return structs.replace(line, to=agent.removeprefix("agents:") if agent else None)

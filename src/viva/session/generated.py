@@ -23,6 +23,8 @@ from viva.model.talk import answer_in
 from viva.session.agents import NamedAgent
 from viva.threads import in_thread
 
+COUNT = 5
+"""How many cases an agent is asked for, unless `?count=` says otherwise."""
 _ASK = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
@@ -32,6 +34,7 @@ async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Setting
         "target_agent": target.name,
         "target_description": target.description,
         "target_tools": list(target.tools),
+        "count": COUNT,
         **made.query,
     }
 

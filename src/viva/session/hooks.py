@@ -19,7 +19,7 @@ from viva.model.record import TrialRecord
 from viva.model.talk import Talk
 from viva.protocols import Planned
 from viva.session.bridge import Bridge, performed
-from viva.session.context import Context
+from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
 
 _NO_KEY = Key("", "")
@@ -102,7 +102,7 @@ class ProjectHooks:
             return heard(await calls.send(line))
 
         try:
-            return await performed(hook.function, Context(lambda line: bridge.wait(send(line)), variables), *arguments)
+            return await performed(hook.function, context_for(hook.function, send, bridge, variables), *arguments)
         finally:
             bridge.close()
 

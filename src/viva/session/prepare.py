@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,25 +107,28 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     if options.last_failed and options.chosen is None:
         options = structs.replace(options, chosen=_failed_last(settings))
     _check_filter(options.only)
-    _check_outputs(options.outputs, dry_run=options.dry_run)
+    _check_outputs(options.outputs, any_kind=options.reporter is not None, dry_run=options.dry_run)
+    needed_files = (settings.file, options.env_file, options.record, options.replay)
+    _refuse_overwriting(options.outputs, [path for path in needed_files if path])
     simulator = options.simulator or settings.defaults.simulator
+    redactor = Redactor(settings.secrets)
+    taping = Taping(options, redactor)
+    agents = Agents(settings, options.connector, taping.wrap)
     reading = Reading(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
+        wrong_with=agents.wrong_with,
         update_snapshots=options.update_snapshots,
         simulator=simulator.removeprefix("agents:") if simulator else None,
         timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
     )
-    redactor = Redactor(settings.secrets)
-    taping = Taping(options, redactor)
-    agents = Agents(settings, options.connector, taping.wrap)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
     crew = Crew(agents.find, http, settings.connectors, budget.spend)
     suites, made = _suites(options, reading)
     target = next((suite.target for suite in suites if suite.target), None)
     needed = bool(made) or not all(suite.names_agents for suite in suites)
-    agent = agents.under_test(options.agent, target, needed=needed)
+    agent = agents.under_test(options.agent, target, needed=needed, folder=options.folder)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
     redactor.learn(settings.secrets)  # before a generator is asked: its words are kept on the cassette
@@ -135,8 +138,6 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         cases = list(kept) if kept else await generate(each, agent, crew, settings, reading)
         generated[each.name] = cases
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
-    for suite in suites:
-        agents.check_references(suite.references)
     keeper = Keeper(reading, options.folder, suites)
     people = People(options.asking, options.interactive, options.skip_interactive, keeper)
     redactor.learn(settings.secrets)
@@ -176,8 +177,12 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
                         made.append(found)
         except BadInput as wrong:
             problems += wrong.problems
+    files: dict[Path | Piped, Path | Piped] = {}
+    for path in paths:  # a file runs once, however often and by whatever path it is named
+        files.setdefault(path if isinstance(path, Piped) else path.resolve(), path)
+    _refuse_overwriting(options.outputs, [path for path in files if isinstance(path, Path)])
     try:
-        suites = load_files(list(dict.fromkeys(paths)), reading, options.folder, options.format)
+        suites = load_files(list(files.values()), reading, options.folder, options.format)
     except BadInput as wrong:
         raise BadInput(*problems, *wrong.problems) from wrong
     if problems:
@@ -209,24 +214,34 @@ def _matches(pattern: str, case_id: str) -> bool:
         raise BadInput.saying(f"-k {wrong}") from wrong
 
 
-def _check_outputs(outputs: Sequence[Path], *, dry_run: bool) -> None:
-    """A report that could not be written is said before the run, not after it."""
+def _check_outputs(outputs: Sequence[Path], *, any_kind: bool, dry_run: bool) -> None:
+    """A report that could not be written is said before the run, not after it. An agent as reporter writes any kind."""
     for path in outputs:
         if dry_run and path.suffix != ".jsonl":
             raise BadInput.saying(f"-o {path}: --dry-run writes cases as .jsonl")
-        if catalog.find("reporter", path.suffix) is None:
+        if not any_kind and catalog.find("reporter", path.suffix) is None:
             raise BadInput.saying(
                 f"-o {path}: unknown kind of report; known endings: {', '.join(catalog.names('reporter'))}"
             )
-        folder = path.parent
-        if not folder.is_dir():
-            raise BadInput.saying(f"-o {path}: there is no folder {folder}")
+        if not path.parent.is_dir():
+            raise BadInput.saying(f"-o {path}: there is no folder {path.parent}")
+        folder = path.resolve().parent  # where a link leads to
         if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.saying(f"-o {path}: cannot be written")
+        if path.exists() and not path.is_file():
+            raise BadInput.saying(f"-o {path}: is no ordinary file; a report would take its place")
         try:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as wrong:
             raise BadInput.saying(f"-o {path}: cannot be written: {wrong.strerror}") from wrong
+
+
+def _refuse_overwriting(outputs: Sequence[Path], needed: Iterable[Path]) -> None:
+    """A report never takes the place of what the run is made of."""
+    taken = {path.resolve(): path for path in needed}
+    for path in outputs:
+        if (found := taken.get(path.resolve())) is not None:
+            raise BadInput.saying(f"-o {path}: the run itself needs {found}; write the report elsewhere")
 
 
 def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:

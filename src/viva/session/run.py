@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 import viva
 from viva import catalog
 from viva.config import Settings
@@ -23,6 +25,7 @@ from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
 from viva.errors import BadInput, HelperFailed, RunStopped
 from viva.history.index import History, HistorySink
+from viva.llm.budget import Budget
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
@@ -30,17 +33,18 @@ from viva.record.journal import Journal
 from viva.session.hooks import ProjectHooks
 from viva.session.options import kept
 from viva.session.prepare import Prepared
-from viva.session.reporting import report_by
 from viva.session.resuming import Past
 
 
 class RunResult:
     """How a run ended. Its records are read from the journal, in input order, when they are asked for."""
 
-    def __init__(self, run: str, code: int, summary: RunSummary, journal: Journal) -> None:
+    def __init__(self, run: str, code: int, summary: RunSummary, journal: Journal, said: str | None = None) -> None:
         self.run = run
         self.exit_code = code
         self.summary = summary
+        self.said = said
+        """What an agent as reporter has to say, where it writes no file."""
         self._journal = journal
 
     @property
@@ -77,6 +81,7 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
     try:
         with _stopping(scheduler):
             _begin(bus, tally, _started(run, prepared, journal), prepared, past)
+            _watch(prepared.budget, bus)
             if note := prepared.people.note(prepared.interactive):
                 bus.emit(Note(note))
             try:
@@ -86,9 +91,9 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
                 scheduler.stopped, why = "budget" if broken.budget else "broken", broken.why
         if trouble := await hooks.after_run(journal.records):
             bus.emit(Note(prepared.redactor.text(trouble), "warning"))
-        summary = tally.summary()
+        summary = _with_all_costs(tally.summary(), prepared.budget)
         code = exit_code(summary, scheduler.stopped)
-        texts = await _tell_reporter(prepared, bus, journal, summary)
+        texts, said = await _tell_reporter(prepared, bus, journal, summary)
         _say_goodbye(bus, RunEnded(run, _now(), code, summary, scheduler.stopped, why), why)
         if any(report not in bus for report in reports):
             code = code or 1  # a report that is not there is no success
@@ -97,7 +102,7 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
     finally:
         await prepared.http.close()
         prepared.taping.close()
-    return RunResult(run, code, summary, journal)
+    return RunResult(run, code, summary, journal, said)
 
 
 def retell(past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[Sink] = ()) -> int:
@@ -112,7 +117,8 @@ def retell(past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[S
 
 
 def _reports(outputs: Sequence[Path], journal: Journal) -> list[Sink]:
-    reporters = [(catalog.find("reporter", path.suffix), path) for path in outputs]
+    """The built-in ones. Where only an agent knows the kind, Markdown stands there until that has written."""
+    reporters = [(catalog.find("reporter", path.suffix) or catalog.find("reporter", ".md"), path) for path in outputs]
     return [reporter(path, journal) for reporter, path in reporters if reporter is not None]
 
 
@@ -174,25 +180,55 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
     return stage
 
 
-async def _tell_reporter(prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary) -> dict[Path, str]:
-    """What an agent as reporter writes for each file. Where it breaks, a warning, and the built-in report stays."""
+def _watch(budget: Budget, bus: Bus) -> None:
+    """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
+
+    def warn() -> None:
+        what = "calls of unknown price are not in the budget; `price` in the connector sets it"
+        bus.emit(Note(f"--max-cost: {what}", "warning"))
+
+    if budget.max_usd is None:
+        return
+    if budget.unpriced:
+        warn()
+    else:
+        budget.on_unpriced = warn
+
+
+def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:
+    """Trials that were cut off or run again have no record, but what they cost was spent."""
+    if budget.spent_usd <= (summary.cost_usd or 0.0) + 1e-9:
+        return summary
+    return structs.replace(summary, cost_usd=budget.spent_usd)
+
+
+async def _tell_reporter(
+    prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary
+) -> tuple[dict[Path, str], str | None]:
+    """What an agent as reporter writes for each file or, where there is none, says. Where it breaks, a warning, and the
+    built-in report stays.
+    """
     options = prepared.options
     texts: dict[Path, str] = {}
+    said: str | None = None
     if options.reporter is None:
-        return texts
+        return texts, said
+    from viva.session.reporting import report_by  # few runs have one
+
     for path in options.outputs or (None,):
-        form = path.suffix.removeprefix(".") if path else "text"
+        form = path.suffix.removeprefix(".") if path else ""
         try:
-            text = prepared.redactor.text(await report_by(prepared.crew, options.reporter, journal, summary, form))
+            words = await report_by(prepared.crew, options.reporter, journal, options.rule, summary, form or "text")
         except (HelperFailed, RunStopped) as broken:
             instead = f"{path} is the built-in report" if path else "there is no report of it"
             bus.emit(Note(f"reporter {options.reporter}: {broken}; {instead}", "warning"))
             continue
+        text = prepared.redactor.text(words)
         if path is None:
-            bus.emit(Note(text))
+            said = text
         else:
             texts[path] = text
-    return texts
+    return texts, said
 
 
 def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:

@@ -6,8 +6,8 @@ raises AssertionError, or t.fatal     failed, the agent's fault
 lets a call's own fault through       as with any other case: AgentFailed is failed, Unreachable is error, infra
 raises anything else                  error, undetermined: it may be the test's mistake, or the reply that it looked at
 t.skip                                skipped
-asserts nothing                       skipped, nothing was checked
-What has failed by then stands, however the function ends. An `async def` runs on a loop of its own, which `ctx.call` blocks.
+notes nothing with `t`                skipped, nothing was checked: plain asserts that hold cannot be counted
+What has failed by then stands, however the function ends. An `async def` runs on a loop of its own, and awaits `ctx.call`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from viva.formats.sources import Made
 from viva.model.case import Case, Limits, Origin, Suite, Utterance
 from viva.model.talk import Talk
 from viva.session.bridge import Bridge, performed
-from viva.session.context import Context
+from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
 from viva.session.tester import Fatal, Skip, T, note_failure
 from viva.users.program import Program, Say
@@ -48,13 +48,16 @@ class ScriptTest(Struct, frozen=True):
         """Runs the function in a thread; each `ctx.call` of it is a turn of the talk."""
         bridge = Bridge(asyncio.get_running_loop())
 
-        def ask(line: Utterance) -> Heard:
-            turn = bridge.wait(_said(say, line))
+        async def ask(line: Utterance) -> Heard:
+            turn = await say(line)
             talk.waiting_for = "script"
             assert turn.reply is not None
             return heard(turn.reply, turn.awaiting, turn.latency_ms)
 
-        given: dict[str, Any] = {"t": T(talk, bridge.wait), "ctx": Context(ask, talk.variables)}
+        given: dict[str, Any] = {
+            "t": T(talk, bridge.wait),
+            "ctx": context_for(self.function, ask, bridge, talk.variables),
+        }
         talk.waiting_for = "script"
         try:
             await performed(partial(self.function, **{name: given[name] for name in self.takes}))
@@ -71,10 +74,6 @@ class ScriptTest(Struct, frozen=True):
             raise Undecidable(said) from raised
         finally:
             bridge.close()
-
-
-async def _said(say: Say, line: Utterance) -> Any:
-    return await say(line)
 
 
 def _last_line(raised: BaseException) -> traceback.FrameSummary:

@@ -12,6 +12,7 @@ import viva
 from viva.config import find_config
 from viva.engine.bus import Bus
 from viva.engine.conversation import take
+from viva.engine.outcome import UNCHECKED, UNNOTED_HINT, checks_done
 from viva.engine.trial import Stage, run_trial
 from viva.model.case import Case, Over, Utterance
 from viva.model.message import Message
@@ -21,7 +22,7 @@ from viva.protocols import Planned
 from viva.session.api import Inputs, run
 from viva.session.bridge import LoopThread
 from viva.session.chat import Conversation
-from viva.session.context import Context
+from viva.session.context import context_for
 from viva.session.explained import unmet_text
 from viva.session.hooks import ProjectHooks
 from viva.session.options import RunOptions
@@ -87,27 +88,31 @@ async def _opened(file: Path, folder: Path, agent: str | None) -> OpenSuite:
 class Desk:
     """`t` and `ctx` of one test that a runner other than ours runs."""
 
-    def __init__(self, studio: Studio, name: str, folder: Path) -> None:
+    def __init__(self, studio: Studio, name: str, folder: Path, function: Callable[..., Any]) -> None:
         around = studio.around(folder)
         case = Case(id=name, user=Script(()), one_session=False)
         self._talk = talk = around.talk(case, f"viva-{secrets.token_hex(4)}")
         self._redact = around.redactor.text
         calls = around.calls(talk, studio.agent)
 
-        def ask(line: Utterance) -> Heard:
-            __tracebackhide__ = True
+        async def ask(line: Utterance) -> Heard:
             turn = Turn(len(talk.turns) + 1, line)
             talk.turns.append(turn)
-            studio.loop.wait(take(talk, turn, calls.send))
+            await take(talk, turn, calls.send)
             assert turn.reply is not None
             return heard(turn.reply, turn.awaiting, turn.latency_ms)
 
         self.t = T(talk, studio.loop.wait)
-        self.ctx = Context(ask, talk.variables)
+        self.ctx = context_for(function, ask, studio.loop.bridge, talk.variables)
 
     @property
     def notes(self) -> str:
         return self._redact("\n".join(self._talk.notes))
+
+    @property
+    def unchecked(self) -> str | None:
+        """What is said of a test that noted nothing: as in a run of ours, it does not pass."""
+        return None if checks_done(self._talk) else f"{UNCHECKED}. {UNNOTED_HINT}"
 
     def unmet(self) -> str | None:
         """What does not hold, or could not be evaluated, with the conversation; None if all is well."""

@@ -16,7 +16,7 @@ from viva.engine.conversation import judged
 from viva.model.case import Claim, Utterance
 from viva.model.message import Message, Reply
 from viva.model.talk import Evidence, Judged, Talk, Turn, Verdict, text_of
-from viva.session.asserting import Assertions, Stated
+from viva.session.asserting import Assertions, Stated, ValidatorResult
 from viva.session.expectations import claim_from
 
 Wait = Callable[[Coroutine[Any, Any, Judged]], Judged]
@@ -81,22 +81,28 @@ class T:
         """Ends the test without a verdict; what had failed before stands."""
         raise Skip(reason)
 
-    def _agent(self, response: Any, use: str, options: Mapping[str, Any]) -> Verdict:
+    def _agent(self, response: Any, use: str, options: Mapping[str, Any]) -> ValidatorResult:
         """A validator's verdict on a response, in the conversation that brought it forth."""
         ours = {key: value for key, value in options.items() if key in _OF_THE_CHECK}
         rest = {key: value for key, value in options.items() if key not in _OF_THE_CHECK}
         written = {"type": "agent", "use": use, **ours, **({"options": rest} if rest else {})}
         claim = claim_from(written, ".")
         turn = self._turn_of(response)
-        case = structs.replace(self._talk.case, history=turn.utterance.history or ())
-        view = structs.replace(self._talk, case=case, turns=[turn])
         self._talk.waiting_for = "judge"
-        found = self._wait(judged(claim, Evidence(view, turn)))
+        found = self._wait(judged(claim, Evidence(self._around(turn), turn)))
         self._talk.waiting_for = "script"
         note(self._talk, found)
         for suggestion in found.verdict.suggestions:
             self.log("suggestion:", suggestion)
-        return found.verdict
+        verdict = found.verdict
+        return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
+
+    def _around(self, turn: Turn) -> Talk:
+        """The conversation that a validator sees. Where nobody has said anything, it begins with the response."""
+        history, turns = turn.utterance.history or (), [turn]
+        if not self._talk.turns and turn.reply is not None:
+            history, turns = (Message("assistant", turn.reply.content, data=turn.reply.data),), []
+        return structs.replace(self._talk, case=structs.replace(self._talk.case, history=history), turns=turns)
 
     def _turn_of(self, response: Any) -> Turn:
         """The turn that brought a response forth; for one that no agent gave, a turn of its own."""

@@ -1,10 +1,10 @@
 """A user that an agent plays: it sees the conversation and says what the user would say next."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from viva.errors import HelperFailed
 from viva.model.case import Utterance
@@ -50,7 +50,7 @@ class Simulator(Struct, frozen=True):
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
             while True:
                 guard = Guard(talk, facts, may_repeat=helper.may_repeat)
-                spoken = await helper.ask(_prompt(talk, options, heard), guard.usable, about_now(talk))
+                spoken = await helper.ask(_prompt(talk, options, heard), guard.usable)
                 heard = len(talk.turns)
                 if spoken.goal_achieved and self.can_end:
                     if not talk.turns:
@@ -60,25 +60,6 @@ class Simulator(Struct, frozen=True):
                     talk.goal_achieved = spoken.reasoning or "the simulator says so"
                     return
                 yield Utterance(Message("user", spoken.text), by="simulated", remark=spoken.reasoning or None)
-
-
-def about_now(talk: Talk) -> dict[str, Any]:
-    """What a simulator is told beside the conversation; the turn number is that of the turn its answer will open."""
-    number = len(talk.turns) + 1
-    last = talk.last
-    results: dict[str, Any] = {}
-    for turn in talk.turns:
-        for call in turn.reply.tool_calls if turn.reply else ():
-            if call.result is not UNSET:
-                results[call.name] = call.result
-    return {
-        "turn_number": number,
-        "turn_count": number,
-        "max_turns": talk.case.limits.max_turns,
-        "last_response": text_of(last.reply) if last and last.reply else "",
-        "tool_results": results,
-        "session_id": talk.key.session_id,
-    }
 
 
 def _prompt(talk: Talk, options: Mapping[str, Any], heard: int | None) -> str:
@@ -140,12 +121,18 @@ class Guard(Struct, frozen=True):
 
 def understood(reply: Reply) -> Spoken:
     """`{input|message, goal_achieved, reasoning}`, fenced or with words around it; a plain text is the message."""
+    if reply.finish_reason == "length":
+        raise ValueError("it was cut off at its longest; answer more briefly")
     answer = answer_in(reply)
     if not isinstance(answer, Mapping):
-        return Spoken(reply.content.strip() if reply.data is None else "")
+        text = reply.content.strip() if reply.data is None else ""
+        if text.startswith(("{", "```")):
+            raise ValueError("it is no valid JSON")
+        return Spoken(text)
     given = cast("Mapping[str, Any]", answer)
     if "input" not in given and "message" not in given and "goal_achieved" not in given:
-        if reply.content.strip() and reply.data is None:
+        whole = reply.data is not None or reply.content.strip().startswith(("{", "```"))
+        if not whole:  # a message that happens to hold some JSON
             return Spoken(reply.content.strip())
         raise ValueError(f"it has no `input`; it holds {', '.join(map(repr, given)) or 'nothing'}")
     if "input" in given and "message" in given and given["input"] != given["message"]:
@@ -153,7 +140,7 @@ def understood(reply: Reply) -> Spoken:
     text = given.get("input", given.get("message"))
     if text is not None and not isinstance(text, str):
         raise ValueError("its `input` is not a text")
-    achieved = given.get("goal_achieved", False)
+    achieved = given.get("goal_achieved") or False
     if not isinstance(achieved, bool):
         raise ValueError("its `goal_achieved` is neither true nor false")
     return Spoken(text or "", achieved, str(given.get("reasoning") or ""))
@@ -163,46 +150,48 @@ def folded(text: str) -> str:
     return _SPACE.sub(" ", text).strip().casefold()
 
 
-_VALUE = r"[\"'(]?([$€£#]?[\w@][\w@.,:/+-]*)"
+_NUMBER = re.compile(r"[$€£]?\s*(\d[\d,]*(?:\.\d+)?)\s*(?:usd|eur|gbp|dollars?|euros?|pounds?|%)?", re.IGNORECASE)
+_ID = re.compile(r"#?(?=[\w-]*\d)[\w-]+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def other_value(text: str, slot: str, value: str) -> str | None:
-    """Another value than the fact's, given for that very slot: `my order id is W2` where the fact is `W1`.
+    """Another value than the fact's, given for that very slot: `my order id is W-2` where the fact is `W-1`.
 
-    Only a value of the same kind counts (a number for a number, an id with digits for one), and none if the right one is in the text too.
+    Only what is surely another one counts: amounts by their value, ids and numbers without their hyphens, ISO dates,
+    and names that are a single word. Anything else may be the same in other words.
     """
-    if folded(value) in folded(text):
-        return None
     words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", slot)))
-    for found in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*{_VALUE}", text, re.IGNORECASE):
-        given = found[1].rstrip(".,:")
-        if bool(re.search(r"\d", given)) == bool(re.search(r"\d", value)) and _bare(given) != _bare(value):
-            if not re.search(r"\d", given) and given.casefold() in _NO_VALUE:
-                continue
+    for found in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*", text, re.IGNORECASE):
+        given = _token(text[found.end() :])
+        if given is not None and _differs(given, value.strip()):
             return given
     return None
 
 
-_NO_VALUE: Sequence[str] = (
-    "not",
-    "what",
-    "the",
-    "a",
-    "an",
-    "my",
-    "in",
-    "on",
-    "for",
-    "this",
-    "that",
-    "unknown",
-    "missing",
-    "still",
-    "correct",
-)
+def _token(text: str) -> str | None:
+    """The first word behind `is`, without marks around it."""
+    word = re.match(r"[\"'(]?([$€£#]?\w[\w.,:/@+-]*)", text)
+    return word[1].rstrip(".,:") if word else None
+
+
+def _differs(given: str, value: str) -> bool:
+    amount = _NUMBER.fullmatch(value)
+    if amount is not None:
+        said = _NUMBER.fullmatch(given)
+        return said is not None and _number(said[1]) != _number(amount[1])
+    if _DATE.fullmatch(value):
+        return _DATE.fullmatch(given) is not None and given != value
+    if _ID.fullmatch(value):
+        return _ID.fullmatch(given) is not None and _bare(given) != _bare(value)
+    # A name: one word, in capitals like the fact itself. "The city is lovely" says nothing about its name.
+    one_word = value.isalpha() and given.isalpha() and value[:1].isupper() and given[:1].isupper()
+    return one_word and given.casefold() != value.casefold()
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def _bare(value: str) -> str:
-    """A value without currency signs, thousands separators and trailing zeros, so `$3,500.00` is `3500`."""
-    bare = re.sub(r"[$€£#,\s]", "", value).casefold()
-    return re.sub(r"(\d)\.0+$", r"\1", bare)
+    return re.sub(r"\W|_", "", value).casefold()

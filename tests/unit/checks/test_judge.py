@@ -69,7 +69,7 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
     assert verdict == Verdict("passed", "paid", score=0.9, suggestions=("say so",))
     (metadata,) = judges.metadata
     assert {**metadata, "output": ""} == {
-        "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "files": [],
+        "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "turn_count": 2, "files": [],
     }  # fmt: skip
 
 

@@ -231,7 +231,8 @@ def returned(*results, error=None):
     [
         ({}, returned({"a": 1}), "passed"),
         ({}, returned(None), "passed"),
-        ({}, calls("get"), "failed"),
+        ({}, calls("get"), "passed"),
+        ({"result": 1}, calls("get"), "failed"),
         ({}, calls("other"), "failed"),
         ({}, returned({"a": 1}, error="boom"), "failed"),
         ({"result": {"a": 1}}, returned({"a": 1, "b": 2}), "passed"),
@@ -261,7 +262,7 @@ def test_tool_result(bench, fields, reply, status):  # N25
     [
         ({}, calls("other"), '"get" was not called; called: other'),
         ({}, returned(1, error="boom"), '"get" was called, but it failed: "boom"'),
-        ({}, calls("get"), '"get" was called, but no result of it is known'),
+        ({"result": 1}, calls("get"), '"get" was called, but no result of it is known'),
         ({"result": {"a": 2}}, returned({"a": 1}), '"get" was called, but $.a: expected 2, was 1'),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_regex_that_would_run_for_ever_is_an_error(project: Project):
         case("path", assertions=[{"type": "json_path", "path": "$.a[?match(@, '(a|aa)+')]", "value": 1}]),
         case("a" * 40 + "!"),
     )
-    ended, records = project.report("-k", "^(text|path)$")
+    ended, records = project.report("-k", "^(text|path)$", "--retry-faults", "0")
     assert ended.code == 1
     text, path = records
     assert (text["status"], text["fault"]) == ("error", "judge")  # N27, N24
@@ -97,6 +97,20 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: P
         assert f"-o {output}: {what}" in ended.err
     if Path("/proc").is_dir():  # where nobody can write, not even root
         assert "-o /proc/r.jsonl: cannot be written" in project.test("-o", "/proc/r.jsonl").err
+
+
+def test_a_report_never_takes_the_place_of_a_suite(project: Project):
+    """Not by its own name, not by another, and not in a dry run."""
+    project.suite(case("a"), name="tests/s.jsonl")
+    for arguments in (
+        ["-o", "tests/s.jsonl"],
+        ["-o", "./tests/../tests/s.jsonl"],
+        ["-o", "tests/s.jsonl", "--dry-run"],
+    ):
+        ended = project.test("-i", "tests", *arguments)
+        assert ended.code == 4, ended
+        assert "the run itself needs" in ended.err
+    assert (project.folder / "tests" / "s.jsonl").read_text().startswith('{"id": "a"')
 
 
 def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):

@@ -1,6 +1,7 @@
 """Flags of `viva test`, exit codes, and the small commands."""
 
 import json
+import os
 
 import pytest
 
@@ -46,6 +47,15 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
     assert project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.xml").code == 4
     message = project.test("-i", "Hello", "--dry-run")
     assert (message.code, message.out) == (0, "1 message; nothing was sent\n")
+
+
+def test_a_dry_run_writes_the_simulator_that_a_flag_gave(project: Project):  # N30
+    project.write("viva.toml", '[agents.sim]\nuse = "python:./agent.py:agent"\n')
+    project.suite({"id": "a", "checkpoints": [{"id": "c", "assertion": contains("x")}]}, case("b"))
+    ended = project.test("--simulator", "agents:sim", "--dry-run", "-o", "cases.jsonl")
+    assert ended.code == 0, ended
+    assert [written.get("simulator") for written in project.records("cases.jsonl")] == [{"use": "sim"}, None]
+    assert project.viva("check", "cases.jsonl").out == "2 cases in 1 file: nothing is wrong\n"
 
 
 def test_quiet_says_only_what_did_not_pass(project: Project):
@@ -156,3 +166,66 @@ def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project)
     assert most("-n", "free", "--parallel", "7") == "at most 7"
     assert most("-n", "capped", "--parallel", "7") == "at most 2"
     assert most("-n", "free", "--parallel", "1") == "at most 1"
+
+
+def test_a_report_never_takes_the_place_of_what_the_run_needs(project: Project):
+    """Neither the suite, nor the config, nor the environment, nor a cassette; by whatever path they are named."""
+    project.suite(case("a"))
+    before = (project.folder / "suite.jsonl").read_bytes()
+    (project.folder / "link.jsonl").symlink_to("suite.jsonl")
+    for output in ("suite.jsonl", "./suite.jsonl", str(project.folder / "suite.jsonl"), "link.jsonl"):
+        ended = project.test("-o", output)
+        assert ended.code == 4, ended  # N35
+        assert "the run itself needs" in ended.err
+    project.write("env.json", "A=b\n")
+    assert project.test("--env-file", "env.json", "-o", "env.json").code == 4
+    assert project.test("--record", "tape.jsonl", "-o", "tape.jsonl").code == 4
+    assert not (project.folder / "tape.jsonl").exists()
+    assert project.test("--dry-run", "-o", "suite.jsonl").code == 4
+    assert (project.folder / "suite.jsonl").read_bytes() == before
+
+
+def test_a_report_goes_through_a_link_and_replaces_no_pipe(project: Project):
+    project.suite(case("a"))
+    os.mkfifo(project.folder / "pipe.md")
+    (project.folder / "device.md").symlink_to("/dev/null")
+    for output in ("pipe.md", "device.md"):
+        ended = project.test("-o", output)
+        assert ended.code == 4, ended  # N35
+        assert "no ordinary file" in ended.err
+    assert (project.folder / "pipe.md").is_fifo()
+    target = project.write("there/report.md", "old")
+    (project.folder / "linked.md").symlink_to(target)
+    assert project.test("-o", "linked.md").code == 0
+    assert (project.folder / "linked.md").is_symlink()
+    assert target.read_text() != "old"
+
+
+def test_what_an_agent_prints_is_not_among_the_events(project: Project):
+    project.suite(case("a"))
+    project.write(
+        "agent.py", "print('loud')\ndef agent(messages):\n    print('louder')\n    return messages[-1]['content']\n"
+    )
+    for arguments in (("--json",), ("-i", "Hello", "--json")):
+        ended = project.test(*arguments)
+        assert ended.code == 0, ended
+        assert all(json.loads(line) for line in ended.out.splitlines())
+        assert "louder" in ended.err
+
+
+def test_a_reference_on_the_command_line_starts_where_the_command_was_given(project: Project):
+    """What the config refers to stands beside the config; what `-n` refers to, in the working folder."""
+    project.write("viva.toml", '[agents.kept]\nuse = "python:./mine.py:agent"\n')
+    project.write("mine.py", "def agent(messages):\n    return 'beside the config'\n")
+    project.write("deep/mine.py", "def agent(messages):\n    return 'in the working folder'\n")
+    project.write("deep/lines.jsonl", '{"content": "written down"}\n')
+    deep = type(project).__new__(type(project))
+    deep.__dict__.update(project.__dict__, folder=project.folder / "deep")
+    for agent, said in (
+        ("python:./mine.py:agent", "in the working folder"),
+        ("scripted:lines.jsonl", "written down"),
+        ("kept", "beside the config"),
+    ):
+        assert said in deep.viva("test", "-i", "Hello", "-n", agent).out, agent  # N7
+        deep.suite({"id": "a", "input": "x", "assertions": [contains(said)]})
+        assert deep.viva("test", "-i", "suite.jsonl", "-n", agent).code == 0, agent

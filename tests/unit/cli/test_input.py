@@ -31,6 +31,10 @@ def test_folders_globs_and_several_inputs_run_in_order(project: Project):
     assert ids(project, "-i", "tests/*.jsonl") == ["a1", "a2", "b"]
     assert ids(project, "-i", "tests/**/*.jsonl") == ["a1", "a2", "b", "c"]
     assert ids(project, "-i", "z.jsonl", "-i", "tests/b.jsonl", "-i", "./z.jsonl") == ["z", "b"]
+    (project.folder / "linked.jsonl").symlink_to("z.jsonl")
+    absolute = str(project.folder / "z.jsonl")
+    spellings = ("z.jsonl", absolute, "tests/../z.jsonl", "linked.jsonl", "tests/b.jsonl")
+    assert ids(project, *(part for path in spellings for part in ("-i", path))) == ["z", "b"]
 
 
 def test_a_mistyped_path_is_never_sent_to_a_model(project: Project):
@@ -74,7 +78,17 @@ def test_a_message_is_sent_as_it_is(project: Project):
     two = project.test("-i", "Hello", "-i", "and/or what?")
     assert [line[:2] for line in two.out.splitlines() if "date" in line] == ["1:", "3:"], two
     as_json = project.test("-i", "Hello", "--json")
-    assert json.loads(as_json.out)["input_hint"] == "like 2024-05-01"
+    said = json.loads(as_json.out)
+    assert said["input_hint"] == "like 2024-05-01"
+    assert (said["awaiting_input"], said["awaiting_reason"]) == (True, "agent_declared")
+
+
+def test_each_command_that_sends_messages_is_a_conversation_of_its_own(project: Project):
+    project.write("agent.py", "def agent(messages, session_id):\n    return session_id\n")
+    first, second = (json.loads(project.test("-i", "Hello", "--json").out)["content"] for _ in range(2))
+    assert first != second  # N11
+    both = project.test("-i", "Hello", "-i", "Again", "--json").out.splitlines()
+    assert len({json.loads(line)["content"] for line in both}) == 1
 
 
 def test_a_message_that_cannot_be_answered_is_exit_1(project: Project):
@@ -121,3 +135,46 @@ def test_an_unknown_assertion_type_is_a_load_error_with_the_near_names(project: 
         "suite.jsonl:1: $.assertions[0].type: unknown assertion type \"tool_caled\"; did you mean 'tool_called'"
     )
     assert 'unknown assertion type "vibes"; should be one of equals, contains' in far
+
+
+def test_helpers_that_are_not_there_are_reported_with_all_else_that_is_wrong(project: Project):  # N2
+    """Each where it is named; what is wrong with a helper in the config is said there, and once."""
+    project.write("viva.toml", '[agents.judge]\nuse = "python:./agent.py:agent"\n[agents.bad]\ndescription = "x"\n')
+    project.write(
+        "s.yaml",
+        """\
+- id: a
+  input: x
+  inptu: y
+- id: b
+  turns:
+    - input: x
+      assertions:
+        - {type: contains, value: x}
+        - type: all
+          assertions:
+            - type: agent
+              criteria: y
+              use: agents:jugde
+- id: c
+  simulator:
+    use: ghost
+  checkpoints: [{id: c, assertion: {type: agent, criteria: y, use: bad}}]
+- id: d
+  input: x
+  assertions: {type: agent, criteria: y, use: bad}
+""",
+    )
+    for ended in (project.viva("check", "s.yaml"), project.test("-i", "s.yaml")):
+        assert ended.code == 4, ended
+        said = [line for line in (ended.out + ended.err).splitlines() if ": " in line]
+        assert [line.partition(" agent 'bad'")[0].rpartition("/")[2] for line in said if "viva.toml:3" in line] == [
+            "viva.toml:3:"
+        ]
+        assert "s.yaml:3: $: unknown key 'inptu'; did you mean 'input'?" in "\n".join(said)
+        assert any(
+            line.startswith("s.yaml:9: $[1].turns[0].assertions[1]: there is no agent 'jugde'; did you mean judge?")
+            for line in said
+        )
+        assert any(line.startswith("s.yaml:16: $[2].simulator: there is no agent 'ghost'") for line in said)
+        assert len(said) == 4

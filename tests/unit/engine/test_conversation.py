@@ -84,7 +84,7 @@ def test_the_first_failing_turn_ends_it_after_all_its_claims():
 @pytest.mark.parametrize(
     ("claims", "ending"),
     [
-        (("!", "ok"), Ending("error", "judge", "cannot be evaluated")),
+        (("!", "ok"), Ending("error", "judge", "judge error: cannot be evaluated")),
         (("!", "x"), Ending("failed", "agent")),
         (("x", "!"), Ending("failed", "agent")),
     ],
@@ -97,7 +97,7 @@ def test_what_the_agent_breaks_with_is_kept_on_its_turn():
     talk = talk_of(line("a", "ok"), line("b", "ok"), line("c"))
     with pytest.raises(AgentFailed):
         held(talk, Reply("ok"), AgentFailed("out of order"))
-    assert [turn.error for turn in talk.turns] == [None, "out of order"]
+    assert [turn.error for turn in talk.turns] == [None, "agent error: out of order"]
     assert talk.turns[1].reply is None
 
 

@@ -14,6 +14,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import Agent, SessionContext
+from viva.session.agents import NamedAgent
 from viva.testing.evidence import talk_of
 
 Say = Callable[[Message, Mapping[str, Any]], Any]
@@ -43,7 +44,7 @@ class Helper:
 
 
 def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> Crew:
-    return Crew(lambda name, role: helper, HttpTransport(), {}, meter)
+    return Crew(lambda name, role: NamedAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
 
 
 def not_empty(reply: Reply) -> str:
@@ -73,6 +74,7 @@ def test_a_helper_is_told_what_the_specification_says():  # N28
                 "connector": "big",
                 "metadata": {
                     "scenario": "x", "criteria": "c", "test_mode": "validator", "test_id": "case", "turn_number": 2,
+                        "turn_count": 2, "max_turns": 20, "last_response": "Hi", "tool_results": {}, "session_id": "",
                 },
             },
         )

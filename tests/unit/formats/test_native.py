@@ -319,7 +319,8 @@ def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
         asserting(type="script", script="spelled:f", metadata={"a": 1}) | {"id": "b"},
         folder=tmp_path,
     )
-    first, second = (case.user.lines[0].claims[0].check for case in (one, other))
+    checks: list[Any] = [case.user.lines[0].claims[0].check for case in (one, other)]
+    first, second = checks
     assert first.metadata == second.metadata == {"a": 1}  # N3, N8
     said = wrong(
         asserting(type="script", use="scripts:spelled.f", metadata={}, options={"metadata": {}}), folder=tmp_path
@@ -387,3 +388,38 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
 
     with pytest.raises(BadInput, match="there is no file"):
         asyncio.run(pulled())
+
+
+@pytest.mark.parametrize(
+    ("assertion", "what"),
+    [
+        ({"type": "regex", "pattern": "(", "message": "{{x}}"}, "'(' is no regular expression"),
+        ({"type": "regex", "pattern": "a", "value": "{{x}}"}, "gives both spellings of 'pattern'"),
+        ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is no JSONPath"),
+        ({"type": "json_path", "path": "$.a", "matches": "(", "value": "{{x}}"}, "'(' is no regular expression"),
+        ({"type": "script", "use": "scripts:nowhere.f", "metadata": {"a": "{{x}}"}}, "there is no nowhere.py"),
+        ({"type": "json_schema", "schema": {"type": 5}, "message": "{{x}}"}, "not a JSON Schema"),
+        ({"type": "tool_called", "message": "{{x}}"}, "misses 'name'"),
+        (
+            {"type": "all", "assertions": [{"type": "contains", "value": "{{x}}"}, {"type": "regex", "value": "("}]},
+            "assertions[1]: '(' is no regular expression",
+        ),
+        ({"type": "not", "assertion": {"type": "regex", "value": "(", "message": "{{x}}"}}, "'(' is no regular"),
+    ],
+)
+def test_a_variable_in_one_field_excuses_no_other(assertion: dict[str, Any], what: str):
+    (said,) = wrong(asserting(**assertion))
+    assert what in said  # N2, N21
+
+
+def test_helpers_of_assertions_with_variables_are_looked_for_before_the_run():
+    asked: list[str] = []
+    waiting = {"type": "agent", "use": "agents:b", "criteria": "{{x}}"}
+    suite(
+        asserting(type="agent", use="a", metadata={"criteria": "{{x}}"}),
+        asserting(type="any", assertions=[waiting]) | {"id": "b"},
+        asserting(type="rubric", criteria=["{{x}}"]) | {"id": "c"},
+        asserting(type="agent", use="{{x}}", criteria="y") | {"id": "d"},
+        wrong_with=lambda name: asked.append(name) or (),
+    )
+    assert asked == ["a", "b", "viva.validator"]  # N8

@@ -85,7 +85,9 @@ def test_what_json_could_not_say_is_refused_with_its_line(text: str, what: str, 
     with pytest.raises(yaml.MarkedYAMLError) as raised:
         yaml_values(text)
     assert what in str(raised.value.problem)
-    assert (raised.value.problem_mark or raised.value.context_mark).line + 1 == line
+    mark = raised.value.problem_mark or raised.value.context_mark
+    assert mark is not None
+    assert mark.line + 1 == line
 
 
 def test_aliases_that_explode_are_refused():

@@ -106,7 +106,8 @@ def passed_dynamic() -> TrialRecord:
             turn(3, "Yesterday evening", ms=2200, input_source="simulated"),
             turn(4, "Confirm", ms=1900, input_source="simulated"),
         ],
-        goal_achieved="Expense submitted",
+        goal_achieved=True,
+        goal_reason="Expense submitted",
         final_assertions=[check('$.expense.status = "submitted"')],
     )
 

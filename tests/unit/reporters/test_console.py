@@ -276,6 +276,12 @@ def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
     )
 
 
+def test_what_a_judge_suggests_stands_below_its_verdict() -> None:  # N26
+    denied = check("agent polite", False, reason="it is curt", suggestions=["say please", "say thanks"])
+    record = trial("A", "failed", [turn(1, "Hi", "Yo", 100, assertions=[denied])], fault="agent")
+    assert "      it is curt\n        suggestion: say please\n        suggestion: say thanks\n" in shown([over(record)])
+
+
 def test_final_assertions_that_held_do_not_hide_another_result() -> None:
     record = trial(
         "A", "failed", [turn(1, "Hi")], final_assertions=[check("a")], error="timeout after 5m", fault="agent"

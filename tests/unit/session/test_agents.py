@@ -9,7 +9,6 @@ from viva import config
 from viva.agents.python import PythonAgent
 from viva.agents.scripted import ScriptedAgent
 from viva.errors import BadInput
-from viva.model.case import Origin
 from viva.session.agents import Agents
 
 
@@ -127,11 +126,17 @@ def test_an_object_is_taken_as_it_is(agents):
         known.under_test(5)
 
 
-def test_every_helper_that_is_not_there_is_named_at_once(agents):
-    places = {"ghost": Origin("s.jsonl", 3), "a": Origin("s.jsonl", 4), "spirit": Origin("t.jsonl", 9)}
-    with pytest.raises(BadInput) as raised:
-        agents(A).check_references(places)
-    assert [str(problem)[:40] for problem in raised.value.problems] == [
-        "s.jsonl:3: there is no agent 'ghost': /t"[:40],
-        "t.jsonl:9: there is no agent 'spirit': /"[:40],
-    ]
+def test_what_is_wrong_with_a_helper_is_told_without_raising(agents):
+    known = agents(A)
+    assert known.wrong_with("a") == ()
+    (problem,) = known.wrong_with("ghost")
+    assert problem.what.startswith("there is no agent 'ghost'")
+
+
+def test_a_connector_of_the_command_line_reaches_an_agent_that_helps_too(agents):
+    """A suite that names the agent under test as a helper was read before."""
+    known = agents(
+        "[connectors.one]\nmodel = 'm'\n[connectors.two]\nmodel = 'n'\n[agents.a]\nconnector = 'one'\n", connector="two"
+    )
+    assert known.named("a").agent.connector.name == "one"
+    assert known.under_test("a").agent.connector.name == "two"

@@ -121,6 +121,71 @@ def test_flags_are_arguments(tmp_path):
         run(case(), timeout="soon")
 
 
+def test_what_failed_last_is_run_again(folder):  # N33
+    cases = [case("one"), case("two", assertions=[viva.contains("bye")])]
+    run(cases, folder=folder, history=True)
+    again = run(cases, folder=folder, last_failed=True)
+    assert [record.id for record in again.records()] == ["two"]
+
+
+def test_faults_are_tried_again_as_often_as_asked():
+    for retries in (0, 2):
+        asked = []
+
+        def away(messages, asked=asked):
+            asked.append(1)
+            raise viva.Unreachable("nobody there")
+
+        assert run(case(), away, retry_faults=retries).summary.errors == 1
+        assert len(asked) == retries + 1
+
+
+def test_a_cassette_says_what_becomes_of_what_it_lacks(tmp_path):
+    tape = tmp_path / "tape.jsonl"
+    run(case("one"), record=tape)
+    both = [case("one"), case("two", said="bye")]
+    assert [record.status for record in run(both, replay=tape).records()] == ["passed", "error"]
+    assert [record.status for record in run(both, replay=tape, replay_missing="skip").records()] == [
+        "passed",
+        "skipped",
+    ]
+    assert run(both, replay=tape, replay_missing="live").passed
+
+
+def test_a_reporter_writes_the_report(folder):
+    (folder / "vv_reporter.py").write_text("def write(messages):\n    return 'all is well'\n")
+    with (folder / "viva.toml").open("a") as config:
+        config.write('\n[agents.writer]\nuse = "python:./vv_reporter.py:write"\n')
+    report = folder / "report.md"
+    run(case(), folder=folder, outputs=report, reporter="writer")
+    assert report.read_text() == "all is well"
+
+
+def test_a_format_an_env_file_and_people_can_be_asked_for(folder):  # N7
+    (folder / "keys.env").write_text("VV_API_TONE=warm\n")
+    (folder / "viva.toml").write_text(
+        '[agents.env]\nuse = "python:./vv_agents.py:assistant"\noptions = { tone = "${VV_API_TONE}" }\n'
+    )
+    (record,) = run(case(), "env", folder=folder, env_file=folder / "keys.env").records()
+    assert record.status == "passed", record
+    (record,) = run(case(interactive={"enabled": True}), folder=folder, skip_interactive=True).records()
+    assert "--skip-interactive" in str(record.error)
+    (folder / "cases.jsonl").write_text(json.dumps(case()) + "\n")
+    with pytest.raises(viva.BadInput):
+        run("cases.jsonl", folder=folder, format="playbook")
+
+
+def test_a_case_runs_until_it_is_decided():  # W4
+    test = viva.SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
+    result = run(case(), sequential=test)
+    assert result.passed
+    assert len(list(result.records())) == test.fewest_to_pass < 40
+    with pytest.raises(viva.BadInput, match="cannot both be meant"):
+        run(case(), sequential=test, runs=5)
+    with pytest.raises(viva.BadInput, match="raise max_runs"):
+        run(case(), sequential=viva.SequentialTest(min_pass=0.9, max_runs=2))
+
+
 def test_time_is_limited():  # N18
     async def never(messages):
         await asyncio.Event().wait()

@@ -66,7 +66,9 @@ def test_nobody(t, ctx):
 def test_broken_judge(t, ctx):
     t.assert_.agent(ctx.call("assistants.expense", "x"), "workers.judge", {"criteria": "break"})
 async def test_async(t, ctx):
-    t.assert_.contains(ctx.call("assistants.expense", "hello"), "hello")
+    t.assert_.contains(await ctx.call("assistants.expense", "hello"), "hello")
+def test_plain(t, ctx):
+    assert ctx.call("assistants.expense", "hello").content == "You said: hello"
 def test_takes_t_alone(t):
     t.assert_.true_(True)
 ''')
@@ -85,11 +87,14 @@ def test_takes_t_alone(t):
         "test_nobody": ("error", "undetermined"),
         "test_broken_judge": ("error", "judge"),
         "test_async": ("passed", None),
+        "test_plain": ("skipped", None),
         "test_takes_t_alone": ("passed", None),
     }
     assert records["test_holds"].name == "It repeats."
     assert records["TestSkip"].error == "not today"
-    assert records["test_nothing"].error == "nothing was checked"
+    for name in ("test_nothing", "test_plain"):
+        assert records[name].error == "nothing was checked"
+        assert "t.assert_" in str(records[name].hint)
     assert "test_mistake raised KeyError: 'total' (vv_script_" in str(records["test_mistake"].error)
     assert "did you mean assistants.expense" in str(records["test_nobody"].error)
     assert records["test_broken_agent"].error == "agent error: ValueError: boom"
@@ -159,7 +164,10 @@ def test_it(t, ctx):
     reply = ctx.call("assistants.expense", said)
     found = t.assert_.Agent(reply.content, "workers.judge", {"metadata": {"criteria": "polite", "tone": "warm"}})
     assert (found.passed, found.score, found.reason, found.suggestions) == (True, 0.8, "about polite", ("be brief",))
-    t.assert_.agent("rubbish", "workers.judge", {"metadata": {"criteria": "polite"}})
+    assert dict(found) == {"passed": True, "score": 0.8, "reason": "about polite", "suggestions": ("be brief",)}
+    assert (found["passed"], found.get("score"), found.get("other", 5), "reason" in found) == (True, 0.8, 5, True)
+    denied = t.assert_.agent("rubbish", "workers.judge", {"metadata": {"criteria": "polite"}})
+    assert denied["passed"] is False
     t.assert_.agent(reply, "workers.judge", {"metadata": {"criteria": "polite"}, "min_score": 0.9})
 """)["test_it"]
     assert record.status == "failed"
@@ -170,6 +178,51 @@ def test_it(t, ctx):
     assert heard[0]["metadata"]["test_mode"] == "validator"
     assert (heard[0]["metadata"]["criteria"], heard[0]["metadata"]["tone"]) == ("polite", "warm")
     assert heard[1]["metadata"]["output"] == "rubbish"
+
+
+def test_a_validator_sees_no_user_line_that_nobody_said(script, folder):  # N26, N31
+    record = script("""
+def test_it(t, ctx):
+    t.assert_.agent("it said so", "workers.judge", {"criteria": "polite"})
+""")["test_it"]
+    assert record.status == "passed", record
+    (asked,) = module_of(folder / "vv_agents.py").heard
+    assert asked["messages"] == [{"role": "assistant", "content": "it said so"}]
+    assert asked["metadata"]["output"] == "it said so"
+
+
+def test_an_async_test_goes_on_while_an_agent_is_called(script, folder):  # N31
+    """The agent answers only once the test's own loop has done something else; faults are raised where it awaits."""
+    add_agent(
+        folder,
+        "waits",
+        "import threading\ngo = threading.Event()\n"
+        "def waits(messages):\n    return 'free' if go.wait(20) else 'stuck'\n",
+    )
+    record = script("""
+import asyncio, sys, viva
+async def test_it(t, ctx):
+    called = asyncio.ensure_future(ctx.call("waits", "hello"))
+    while not (loaded := [m for m in list(sys.modules.values()) if str(getattr(m, "__file__", "")).endswith("vv_waits.py")]):
+        await asyncio.sleep(0)
+    loaded[0].go.set()
+    t.assert_.equal((await called).content, "free")
+    try:
+        await ctx.call("broken", "hello")
+    except viva.AgentFailed as raised:
+        t.assert_.error(raised)
+""")["test_it"]
+    assert (record.status, record.checks) == ("passed", 2), record
+
+
+def test_what_nobody_would_await_is_said(script):
+    """A call that is looked at unawaited has neither raised nor held: it is the test's mistake."""
+    record = script("""
+async def test_it(t, ctx):
+    t.assert_.panic(lambda: ctx.call("broken", "hello"))
+""")["test_it"]
+    assert (record.status, record.fault) == ("error", "undetermined")
+    assert "nobody would await this" in str(record.error)
 
 
 def test_the_agent_under_test_needs_no_name(script):

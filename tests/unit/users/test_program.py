@@ -57,7 +57,7 @@ def test_it_may_live_with_a_fault_of_the_agent():
 
     talk, ending = hold(play)
     assert ending is None
-    assert [turn.error for turn in talk.turns] == ["boom", None]
+    assert [turn.error for turn in talk.turns] == ["agent error: boom", None]
 
 
 def test_a_fault_that_it_does_not_catch_ends_the_talk():
