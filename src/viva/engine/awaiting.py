@@ -103,6 +103,8 @@ _LETTER_END = Pattern(
 _ITEM = Pattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
+_TAG = Pattern(r"</?[a-z][^>]*>")
+_ASIDES = ("eg ", "eg:", "(eg", "example", "(example", "for example", "(for example")
 _SENTENCE_END = "\x1f"
 _GREEK = Pattern(r"[\u0370-\u03ff]")
 
@@ -268,13 +270,18 @@ def _sentences(line: str) -> Iterator[str]:
             text = text.replace(stop, stop + _SENTENCE_END)
     for sentence in reversed(text.split(_SENTENCE_END)):
         words = sentence.strip(" #_*")
-        if any(map(str.isalnum, words)) and not (words[0] in "([" and words[-1] in ")]"):
+        aside = words.startswith(_ASIDES) or (words[:1] in "([" and words[-1:] in ")]")
+        if not aside and any(map(str.isalnum, words)):
             yield words
 
 
 def _plain(line: str) -> str:
     """A line in lower case, without markdown, code, addresses and what it quotes."""
     text = line.lower().replace("’", "'").replace("*", "")
+    if "e.g." in text or "i.e." in text:
+        text = text.replace("e.g.", "eg").replace("i.e.", "ie")
+    if "</" in text:
+        text = _TAG.sub(" ", text)
     if "`" in text:
         text = _CODE.sub("``", text)
     if "://" in text or "www." in text:

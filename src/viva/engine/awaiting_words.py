@@ -295,7 +295,7 @@ _TELL: Rows = (
     ("tell us", r"(?<!you )(?<!can )(?<!can't )(?<!to )\btell us\b"),
     *_each("send give show email e-mail forward read get remind", "% me", rf"{_JUST}% me\b(?!.*\b{_BREAK}\b)"),
     ("what i need", ""),
-    ("reply", rf"{_JUST}reply (?!to)"),
+    ("reply", rf"{_JUST}reply (?:with|by|in|here|yes|no|y|n|ok|okay|stop|done|back|below|and|once|if|when|using|directly|\d+ (?:or|to|for)|\"\")"),
     ("respond with", _JUST + "respond"),
     ("answer ", rf"{_JUST}answer (?:with|the|these|me)\b"),
     ("say ", rf'{_JUST}say (?:"|yes|no|ok|go|confirm|the word|which|what|when)'),

@@ -28,6 +28,7 @@ MAX_BYTES = 64 * 1024 * 1024
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
 _PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
+_OPENING = re.compile(rb"\s*\{")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
@@ -93,7 +94,7 @@ class _FromStart(io.RawIOBase):
 
 
 def chunks(path: Path | Spooled) -> Iterator[Chunk]:
-    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need."""
+    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line."""
     offset = line = depth = 0
     held: list[bytes] = []
     start = (0, 0)
@@ -117,8 +118,14 @@ def chunks(path: Path | Spooled) -> Iterator[Chunk]:
                     yield Chunk(line, at, text, value)
                     continue
                 start = (line, at)
-            held.append(text if text.endswith(b"\n") else text + b"\n")
-            depth += sum(_DEPTH.get(token, 0) for token in _TOKENS.findall(bare))
+            begin = 0
+            for token in _TOKENS.finditer(text):
+                depth += _DEPTH.get(token.group(), 0)
+                if depth == 0 and token.group() == b"}" and _OPENING.match(text, token.end()):
+                    yield Chunk(*start, b"".join([*held, text[begin : token.end()]]))
+                    held, begin = [], token.end()
+                    start = (line, at + begin)
+            held.append(text[begin:].rstrip(b"\n") + b"\n")
             if depth <= 0:
                 yield Chunk(*start, b"".join(held))
                 held, depth = [], 0

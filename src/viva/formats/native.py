@@ -1,6 +1,6 @@
 """Native cases: from a document to a Case, with every complaint that its schema cannot make."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -87,11 +87,12 @@ class _Reader:
         self.digest = blake2b(digest_size=8)
         """Of all cases, in their order."""
         self.count = self.interactive = 0
+        self._seen: dict[str, int] = {}
+        """The line of each id."""
         self._kept: dict[str, Case] = {}
         """The first cases as they were checked, so that an ordinary suite is built only once."""
 
     def check(self) -> None:
-        seen: dict[str, int] = {}
         for document in self._documents.first(self.problems):
             for value in self._checked(document):
                 self.count += 1
@@ -101,16 +102,32 @@ class _Reader:
                 self.digest.update(case.digest.encode())
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
-                if case.id in seen:
-                    what = f"id {case.id!r} is taken; line {seen[case.id]} has it too"
-                    self.problems.append(document.problem(("id",), what))
-                seen[case.id] = document.line
+                self._note_id(document, case.id)
                 if len(self._kept) < KEPT and not _has_attachments(case):
                     self._kept[case.id] = case
         if not self.count and not self.problems:
             self.problems.append(
                 Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
             )
+
+    def _note_id(self, document: Document, case_id: str) -> None:
+        if case_id in self._seen:
+            what = f"id {case_id!r} is taken; line {self._seen[case_id]} has it too"
+            self.problems.append(document.problem(("id",), what))
+        self._seen[case_id] = document.line
+
+    def _check_parts(self, document: Document) -> None:
+        """What can be said of a document that does not fit as a whole: its id, and those of its assertions that do fit."""
+        value = document.value
+        if not isinstance(value, Mapping):
+            return
+        written = cast("Mapping[str, Any]", value)
+        if isinstance(written.get("id"), str) and "for" not in written:
+            self._note_id(document, written["id"])
+        for at, assertion in _assertions_in(written):
+            if not complaints("native", {"id": "x", "input": "x", "assertions": [assertion]}):
+                self.claims.claim(assertion, at, self.complain_about(document))
+        self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
         """Can all helpers be had that the case names? What is wrong in the config is said there, and only once."""
@@ -134,7 +151,9 @@ class _Reader:
         cases = [] if found else expanded(document.value)
         if not found and "for" in document.value:
             found = [complaint for case in cases for complaint in complaints("native", case)]
-        self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
+        if found:
+            self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
+            self._check_parts(document)
         return [] if found else cases
 
     def complain_about(self, document: Document) -> Callable[[Place, str, str | None], None]:
@@ -142,6 +161,21 @@ class _Reader:
             self.problems.append(document.problem(path, what, key=key))
 
         return complain
+
+
+def _assertions_in(case: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """All that stands where assertions stand, whatever it is."""
+    holders: list[tuple[Place, Any]] = [((), case)]
+    for key in ("turns", "checkpoints"):
+        if isinstance(items := case.get(key), list):
+            holders += [((key, i), item) for i, item in enumerate(cast("list[Any]", items))]
+    for at, holder in holders:
+        for key in ("assertions", "assert", "assertion", "final_assertions"):
+            found: Any = holder.get(key) if isinstance(holder, Mapping) else None
+            if isinstance(found, list):
+                yield from (((*at, key, i), each) for i, each in enumerate(cast("list[Any]", found)))
+            elif found is not None:
+                yield (*at, key), found
 
 
 def _has_attachments(case: Case) -> bool:

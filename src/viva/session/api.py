@@ -30,7 +30,7 @@ def run(
     *,
     config: str | Path | None = None,
     env_file: str | Path | None = None,
-    format: Format | None = None,
+    format: Format | None = None,  # noqa: A002 -- as the flag is called
     connector: str | None = None,
     parallel: int | None = None,
     runs: int = 1,

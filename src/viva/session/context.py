@@ -56,7 +56,7 @@ class AsyncContext:
         messages: Words,
         options: Mapping[str, Any] | None = None,
         *,
-        timeout: str | float | None = None,
+        timeout: str | float | None = None,  # noqa: ASYNC109 -- whose time it is, the agent's, has to be told
     ) -> Heard:
         """As `Context.call`; what else the test has on its loop goes on meanwhile."""
         __tracebackhide__ = True

@@ -171,7 +171,7 @@ def test_helpers_that_are_not_there_are_reported_with_all_else_that_is_wrong(pro
         assert [line.partition(" agent 'bad'")[0].rpartition("/")[2] for line in said if "viva.toml:3" in line] == [
             "viva.toml:3:"
         ]
-        assert "s.yaml:3: $: unknown key 'inptu'; did you mean 'input'?" in "\n".join(said)
+        assert "s.yaml:3: $[0]: unknown key 'inptu'; did you mean 'input'?" in "\n".join(said)
         assert any(
             line.startswith("s.yaml:9: $[1].turns[0].assertions[1]: there is no agent 'jugde'; did you mean judge?")
             for line in said

@@ -34,6 +34,8 @@ def read(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
         ('{"b": [\n{"c": {}}\n],\n"a": 1}'.replace("\n{", "\n {"), [(1, 1)]),
         ("\ufeff" + '{"a": 1}', [(1, 1)]),
         ('{"a": 1}\r\n\r\n{\r\n"a": 2}\r\n', [(1, 1), (3, 2)]),
+        ('{"a": 1}{"a": 2} {"a": 3}\n{"a": 4}', [(1, 1), (1, 2), (1, 3), (2, 4)]),
+        ('{\n"a": 1, "b": "}{"\n}{\n"a": 2\n} {"a": 3}\n', [(1, 1), (3, 2), (5, 3)]),
     ],
 )
 def test_documents_of_a_stream_begin_where_their_first_line_is(tmp_path: Path, text: str, found: list[tuple[int, int]]):

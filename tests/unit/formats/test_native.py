@@ -423,3 +423,13 @@ def test_helpers_of_assertions_with_variables_are_looked_for_before_the_run():
         wrong_with=lambda name: asked.append(name) or (),
     )
     assert asked == ["a", "b", "viva.validator"]  # N8
+
+
+def test_one_problem_of_a_case_hides_no_other():
+    """The id and the assertions of a case that does not fit are looked at all the same."""
+    bad = {"id": "a", "input": 5, "assertions": [{"type": "regex", "value": "("}, {"type": "contains", "valu": "x"}]}
+    late = {"id": "b", "turns": [{"input": "x", "assert": {"type": "script", "use": "scripts:nowhere.f"}}, 7]}
+    said = wrong(bad, {"id": "a", "input": "x", "inputt": "y"}, late, {"id": "a", "input": "x"}, "rubbish", ["b"])
+    assert len([each for each in said if "id 'a' is taken" in each]) == 2, said  # N2
+    assert any(each.startswith("$.assertions[0]: '(' is no regular") for each in said), said
+    assert any(each.startswith("$.turns[0].assert: 'scripts:nowhere.f'") for each in said), said

@@ -268,7 +268,7 @@ Turn 2 (failed, 1.5s)
 def test_what_a_judge_suggests_stands_in_the_reports_that_say_why(report: type[Report], tmp_path: Path) -> None:  # N26
     denied = check("agent polite", False, reason="it is curt", suggestions=["say please"])
     record = trial("A", "failed", [turn(1, "Hi", "Yo", assertions=[denied])], fault="agent")
-    assert "reason:   it is curt\n    suggestion: say please\n" in written(report, [record], tmp_path)
+    assert "reason:   it is curt\n    suggestion: say please" in written(report, tmp_path, [record])
 
 
 def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None:  # N33

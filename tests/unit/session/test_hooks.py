@@ -72,7 +72,7 @@ def test_after_sees_failures_too(hooked):
 def test_hooks_may_be_async_and_call_agents(hooked):
     text = (
         "async def before(ctx, case):\n"
-        "    reply = ctx.call('assistants.expense', 'Ada')\n"
+        "    reply = await ctx.call('assistants.expense', 'Ada')\n"
         "    seen.append(reply.content)\n"
         "    return {'who': 'Ada'}\n"
         "def after(ctx, case, result, data):\n"

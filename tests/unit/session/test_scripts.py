@@ -153,7 +153,7 @@ def test_it(t, ctx):
     t.assert_.no_panic(lambda: ctx.call("assistants.expense", "hello"))
 """)["test_it"]
     assert record.status == "passed"
-    assert [turn.error for turn in record.turns] == ["ValueError: boom", None]
+    assert [turn.error for turn in record.turns] == ["agent error: ValueError: boom", None]
 
 
 def test_a_validator_gives_its_result_and_its_suggestions_are_logged(script, folder):  # N26, N31
