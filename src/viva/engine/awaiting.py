@@ -9,6 +9,7 @@ state; the words stand in `awaiting_words` and `awaiting_languages`.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, Literal
 
 from msgspec import UNSET
@@ -141,6 +142,7 @@ def _is_pending(call: ToolCall) -> bool:
     return call.result is UNSET and call.error is None
 
 
+@lru_cache(maxsize=1024)  # in a run the same replies come again and again: greetings, questions, repeats
 def _of_wording(content: str) -> Awaiting:
     text = _own_words(content)
     language = language_of(text)
