@@ -1,6 +1,7 @@
 """The examples do what they promise, and the specification's own samples hold of the example assistant."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -154,3 +155,12 @@ def without_comments(text: str) -> str:
 
 def claims(assertions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in claim.items() if key != "passed"} for claim in assertions]
+
+
+def test_the_model_driven_example_loads() -> None:
+    """Its suite, its connector in one line and its tools are right; what a model makes of it is tried elsewhere."""
+    command = [sys.executable, "-m", "viva", "check", "tests"]
+    environ = {**os.environ, "OPENAI_API_KEY": "unused"}
+    folder = EXAMPLES / "support"
+    checked = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "2 cases in 1 file: nothing is wrong\n"), checked

@@ -121,7 +121,7 @@ class HttpSession:
         answer = await post(self._context.http, self._request(self._variables(message, options, earlier)), self._retry)
         reply, session_id = reply_in(self._document(answer), self._places)
         self._session_id = self._session_id if session_id is None else session_id
-        self._messages += encoded(Message("assistant", text_of(reply)))
+        self._messages += encoded(Message("assistant", text_of(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply

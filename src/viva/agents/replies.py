@@ -9,6 +9,8 @@ from viva.errors import AgentFailed
 from viva.model.message import Declared, ModelCall, Reply, ToolCall
 
 _SPEAKING = ("content", "data", "tool_calls")
+KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "usage")
+"""All that is looked for in a dict."""
 SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
 
 

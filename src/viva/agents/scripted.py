@@ -7,11 +7,12 @@ and `error` (it breaks), `delay` (it takes its time), `when` (a pattern: said wh
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.replies import reply_from
+from viva.agents.replies import KEYS, reply_from
 from viva.errors import AgentFailed, CheckBroken
 from viva.model.case import Feature
 from viva.model.duration import parse_duration
@@ -20,6 +21,7 @@ from viva.model.pattern import compile_pattern, search
 from viva.protocols import SessionContext
 
 _OURS = frozenset({"error", "delay", "when"})
+_KNOWN = (*_OURS, *KEYS, "role")
 
 
 class ScriptedAgent(Struct, frozen=True):
@@ -36,6 +38,7 @@ class ScriptedAgent(Struct, frozen=True):
             if not isinstance(reply, str | Mapping):
                 raise ValueError(f"reply {number} is a {type(reply).__name__}; write a text, or a table with `content`")
             if isinstance(reply, Mapping):
+                _refuse_typos(number, reply)
                 parse_duration(reply.get("delay", 0))
                 compile_pattern(str(reply.get("when", "")))
 
@@ -46,6 +49,18 @@ class ScriptedAgent(Struct, frozen=True):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["ScriptedSession"]:
         yield ScriptedSession(self, context)
+
+
+def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
+    """A reply without `content` may be a helper's answer, with keys of its own; but none that is nearly one of ours."""
+    for key in reply:
+        if key in _KNOWN:
+            continue
+        near = get_close_matches(key, _KNOWN, 1, 0.8)
+        if near or "content" in reply:
+            raise ValueError(
+                f"reply {number} has the unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
 
 
 class ScriptedSession:

@@ -48,7 +48,7 @@ def private_stdout() -> Generator[TextIO]:
         private = os.dup(number)
         os.dup2(sys.stderr.fileno(), number)
         try:
-            with open(private, "w", encoding="utf-8", closefd=False) as stream:  # noqa: PTH123 -- it has no path
+            with open(private, "w", encoding="utf-8", closefd=False) as stream:
                 yield stream
         finally:
             out.flush()  # what was printed to it after all is not ours

@@ -28,6 +28,8 @@ MAX_BYTES = 64 * 1024 * 1024
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
 _PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
+_KEYS = re.compile(rb"(" + _STRING + rb")(\s*:)?|[{}\[\]]")
+_KEY_ENDS = re.compile(rb'"\s*:')
 _OPENING = re.compile(rb"\s*\{")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
@@ -159,6 +161,44 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.saying(what, file, line - 1 + inside) from wrong
 
 
+def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
+    """Of a key that is written twice one value would be lost. Only where there are fewer keys than colons is it looked for."""
+    try:
+        count = _count_keys(value)
+    except RecursionError as deep:
+        raise BadInput.saying("is nested too deeply", file, line) from deep
+    if count == raw.count(b":") or count == len(_KEY_ENDS.findall(raw)):
+        return
+    open_: list[set[str]] = []
+    for token in _KEYS.finditer(raw):
+        if token[1] is None:
+            if token[0] in b"{[":
+                open_.append(set())
+            else:
+                open_.pop()
+        elif token[2] is not None:
+            key = codec.decode(token[1])
+            if key in open_[-1]:
+                raise BadInput.saying(
+                    f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start())
+                )
+            open_[-1].add(key)
+
+
+def _count_keys(value: Any) -> int:
+    count = 0
+    items: Any = ()
+    if type(value) is dict:
+        items = cast("dict[str, Any]", value).values()
+        count = len(items)
+    elif type(value) is list:
+        items = cast("list[Any]", value)
+    for item in items:
+        if type(item) is dict or type(item) is list:
+            count += _count_keys(item)
+    return count
+
+
 class Streamed:
     """The documents of a `.jsonl` file, read twice: where they stand and what they were is all that is held in between."""
 
@@ -176,6 +216,7 @@ class Streamed:
                 self._digests.append(_digest(chunk.raw))
                 try:
                     document = decode_chunk(self._file, chunk)
+                    _refuse_repeated_keys(self._file, chunk.line, chunk.raw, document.value)
                 except BadInput as wrong:
                     problems += wrong.problems
                 else:
@@ -262,6 +303,7 @@ def json_documents(path: Path, file: str) -> list[Document]:
 def _json_documents(raw: bytes, file: str) -> list[Document]:
     stripped = _without_comments(raw)
     whole = _decoded(file, 1, stripped)
+    _refuse_repeated_keys(file, 1, stripped, whole)
     members = _members(whole)
     documents: list[Document] = []
     line, seen = 1, 0

@@ -1,6 +1,6 @@
 """Native cases: from a document to a Case, with every complaint that its schema cannot make."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -16,17 +16,7 @@ from viva.formats.documents import Document, Documents
 from viva.formats.hooks import AFTER, BEFORE, find_hook
 from viva.formats.rows import expanded
 from viva.model import codec
-from viva.model.case import (
-    Case,
-    Checkpoint,
-    Goal,
-    Hook,
-    Interactive,
-    Limits,
-    Origin,
-    Suite,
-    Utterance,
-)
+from viva.model.case import Case, Checkpoint, Goal, Hook, Interactive, Limits, Origin, Suite, Utterance
 from viva.model.duration import parse_duration
 from viva.model.lookup import compile_path
 from viva.model.message import Message, ToolCall
@@ -118,16 +108,12 @@ class _Reader:
 
     def _check_parts(self, document: Document) -> None:
         """What can be said of a document that does not fit as a whole: its id, and those of its assertions that do fit."""
-        value = document.value
-        if not isinstance(value, Mapping):
-            return
-        written = cast("Mapping[str, Any]", value)
-        if isinstance(written.get("id"), str) and "for" not in written:
-            self._note_id(document, written["id"])
-        for at, assertion in _assertions_in(written):
-            if not complaints("native", {"id": "x", "input": "x", "assertions": [assertion]}):
-                self.claims.claim(assertion, at, self.complain_about(document))
-        self._check_references(document)
+        if isinstance(document.value, Mapping):
+            written = cast("Mapping[str, Any]", document.value)
+            if isinstance(written.get("id"), str) and "for" not in written:
+                self._note_id(document, written["id"])
+            self.claims.check_fitting(written, self.complain_about(document))
+            self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
         """Can all helpers be had that the case names? What is wrong in the config is said there, and only once."""
@@ -161,21 +147,6 @@ class _Reader:
             self.problems.append(document.problem(path, what, key=key))
 
         return complain
-
-
-def _assertions_in(case: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """All that stands where assertions stand, whatever it is."""
-    holders: list[tuple[Place, Any]] = [((), case)]
-    for key in ("turns", "checkpoints"):
-        if isinstance(items := case.get(key), list):
-            holders += [((key, i), item) for i, item in enumerate(cast("list[Any]", items))]
-    for at, holder in holders:
-        for key in ("assertions", "assert", "assertion", "final_assertions"):
-            found: Any = holder.get(key) if isinstance(holder, Mapping) else None
-            if isinstance(found, list):
-                yield from (((*at, key, i), each) for i, each in enumerate(cast("list[Any]", found)))
-            elif found is not None:
-                yield (*at, key), found
 
 
 def _has_attachments(case: Case) -> bool:

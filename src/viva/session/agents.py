@@ -169,6 +169,8 @@ class Agents:
     ) -> NamedAgent:
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
+        if kind == "python" and "connector" in written:  # it speaks to a model by itself, and has to know through what
+            options.setdefault("connector", connector.name if connector else written["connector"])
         agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
         definition = self._definition(name, written, connector) | _code_of(agent)
         return NamedAgent(

@@ -120,6 +120,19 @@ def test_a_template_is_filled_in():
     assert told.bodies[1]["d"] == [1]
 
 
+def test_what_was_said_before_keeps_its_tool_calls():
+    """With their results where the endpoint tells them."""
+    calls = [{"name": "look", "id": "1", "arguments": {"x": 1}}]
+    asked = talk(answering({"content": "done", "tool_calls": calls}), "a", "b").bodies[1]["messages"]
+    assert asked[1]["content"] == "done"  # N20
+    assert [call["function"]["name"] for call in asked[1]["tool_calls"]] == ["look"]
+    told = [{**calls[0], "result": "found"}]
+    body = {"earlier": "{{history}}"}
+    earlier = talk(answering({"content": "done", "tool_calls": told}), "a", "b", body=body).bodies[1]["earlier"]
+    assert [message["role"] for message in earlier] == ["user", "assistant", "tool", "assistant"]
+    assert (earlier[2]["content"], earlier[3]["content"]) == ("found", "done")
+
+
 def test_messages_inside_a_longer_text_are_json():
     told = talk(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
     assert told.bodies[0] == {"prompt": 'Talk: [{"role":"user","content":"a"}]!'}

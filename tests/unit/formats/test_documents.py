@@ -177,3 +177,14 @@ def test_a_document_by_itself_tells_its_line():
     document = Document("f", 10, {"a": 1}, raw=b'{\n"b": 2,\n"a": 1}')
     assert document.problem((), "is wrong", key="a").line == 12
     assert document.problem(("absent",), "is wrong").line == 10
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.json"])
+def test_a_key_that_is_written_twice_is_refused_with_its_line(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_text(
+        '{\n"a": [{"b": "x: \\": y", "c": 1}, {"b": 2}],\n"d": {"b": 3,\n"\\u0062" : 4}}\n', encoding="utf-8"
+    )
+    assert read(path)[1] == [f"{name}:4: the key 'b' stands here twice"]  # N2
+    path.write_text('{"a": "at 12:30, \\"b\\": 1", "b": {"a": [{"a": 1}, {"a": 2}]}}\n', encoding="utf-8")
+    assert read(path)[1] == []

@@ -140,3 +140,19 @@ def test_a_connector_of_the_command_line_reaches_an_agent_that_helps_too(agents)
     )
     assert known.named("a").agent.connector.name == "one"
     assert known.under_test("a").agent.connector.name == "two"
+
+
+def test_a_python_agent_is_told_its_connector(agents):
+    """It is not used by Viva: it reaches the agent in its options."""
+    config_text = "".join(f"[connectors.{name}]\nprovider = 'openai'\nmodel = 'm'\n" for name in ("local", "other"))
+    config_text += "[agents.a]\nuse = 'python:./a.py:a'\nconnector = 'local'\noptions = {mode = 'x'}\n"
+    assert agents(config_text).named("a").options == {"mode": "x", "connector": "local"}  # N20
+    assert agents(config_text, "other").under_test("a").options["connector"] == "other"
+
+
+def test_a_typo_in_a_scripted_reply_is_found_before_the_run(agents):
+    with pytest.raises(BadInput, match="reply 1 has the unknown key 'contnt'; did you mean 'content'"):
+        agents("[agents.b]\nreplies = [{contnt = 'ok'}]\n").named("b")  # N2
+    with pytest.raises(BadInput, match="reply 2 has the unknown key 'mood'"):
+        agents("[agents.b]\nreplies = ['x', {content = 'ok', mood = 'good'}]\n").named("b")
+    agents("[agents.b]\nreplies = [{success = true, reason = 'a helper answers as it likes'}]\n").named("b")
