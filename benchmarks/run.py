@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "bench"))
@@ -16,13 +17,15 @@ os.environ.setdefault("BENCH_SERVER_PY", sys.executable)
 
 import harness
 
+Measured = dict[str, Any]
+
 BARE = [sys.executable, str(HERE / "bench" / "bare.py"), "--variant", "aiohttp+log"]
 API = [sys.executable, str(HERE / "viva_run.py"), "--variant", "api"]
 CLI = [sys.executable, str(HERE / "viva_run.py"), "--variant", "cli"]
 WHO = {"bare aiohttp + JSONL": BARE, "viva.run": API, "viva test": CLI}
 
 
-def marginal(one: list[dict], many: list[dict]) -> list[float]:
+def marginal(one: list[Measured], many: list[Measured]) -> list[float]:
     """CPU ms a call without start-up: (CPU at N cases - CPU at one) / (calls - calls of one), round by round."""
     return [1e3 * (b["cpu_s"] - a["cpu_s"]) / (b["requests"] - a["requests"]) for a, b in zip(one, many, strict=True)]
 
@@ -31,12 +34,12 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
-def overhead(server, workload: str, n: int, rounds: int) -> None:
-    runs = {who: ([], []) for who in WHO}
+def overhead(server: harness.Server, workload: str, n: int, rounds: int) -> None:
+    runs: dict[str, tuple[list[Measured], list[Measured]]] = {who: ([], []) for who in WHO}
     for _ in range(rounds):
         for who, command in WHO.items():
             for size, kept in zip((1, n), runs[who], strict=True):
-                result = harness.measure(server, who, command, workload, size, 32)
+                result: Measured = harness.measure(server, who, command, workload, size, 32)
                 if "error" in result:
                     sys.exit(harness.line(result))
                 kept.append(result)
@@ -50,13 +53,15 @@ def overhead(server, workload: str, n: int, rounds: int) -> None:
         print(f"| {who} | {spread(own)} | {spread(ratio)} | {wall:.2f} | {max(r['rss_mb'] for r in many):.0f} |")
 
 
-def efficiency(server, workload: str, n: int, at_once: int, rounds: int) -> None:
+def efficiency(server: harness.Server, workload: str, n: int, at_once: int, rounds: int) -> None:
     calls = 3 if workload == "static" else 11
     ideal = -(-n // at_once) * calls * 0.2
     print(f"\n{workload}, {n} cases, {at_once} at once, 200 ms a call: ideal {ideal:.1f} s\n")
     print("| | run s | efficiency | most in flight |\n| --- | --- | --- | --- |")
     for who in ("bare aiohttp + JSONL", "viva.run"):
-        results = [harness.measure(server, who, WHO[who], workload, n, at_once, 200) for _ in range(rounds)]
+        results: list[Measured] = [
+            harness.measure(server, who, WHO[who], workload, n, at_once, 200) for _ in range(rounds)
+        ]
         seconds = [r["run_s"] for r in results]
         share = [ideal / s for s in seconds]
         print(
@@ -65,20 +70,20 @@ def efficiency(server, workload: str, n: int, at_once: int, rounds: int) -> None
         )
 
 
-def memory(server, sizes: list[int]) -> None:
+def memory(server: harness.Server, sizes: list[int]) -> None:
     print("\nstatic, memory of viva.run\n\n| cases | RSS MB | CPU ms a call, whole run |\n| --- | --- | --- |")
     for n in sizes:
-        r = harness.measure(server, "viva.run", API, "static", n, 32)
+        r: Measured = harness.measure(server, "viva.run", API, "static", n, 32)
         print(f"| {n} | {r['rss_mb']:.0f} | {1e3 * r['run_cpu_s'] / r['requests']:.3f} |", flush=True)
 
 
-def start_up(server, rounds: int) -> None:
+def start_up(server: harness.Server, rounds: int) -> None:
     print("\nstart-up\n\n| command | wall s |\n| --- | --- |")
     for label, command in (
         ("viva --help", [sys.executable, "-m", "viva", "--help"]),
         ("python -c pass", [sys.executable, "-c", "pass"]),
     ):
-        walls = [harness.measure(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
+        walls: list[Any] = [harness.measure(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
         print(f"| {label} | {spread(walls)} |")
 
 

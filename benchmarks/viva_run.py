@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
@@ -46,7 +48,7 @@ JUDGE = (
 )
 
 
-def static(case: int) -> dict:
+def static(case: int) -> dict[str, Any]:
     turns = [
         {"input": text, "assertions": [{"type": "contains", "value": w.expected(k)}]}
         for k, text in enumerate(w.case_turns(case), 1)
@@ -54,7 +56,7 @@ def static(case: int) -> dict:
     return {"id": f"c{case}", "turns": turns}
 
 
-def dynamic(case: int) -> dict:
+def dynamic(case: int) -> dict[str, Any]:
     """Five simulated turns (the last checkpoint holds at the fifth), then one judge."""
     return {
         "id": f"c{case}",
@@ -92,13 +94,11 @@ def main() -> None:
             code = subprocess.run(command, stdout=out, check=False).returncode
         passed = Path("console.txt").read_text().count("\n✓ ")
     else:
-        import genai_prices  # noqa: F401 -- what a run imports on its way is no part of the run proper, as for the bare loop
-
         import viva
-        import viva.agents.chat
-        import viva.agents.prompt
-        import viva.llm.lean
 
+        # What a run imports on its way is no part of the run proper, as for the bare loop.
+        for module in ("genai_prices", "viva.agents.chat", "viva.agents.prompt", "viva.llm.lean"):
+            import_module(module)
         run = viva.run
         with timed:
             result = run("suite.jsonl", "bench", parallel=a.concurrency)

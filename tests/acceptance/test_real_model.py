@@ -1,11 +1,13 @@
 """A real small model, served in process, as agent, simulator and judge: the plumbing holds, whatever it says."""
 
+import importlib
 import importlib.util
 import json
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +64,7 @@ def model_url() -> Iterator[str | None]:
     if spec is None or spec.origin is None or importlib.util.find_spec("xllamacpp") is None:
         yield None
         return
-    import xllamacpp
-
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # it is not everywhere, and has no types
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
