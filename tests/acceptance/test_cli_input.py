@@ -97,7 +97,7 @@ FIFTY = [
     ('{"id": "c%d", "input": "x", "assert": {"type": "contians", "value": "x"}}', "did you mean 'contains' or"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "regex", "pattern": "("}}', "is no regular expression"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "json_path", "path": "$["}}', "is no JSONPath"),
-    ('{"id": "c%d", "input": "x", "timeout": "soon"}', "is no duration"),
+    ('{"id": "c%d", "input": "x", "timeout": "soon"}', "should be a duration"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "contains"}}', "misses 'value'"),
     ('{"id": "c%d", "turns": [], "name": "x"}', "is empty"),
     ('{"id": "c%d", "input": "x" "name": 3}', "is not JSON"),

@@ -78,6 +78,9 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
         case "minimum" | "maximum" | "exclusiveMinimum":
             word = "at most" if error.kind.name == "maximum" else "at least"
             yield Complaint(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
+        case "pattern":
+            expected = parent.get("$comment") or parent.get("description")
+            yield Complaint(path, f"is {codec.compact(error.instance)[:60]}; should be {expected}")
         case _:
             yield Complaint(path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}")
 

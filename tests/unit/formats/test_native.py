@@ -95,11 +95,11 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             "$: mode is 'single', but its keys make it 'static'",
         ),
         ({"id": "a", "input": "x", "mode": "statik"}, "$.mode: unknown value \"statik\"; did you mean 'static'?"),
-        ({"id": "a", "input": "x", "timeout": "soon"}, "$.timeout: 'soon' is no duration: write for example 30s"),
+        ({"id": "a", "input": "x", "timeout": "soon"}, '$.timeout: is "soon"; should be a duration such as 30s'),
         ({"id": "a", "input": "x", "timeout": 0}, "$.timeout: must be more than nothing"),
         (
             {"id": "a", "turns": [{"input": "x", "turn_timeout": "3 days"}]},
-            "$.turns[0].turn_timeout: '3 days' is no duration",
+            '$.turns[0].turn_timeout: is "3 days"; should be a duration',
         ),
         ({"id": "a", "input": "x", "runs": 0}, "$.runs: is 0; should be at least 1"),
         ({"id": "a", "input": "x", "tags": "t"}, "$.tags: is a string; should be an array"),
