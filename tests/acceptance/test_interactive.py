@@ -70,6 +70,14 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
+    def press(self, key: str) -> None:
+        """A control key, once the line is being edited: before that, the terminal itself would take it."""
+        until = time.monotonic() + DEADLINE_S
+        while termios.tcgetattr(self._terminal)[3] & termios.ICANON:
+            assert time.monotonic() < until, f"nobody edits a line:\n{self.text}"
+            select.select([], [], [], 0.01)
+        self.type(key)
+
     def expect(self, text: str) -> str:
         """Reads until the text appears after what was expected before; returns what stood in between."""
         until = time.monotonic() + DEADLINE_S
@@ -251,14 +259,14 @@ def test_ctrl_d_stops_one_conversation_and_ctrl_c_the_run(folder: Path) -> None:
     with viva(folder, *suite(folder, SCRIPT, {**SCRIPT, "id": "other"}, WANTING), "--interactive") as screen:
         screen.expect("[script]")
         screen.expect(NEXT)
-        screen.type(CTRL_D)
+        screen.press(CTRL_D)
         screen.expect("the person stopped the conversation")
         screen.expect("[other]")
         screen.expect(NEXT)
         screen.type(ENTER)
         screen.expect("Next: bye")
         screen.expect(NEXT)
-        screen.type(CTRL_C)
+        screen.press(CTRL_C)
         screen.expect("not finished")
         screen.expect("Not run: 2 of 3")
         assert screen.end() == 2
@@ -393,7 +401,7 @@ def test_ctrl_c_ends_a_free_conversation(folder: Path) -> None:
     for key, code in ((CTRL_C, 2), (CTRL_D, 0)):
         with viva(folder, "--interactive") as screen:
             screen.expect(FREE)
-            screen.type(key)
+            screen.press(key)
             assert screen.end() == code
         assert "Traceback" not in screen.text
 
