@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from viva.errors import Role
-from viva.model.case import Case, Feature, Fixtures, Key, Suite, Utterance
+from viva.model.case import Case, Feature, Fixtures, Key, Utterance
 from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
@@ -199,12 +199,6 @@ class Asking(Protocol):
     def tell(self, text: str) -> None:
         """Something that the person should know now."""
         ...
-
-
-class Source(Protocol):
-    """What `-i` names: suites, from files, from generators or from standard input."""
-
-    def suites(self) -> AsyncIterator[Suite]: ...
 
 
 class Sink(Protocol):

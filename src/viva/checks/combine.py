@@ -15,8 +15,8 @@ from viva.model.judging import judge, label_of, negated
 from viva.model.talk import Evidence, Judged, Verdict, VerdictStatus
 
 
-class All(Written, frozen=True, kw_only=True):
-    """Every claim holds. One that fails decides; else one in error does. The score is the share that holds, by weight."""
+class _Several(Written, frozen=True, kw_only=True):
+    """What is made of several claims."""
 
     claims: tuple[Claim, ...]
 
@@ -27,6 +27,10 @@ class All(Written, frozen=True, kw_only=True):
     @property
     def costly(self) -> bool:
         return any(claim.check.costly for claim in self.claims)
+
+
+class All(_Several, frozen=True, kw_only=True):
+    """Every claim holds. One that fails decides; else one in error does. The score is the share that holds, by weight."""
 
     @property
     def label(self) -> str:
@@ -36,18 +40,8 @@ class All(Written, frozen=True, kw_only=True):
         return _judge_each(self.claims, evidence, _all_hold)
 
 
-class AnyOf(Written, frozen=True, kw_only=True):
+class AnyOf(_Several, frozen=True, kw_only=True):
     """At least one claim holds. If none does, one in error decides before those that fail."""
-
-    claims: tuple[Claim, ...]
-
-    @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
-        return cls(claims=_claims(fields, building))
-
-    @property
-    def costly(self) -> bool:
-        return any(claim.check.costly for claim in self.claims)
 
     @property
     def label(self) -> str:

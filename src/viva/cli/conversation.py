@@ -6,6 +6,7 @@ from typing import Any
 
 from viva.cli.direct import Opened, opened, reply_lines
 from viva.cli.interactive import Terminal
+from viva.engine.awaiting import detect
 from viva.engine.conversation import converse
 from viva.formats.native import Reading
 from viva.model.case import Case, Interactive, Key, Utterance
@@ -32,7 +33,8 @@ async def talk_freely(flags: dict[str, Any]) -> int:
         keeper = Keeper(Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots), Path())
         person = Person(None, terminal, keeper.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
-        talk = Talk(case, Key("", case.id), agent.crew, _Unhurried())
+        asking = frozenset(agent.settings.confirmation_tools)
+        talk = Talk(case, Key("", case.id), agent.crew, _Unhurried(), confirmation_tools=asking)
         print(f"Talking with {visible(agent.name)}.", flush=True)
 
         async def send(line: Utterance) -> Reply:
@@ -45,7 +47,7 @@ async def talk_freely(flags: dict[str, Any]) -> int:
 def _show(turn: Turn, agent: Opened, *, echo: bool) -> None:
     """What was said, unless it still stands there as it was typed, and what came back."""
     if turn.reply is not None:
-        lines = reply_lines(agent.redactor.record(turn.reply))
+        lines = reply_lines(agent.redactor.record(turn.reply), turn.awaiting or detect(turn.reply))
         print("\n".join(f"  {line}" for line in lines), flush=True)
     elif turn.error is None and echo:
         print("> " + visible_lines(turn.utterance.message.text).replace("\n", "\n  "), flush=True)

@@ -20,7 +20,7 @@ from viva.formats.native import TIMEOUT_S
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.message import Message, ModelCall, Reply, Usage
-from viva.model.talk import shown
+from viva.model.talk import Awaiting, shown
 from viva.protocols import AgentSession, SessionContext
 from viva.reporters.visible import visible
 from viva.session.agents import Agents
@@ -74,23 +74,23 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
         limit_s = flags["turn_timeout"] or flags["timeout"] or defaults.turn_timeout_s or defaults.timeout_s
         for text in words:
             reply = await sent(agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S)
-            _print(agent.redactor.record(reply), flags["out"], as_json=flags["as_json"])
+            found = detect(reply, frozenset(agent.settings.confirmation_tools))
+            _print(agent.redactor.record(reply), found, flags["out"], as_json=flags["as_json"])
     return 0
 
 
-def _print(reply: Reply, out: TextIO, *, as_json: bool) -> None:
+def _print(reply: Reply, found: Awaiting, out: TextIO, *, as_json: bool) -> None:
     if as_json:
         from viva.model import codec
 
-        found = detect(reply)
         said = {**codec.plain(reply), "awaiting_input": found.awaiting, "awaiting_reason": found.reason}
         print(codec.compact(said), file=out, flush=True)
         return
-    for line in reply_lines(reply):
+    for line in reply_lines(reply, found):
         print(line, file=out)
 
 
-def reply_lines(reply: Reply) -> list[str]:
+def reply_lines(reply: Reply, awaiting: Awaiting) -> list[str]:
     """All that there is to see of a reply."""
     lines = [visible(line) for line in reply.content.splitlines()] if reply.content else []
     if reply.data is not None:
@@ -100,7 +100,6 @@ def reply_lines(reply: Reply) -> list[str]:
         lines.append(
             visible(f"[tool: {call.name}({shown(call.arguments) if call.arguments is not None else ''})]{end}")
         )
-    awaiting = detect(reply)
     hint = f", hint: {visible(reply.input_hint)}" if reply.input_hint else ""
     lines.append(
         f"({'awaiting input' if awaiting.awaiting else 'not awaiting input'}: {awaiting.reason}{hint}{_used(reply)})"

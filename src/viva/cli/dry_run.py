@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from viva.formats import native
+from viva.formats.documents import documents_of
+from viva.formats.native import Reading
 from viva.model import codec
 from viva.model.case import Case
 from viva.session.prepare import Prepared
@@ -11,17 +14,17 @@ from viva.session.prepare import Prepared
 
 async def list_cases(prepared: Prepared) -> int:
     """One line a case; exit code 5 if there is none."""
-    lines: list[bytes] = []
+    written: list[Mapping[str, Any]] = []
     async for planned in prepared.plan():
         if planned.trial != 1:
             continue
         print(_line(planned.case, planned.of))
-        lines.append(codec.encode(_whole(planned.case)) + b"\n")
+        written.append(_whole(planned.case))
     print(f"{prepared.cases} cases, {prepared.trials} trials, agent {prepared.agent.name}; nothing was run")
     for path in prepared.options.outputs:
-        _write(path, lines)
+        _write(path, written, prepared)
         print(f"wrote {path}")
-    return 0 if lines else 5
+    return 0 if written else 5
 
 
 def _whole(case: Case) -> Mapping[str, Any]:
@@ -41,5 +44,10 @@ def _line(case: Case, runs: int) -> str:
     return f"{case.id}  {case.name}  {shape}{again}  {case.origin}{skipped}"
 
 
-def _write(path: Path, lines: list[bytes]) -> None:
-    path.write_bytes(b"".join(lines))
+def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> None:
+    """Only what loads again is written: ids may meet that came from several files, and attachments lie beside their suite."""
+    settings = prepared.settings
+    reading = Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
+    if written:
+        native.load(documents_of(written, str(path)), str(path), path.parent, reading)
+    path.write_bytes(b"".join(codec.encode(case) + b"\n" for case in written))

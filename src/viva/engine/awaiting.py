@@ -113,14 +113,16 @@ _Place = Literal["prose", "heading", "item"]
 _Reading = Literal["content_is_question", "content_is_request", "closing_offer", "courtesy"] | None
 
 
-def detect(reply: Reply, confirmation_tools: frozenset[str] = CONFIRMATION_TOOLS) -> Awaiting:
-    """The first layer that has something to say decides."""
+def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> Awaiting:
+    """The first layer that has something to say decides. `more_tools` ask the user for something too, beside the usual ones."""
     if reply.declared is not None:
         return Awaiting(reply.declared == "awaiting", "agent_declared")
     if reply.protocol_state and (waits := _of_state(reply.protocol_state)) is not None:
         return Awaiting(waits, "protocol_state")
     for call in reply.tool_calls:
-        if _asks(call, confirmation_tools) and (_is_pending(call) or not reply.content.strip()):
+        if (_asks(call, CONFIRMATION_TOOLS) or _asks(call, more_tools)) and (
+            _is_pending(call) or not reply.content.strip()
+        ):
             return Awaiting(True, "tool_requires_confirmation", 0.95)
     if reply.finish_reason and reply.finish_reason.lower().replace("_", "-") in _CUT_SHORT:
         return Awaiting(False, "finish_reason", 0.95)

@@ -78,7 +78,7 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
             turn.error = blamed(raised).said
         raise
     turn.latency_ms = _latency_ms(began, reply)
-    turn.awaiting = detect(reply)
+    turn.awaiting = detect(reply, talk.confirmation_tools)
     for name, path in turn.utterance.set.items():
         if found := look_up(path, Evidence(talk, turn, over="case")):
             talk.variables[name] = found[0] if len(found) == 1 else found

@@ -52,6 +52,7 @@ class Stage(Struct, kw_only=True):
     others: Callable[[str], Listed] | None = None
     took_ms: Callable[[Key], float | None] = lambda _key: None
     hooks: Hooks | None = None
+    confirmation_tools: frozenset[str] = frozenset()
 
     def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
         """How code of the user's own calls agents by name, from a case or from outside of any."""
@@ -102,7 +103,8 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
     session_id = f"viva-{stage.run}-{planned.index}.{attempt}"
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     limit = asyncio.timeout(case.limits.timeout_s)
-    talk = Talk(case, key, stage.helpers, Deadline(limit), session_id=session_id)
+    asking = stage.confirmation_tools
+    talk = Talk(case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking)
     if case.skip is not None:
         ending = Ending("skipped", None, case.skip)
     else:

@@ -137,6 +137,7 @@ class Talk(Struct, dict=True):
     helping: int = 0
     workspace: str | None = None
     session_id: str = ""
+    confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
 
     @property

@@ -172,6 +172,7 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         meter=prepared.budget.spend,
         others=prepared.agents.named,
         took_ms=prepared.taping.took_ms,
+        confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
     if redactor:
         stage.redact = redactor.record

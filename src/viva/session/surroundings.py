@@ -36,7 +36,8 @@ class Surroundings(Struct, frozen=True):
         return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), Redactor(settings.secrets))
 
     def talk(self, case: Case, session_id: str) -> Talk:
-        return Talk(case, Key("", session_id), self.crew, _NoLimit())
+        asking = frozenset(self.settings.confirmation_tools)
+        return Talk(case, Key("", session_id), self.crew, _NoLimit(), confirmation_tools=asking)
 
     def calls(self, talk: Talk, under_test: Any = None) -> Calls:
         """How code that belongs to a talk calls agents by name."""

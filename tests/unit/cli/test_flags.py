@@ -49,6 +49,14 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
     assert (message.code, message.out) == (0, "1 message; nothing was sent\n")
 
 
+def test_a_dry_run_writes_nothing_that_would_not_load_again(project: Project):  # N30
+    one, other = project.suite(case("same"), name="a.jsonl"), project.suite(case("same"), name="b.jsonl")
+    ended = project.viva("test", "-n", "python:./agent.py:agent", "-i", one, "-i", other, "--dry-run", "-o", "c.jsonl")
+    assert ended.code == 4
+    assert "id 'same' is taken" in ended.err
+    assert not (project.folder / "c.jsonl").exists()
+
+
 def test_a_dry_run_writes_the_simulator_that_a_flag_gave(project: Project):  # N30
     project.write("viva.toml", '[agents.sim]\nuse = "python:./agent.py:agent"\n')
     project.suite({"id": "a", "checkpoints": [{"id": "c", "assertion": contains("x")}]}, case("b"))
