@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from viva.errors import Role
-from viva.model.case import Case, Feature, Fixtures, Key, Utterance
+from viva.model.case import Case, Feature, Fixtures, Key, Utterance, WorkspaceSpec
 from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.record import TrialRecord
-from viva.model.talk import Evidence, Talk, Verdict
+from viva.model.talk import Evidence, FileChange, FileImage, Talk, Verdict
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
@@ -63,6 +63,66 @@ class Streaming(Protocol):
     def chunks(self) -> AsyncIterator[bytes]: ...
 
 
+class Workspace(Protocol):
+    """The folder that an agent works in during one trial, and the private HOME beside it. Whoever opened it cleans up."""
+
+    @property
+    def path(self) -> str:
+        """The agent's working directory."""
+        ...
+
+    @property
+    def home(self) -> str:
+        """A HOME of its own, so that nobody's sessions and settings are read or written."""
+        ...
+
+    @property
+    def linked(self) -> Sequence[str]:
+        """Where the case's own links lead to, outside of the folder."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """What the case adds to the environment of a process."""
+        ...
+
+    def confined(self, argv: Sequence[str]) -> list[str]:
+        """The command, inside of the sandbox if there is one."""
+        ...
+
+    def inside(self, path: str) -> str | None:
+        """Where a path of a check really is; None if it leaves the folder and what the case's own links lead to."""
+        ...
+
+    async def mark(self) -> Any:
+        """How all files stand now, to compare with later."""
+        ...
+
+    async def changes(self, since: Any) -> tuple[FileChange, ...]:
+        """What was added, changed and removed since then, with text differences."""
+        ...
+
+    async def images(self, since: Any) -> tuple[FileImage, ...]:
+        """The same, as whole files, for a cassette."""
+        ...
+
+    async def put(self, images: Sequence[FileImage]) -> None:
+        """Makes the files so, as a replay needs it."""
+        ...
+
+    async def warnings(self) -> list[str]:
+        """What somebody should know in the end: files of the host that were changed through a link, and the like."""
+        ...
+
+    def keep(self) -> None:
+        """Leaves the folder where it is when the trial is over, for people to look at."""
+        ...
+
+
+Workspaces = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspace]]
+"""Makes a workspace for a trial, and cleans it up afterwards; raises a TrialFault where that cannot be done."""
+
+
 class SessionContext(Struct, kw_only=True):
     """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later.
 
@@ -74,7 +134,7 @@ class SessionContext(Struct, kw_only=True):
     role: Role = "agent"
     history: tuple[Message, ...] = ()
     fixtures: Fixtures | None = None
-    workspace: str | None = None
+    workspace: Workspace | None = None
     options: Mapping[str, Any] = {}
     meter: Meter
     http: Transport

@@ -138,7 +138,7 @@ class HttpSession:
             "data": message.data,
             "attachments": message.attachments,
             "fixtures": context.fixtures,
-            "workspace": context.workspace,
+            "workspace": context.workspace.path if context.workspace else None,
         }
 
     def _request(self, variables: Mapping[str, Any]) -> Request:

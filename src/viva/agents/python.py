@@ -170,7 +170,7 @@ class PythonSession:
             "options": options,
             "tools": codec.plain(fixtures.tools) if fixtures else None,
             "memory": list(fixtures.memory) if fixtures else None,
-            "workspace": context.workspace,
+            "workspace": context.workspace.path if context.workspace else None,
             "session_id": options.get("session_id"),
             "metadata": options.get("metadata"),
         }

@@ -85,7 +85,7 @@ def trial_record(
         digest=case.digest or None,
         warnings=talk.warnings or None,
         notes=talk.notes or None,
-        workspace=talk.workspace,
+        workspace=talk.kept_at,
     )
 
 

@@ -4,17 +4,19 @@ A case talks in one session; a script test calls any agent, each call a conversa
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.errors import AgentFailed, BadInput, CutOff, Undecidable, Unreachable
 from viva.model.case import Key, Limits, Utterance
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
 from viva.model.message import Message, Reply
-from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport
+from viva.model.talk import Talk
+from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace
 
 Send = Callable[[Utterance], Awaitable[Reply]]
 
@@ -76,6 +78,23 @@ def in_session(session: AgentSession, base: Mapping[str, Any], last_word: Mappin
         return await sent(session, line.message, options, limits.reply_s(line.timeout_s))
 
     return send
+
+
+def watching_files(send: Send, talk: Talk, workspace: Workspace) -> Send:
+    """Notes for each turn what it did to the files of the workspace; looking at them is not the agent's time."""
+
+    async def watched(line: Utterance) -> Reply:
+        before = await workspace.mark()
+        began = time.perf_counter()
+        try:
+            reply = await send(line)
+            if reply.elapsed_ms is None:
+                reply = structs.replace(reply, elapsed_ms=(time.perf_counter() - began) * 1e3)
+            return reply
+        finally:
+            talk.turns[-1].files = await workspace.changes(before)
+
+    return watched
 
 
 async def sent(session: AgentSession, message: Message, options: Mapping[str, Any], limit_s: float | None) -> Reply:

@@ -21,7 +21,7 @@ from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
 from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
 from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import Calls, Listed, in_session, merged, provider_trouble
+from viva.engine.sending import Calls, Listed, in_session, merged, provider_trouble, watching_files
 from viva.errors import CutOff, HelperFailed, TrialFault, Undecidable, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
@@ -30,7 +30,7 @@ from viva.model.event import TrialStarted, TurnEnded, TurnStarted
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
-from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport
+from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
 
 
 class Stage(Struct, kw_only=True):
@@ -52,6 +52,7 @@ class Stage(Struct, kw_only=True):
     others: Callable[[str], Listed] | None = None
     took_ms: Callable[[Key], float | None] = lambda _key: None
     hooks: Hooks | None = None
+    workspaces: Workspaces | None = None
     confirmation_tools: frozenset[str] = frozenset()
 
     def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
@@ -112,7 +113,7 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
             stage.bus.emit(
                 TrialStarted(key, planned.index, case.name or case.id, len(case.user.lines), case.user.simulator)
             )
-        ending = standing(talk, await _held(stage, talk, limit, session_id))
+        ending = await _placed(stage, talk, limit, session_id)
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
     record = trial_record(
         talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
@@ -126,6 +127,24 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
             record.warnings = [*(record.warnings or ()), trouble]
             record = stage.redact(record)
     return record
+
+
+async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str) -> Ending:
+    """The conversation, in a workspace if the case has one. What did not pass leaves its workspace to be looked at."""
+    spec = talk.case.workspace
+    if spec is None or stage.workspaces is None:
+        return standing(talk, await _held(stage, talk, limit, session_id))
+    try:
+        async with stage.workspaces(spec, talk.key) as workspace:
+            talk.workspace = workspace
+            ending = standing(talk, await _held(stage, talk, limit, session_id))
+            talk.warnings += await workspace.warnings()
+            if ending.status != "passed":
+                workspace.keep()
+                talk.kept_at = workspace.path
+            return ending
+    except TrialFault as fault:
+        return blamed(fault)
 
 
 async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str) -> Ending:
@@ -172,6 +191,7 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             key=talk.key,
             history=case.history,
             fixtures=case.fixtures,
+            workspace=talk.workspace,
             options=stage.agent_options,
             meter=meter,
             http=stage.http,
@@ -179,7 +199,11 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
         )
         async with stage.agent.open(context) as session:
             base = merged(_ours(session_id), stage.agent_options, _asked(case), stage.options)
+            if talk.workspace is not None:
+                base["workspace"] = talk.workspace.path
             send = in_session(session, base, stage.options, case.limits)
+            if talk.workspace is not None:
+                send = watching_files(send, talk, talk.workspace)
             ending = await converse(talk, case.user, send, _watcher(stage, talk.key))
     else:
         calls = stage.calls(talk.key, meter, session_id, case)

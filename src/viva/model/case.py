@@ -120,13 +120,24 @@ class Fixtures(Struct, frozen=True):
     stubbed: bool = False
 
 
-class WorkspaceSpec(Struct, frozen=True):
-    """Which folder an agent works in, and what is put there first."""
+WorkspaceKind = Literal["copy", "empty", "cwd"]
+LinkMode = Literal["symlink", "copy"]
 
-    kind: Literal["fresh", "copy", "cwd", "empty"] = "fresh"
-    link_paths: tuple[str, ...] = ()
+
+class WorkspaceSpec(Struct, frozen=True):
+    """Which folder an agent works in, and what is put there first: a copy of the repository around `root`, nothing (`empty`,
+    with `link_paths` of `root` linked or copied into it), or `root` itself, in place.
+
+    `leave_out` are files that the agent must not see: those of the suite itself. `env` is what the case adds to the
+    environment of an agent that is a process.
+    """
+
+    kind: WorkspaceKind = "copy"
     root: str = "."
+    link_paths: tuple[str, ...] = ()
+    link_mode: LinkMode = "symlink"
     leave_out: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
 
 
 class Origin(Struct, frozen=True):

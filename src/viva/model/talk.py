@@ -14,7 +14,7 @@ from viva.model.embedded import json_in
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 
 if TYPE_CHECKING:
-    from viva.protocols import Clock, Helpers
+    from viva.protocols import Clock, Helpers, Workspace
 
 WaitedFor = Role | Literal["person", "script"]
 """Whom a time-out is charged to; a `script` is code of the test's own: a hook, or a script test."""
@@ -83,6 +83,18 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     diff: str | None = None
 
 
+class FileImage(Struct, frozen=True, omit_defaults=True):
+    """A file of the workspace as a turn left it, whole, so that a replay can put it there: its bytes, or where its link leads.
+
+    Neither: the file is gone.
+    """
+
+    path: str
+    content: bytes | None = None
+    link: str | None = None
+    executable: bool = False
+
+
 class Turn(Struct):
     """One user input and the agent's reply to it, with its verdicts. `error` is set when no usable reply came."""
 
@@ -116,6 +128,7 @@ class Talk(Struct, dict=True):
     helpers who are being asked, since several judges may be at once.
     `calls` counts every model call of the trial, those of replies that were cut off too.
     `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
+    `kept_at` is where the workspace stays to be looked at.
     `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
     """
 
@@ -135,7 +148,8 @@ class Talk(Struct, dict=True):
     input_missing: str | None = None
     waiting_for: WaitedFor = "agent"
     helping: int = 0
-    workspace: str | None = None
+    workspace: "Workspace | None" = None
+    kept_at: str | None = None
     session_id: str = ""
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
