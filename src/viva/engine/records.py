@@ -65,6 +65,7 @@ def trial_record(
         trial=key.trial,
         attempt=key.attempt,
         fault=ending.fault,
+        fault_evidence=_evidence(talk, ending) if ending.fault else None,
         error=ending.said,
         hint=ending.hint,
         assertion_errors=failures([*(j for turn in talk.turns for j in turn.judged), *talk.finals]) or None,
@@ -87,6 +88,27 @@ def trial_record(
         notes=talk.notes or None,
         workspace=talk.kept_at,
     )
+
+
+def _evidence(talk: Talk, ending: Ending) -> list[str]:
+    """What the blame rests on, with its place: checks that failed or broke, turns that went wrong, checkpoints never seen."""
+    status = "failed" if ending.status == "failed" else "error"
+    places = [*((f"turn {turn.number}", turn.judged) for turn in talk.turns), ("in the end", talk.finals)]
+    found = [
+        f"{place}: {label_of(each.claim)}: {each.verdict.reason or each.verdict.status}"
+        for place, judged in places
+        for each in judged
+        if each.verdict.status == status
+    ]
+    found += [f"turn {turn.number}: {turn.error}" for turn in talk.turns if turn.error]
+    for checkpoint in talk.case.goal.checkpoints if not found else ():
+        sighting = talk.sightings.get(checkpoint.id, Sighting())
+        if checkpoint.required and sighting.turn is None:
+            last = sighting.verdict.reason if sighting.verdict else "never looked for"
+            found.append(f"checkpoint {checkpoint.id}: {last}")
+    if ending.said and not any(line.endswith(ending.said) for line in found):
+        found.append(f"after turn {len(talk.turns)}: {ending.said}" if talk.turns else ending.said)
+    return found
 
 
 def assertion(judged: Judged) -> dict[str, Any]:

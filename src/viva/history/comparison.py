@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from viva.history.index import ResultRow
 from viva.model.record import Status
 from viva.model.verdicts import case_status, pass_rate
-from viva.stats.paired import holm, mcnemar, paired_difference
+from viva.stats.paired import fisher, holm, mcnemar, paired_difference
 
 Change = Literal["fixed", "broken", "still failing", "flaky", "still passing", "not judged", "new", "gone", "changed"]
 ORDER: tuple[Change, ...] = (
@@ -26,6 +26,8 @@ ORDER: tuple[Change, ...] = (
     "gone",
     "still passing",
 )
+_CHANCE = 0.05
+"""A case that passes now and then has changed only where chance would seldom make so much of a difference."""
 FailOn = Literal["broken", "significant", "any"]
 
 
@@ -95,6 +97,12 @@ class _Trials(Struct):
         return pass_rate(self.statuses).rate
 
     @property
+    def passes(self) -> tuple[int, int]:
+        """How many of how many judged trials passed."""
+        rate = pass_rate(self.statuses)
+        return rate.passed, rate.judged
+
+    @property
     def is_flaky(self) -> bool:
         rate = self.rate
         return rate is not None and 0 < rate < 1
@@ -140,7 +148,7 @@ def _kind(before: _Trials | None, after: _Trials | None) -> Change:
         return "changed"
     if before.rate is None or after.rate is None:
         return "not judged"
-    if before.is_flaky or after.is_flaky:
+    if (before.is_flaky or after.is_flaky) and fisher(before.passes, after.passes) > _CHANCE:
         return "flaky"
     if before.rate == after.rate:
         return "still passing" if after.rate else "still failing"

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from viva.errors import Fault
 from viva.model.case import By, Key
+from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.talk import AwaitingReason, FileChange
 
@@ -77,6 +78,7 @@ class TrialRecord(Struct, omit_defaults=True):
     trial: int
     attempt: int
     fault: Fault | None = None
+    fault_evidence: list[str] | None = None
     error: str | None = None
     hint: str | None = None
     assertion_errors: list[str] | None = None
@@ -98,6 +100,7 @@ class TrialRecord(Struct, omit_defaults=True):
     warnings: list[str] | None = None
     notes: list[str] | None = None
     workspace: str | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def key(self) -> Key:

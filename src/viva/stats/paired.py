@@ -52,6 +52,18 @@ def mcnemar(pairs: Iterable[tuple[bool, bool]]) -> Flips:
     return Flips(len(seen), broke, fixed, min(1.0, 2 * total / 2**flips))
 
 
+def fisher(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Fisher's exact test, two-sided, on (passed, trials) of one case before and after: is the difference more than chance?
+
+    If nothing changed, which of all trials failed has nothing to do with when they ran; p adds up the ways to deal them
+    out that are no more likely than what was seen.
+    """
+    (passed, trials), (passed_now, trials_now) = before, after
+    passes, fewest = passed + passed_now, max(0, passed + passed_now - trials_now)
+    ways = {k: math.comb(trials, k) * math.comb(trials_now, passes - k) for k in range(fewest, min(trials, passes) + 1)}
+    return sum(way for way in ways.values() if way <= ways[passed]) / sum(ways.values())
+
+
 def paired_difference(
     pairs: Iterable[tuple[float, float]], confidence: float = 0.95, seed: int = 0
 ) -> Difference | None:

@@ -236,3 +236,30 @@ def test_a_long_conversation_costs_linear_time():
     took(20)
     base = min(took(100) for _ in range(3))
     assert min(took(800) for _ in range(2)) < 30 * base
+
+
+def test_blame_comes_with_what_it_rests_on():
+    """Each non-pass names the checks, turns and checkpoints that it was laid on."""
+
+    def refuses(messages: list[Any]) -> str:
+        raise Unreachable("connection refused")
+
+    def breaks(messages: list[Any]) -> str:
+        raise ValueError("no such tool")
+
+    passed = one(case())
+    assert passed.fault_evidence is None
+    failed = one(case(turns=[{"input": "hi"}, {"input": "bye", "assertions": HI}]))
+    assert (failed.fault, failed.fault_evidence) == (
+        "agent",
+        ['turn 2: contains "hi": "hi" is not in "bye"'],
+    )  # N17
+    down = one(case(), agent=refuses, retry_faults=0)
+    assert (down.fault, down.fault_evidence) == ("infra", ["turn 1: agent error: connection refused"])
+    raised = one(case(), agent=breaks)
+    assert raised.fault == "agent"
+    assert raised.fault_evidence == ["turn 1: agent error: ValueError: no such tool"]
+    judge = one(case(final_assertions={"type": "snapshot", "path": "none.txt"}))
+    assert judge.fault == "judge"
+    assert judge.fault_evidence is not None
+    assert judge.fault_evidence[0].startswith("in the end: snapshot")

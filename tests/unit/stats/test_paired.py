@@ -6,9 +6,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, permutation_test
+from scipy.stats import binomtest, fisher_exact, permutation_test
 
-from viva.stats.paired import holm, mcnemar, paired_difference
+from viva.stats.paired import fisher, holm, mcnemar, paired_difference
 
 
 @pytest.mark.parametrize(("broke", "fixed"), [(0, 0), (1, 0), (0, 6), (3, 3), (2, 9), (40, 61), (700, 800)])
@@ -17,6 +17,16 @@ def test_mcnemar_is_the_two_sided_binomial_test(broke, fixed):
     assert (found.pairs, found.broke, found.fixed) == (broke + fixed + 10, broke, fixed)
     expected = binomtest(broke, broke + fixed).pvalue if broke + fixed else 1.0
     assert found.p_value == pytest.approx(expected)
+
+
+def test_fishers_test_is_scipys():
+    for trials in (1, 3, 5, 10):
+        for trials_now in (1, 4, 7):
+            for passed in range(trials + 1):
+                for passed_now in range(trials_now + 1):
+                    table = [[passed, trials - passed], [passed_now, trials_now - passed_now]]
+                    ours = fisher((passed, trials), (passed_now, trials_now))
+                    assert ours == pytest.approx(fisher_exact(table)[1])
 
 
 def test_mcnemar_of_nothing_finds_nothing():
