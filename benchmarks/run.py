@@ -22,6 +22,8 @@ Measured = dict[str, Any]
 BARE = [sys.executable, str(HERE / "bench" / "bare.py"), "--variant", "aiohttp+log"]
 API = [sys.executable, str(HERE / "viva_run.py"), "--variant", "api"]
 CLI = [sys.executable, str(HERE / "viva_run.py"), "--variant", "cli"]
+UNKEPT = [sys.executable, str(HERE / "viva_run.py"), "--variant", "unkept"]
+KEPT = [sys.executable, str(HERE / "viva_run.py"), "--variant", "kept"]
 WHO = {"bare aiohttp + JSONL": BARE, "viva.run": API, "viva test": CLI}
 
 
@@ -34,15 +36,33 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
-def overhead(server: harness.Server, workload: str, n: int, rounds: int) -> None:
-    runs: dict[str, tuple[list[Measured], list[Measured]]] = {who: ([], []) for who in WHO}
+def measured(
+    server: harness.Server, all_of_them: dict[str, list[str]], workload: str, n: int, rounds: int
+) -> dict[str, tuple[list[Measured], list[Measured]]]:
+    """Each at one case and at n, in rounds."""
+    runs: dict[str, tuple[list[Measured], list[Measured]]] = {who: ([], []) for who in all_of_them}
     for _ in range(rounds):
-        for who, command in WHO.items():
+        for who, command in all_of_them.items():
             for size, kept in zip((1, n), runs[who], strict=True):
                 result: Measured = harness.measure(server, who, command, workload, size, 32)
                 if "error" in result:
                     sys.exit(harness.line(result))
                 kept.append(result)
+    return runs
+
+
+def keeping(server: harness.Server, workload: str, n: int, rounds: int) -> None:
+    """What journal, history and cassette cost together."""
+    runs = measured(server, {"without": UNKEPT, "with": KEPT}, workload, n, rounds)
+    without, with_all = marginal(*runs["without"]), marginal(*runs["with"])
+    ratio = [b / a for a, b in zip(without, with_all, strict=True)]
+    print(f"\n{workload}, {n} cases: journal, history and cassette\n")
+    print("| CPU ms a call without | with | ratio |\n| --- | --- | --- |")
+    print(f"| {spread(without)} | {spread(with_all)} | {spread(ratio)} |", flush=True)
+
+
+def overhead(server: harness.Server, workload: str, n: int, rounds: int) -> None:
+    runs = measured(server, WHO, workload, n, rounds)
     bare = marginal(*runs["bare aiohttp + JSONL"])
     print(f"\n{workload}, {n} cases, 32 at once, server answers at once, {rounds} rounds\n")
     print("| | CPU ms a call, marginal | x bare | one case, wall s | RSS MB |\n| --- | --- | --- | --- | --- |")
@@ -98,6 +118,8 @@ def main() -> None:
         start_up(server, rounds)
         overhead(server, "static", n, rounds)
         overhead(server, "dynamic", n // 3, rounds)
+        keeping(server, "static", n, rounds)
+        keeping(server, "dynamic", n // 3, rounds)
         efficiency(server, "static", 40 if a.quick else 400, 20 if a.quick else 200, rounds)
         efficiency(server, "dynamic", 20 if a.quick else 200, 20 if a.quick else 200, rounds)
         memory(server, [100, 200] if a.quick else [1000, 10000])

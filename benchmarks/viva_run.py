@@ -1,5 +1,8 @@
 """Viva on the benchmark's workloads: through `viva.run` (`--variant api`) or the command line (`--variant cli`).
 
+`kept` is `viva.run` with journal, history and a cassette; `unkept` is the same with all three taken out, so that what
+they cost can be told.
+
 Same arguments and the same closing line as the other scripts of `bench/`, so `harness.py` can measure it.
 """
 
@@ -14,6 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
 import workload as w
+
+from viva.record.journal import Journal
 
 CONFIG = """
 [connectors.fake]
@@ -68,7 +73,7 @@ def dynamic(case: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    a = w.args(("api", "cli"))
+    a = w.args(("api", "cli", "kept", "unkept"))
     os.chdir(a.out)
     make = static if a.workload == "static" else dynamic
     with Path("suite.jsonl").open("w") as file:
@@ -100,8 +105,12 @@ def main() -> None:
         for module in ("genai_prices", "viva.agents.chat", "viva.agents.prompt", "viva.llm.lean"):
             import_module(module)
         run = viva.run
+        kept: dict[str, Any] = {"record": "talk.cassette"} if a.variant == "kept" else {}
+        if a.variant == "unkept":
+            kept = {"history": False}
+            Journal.append = lambda self, event: None
         with timed:
-            result = run("suite.jsonl", "bench", parallel=a.concurrency)
+            result = run("suite.jsonl", "bench", parallel=a.concurrency, **kept)
         code, passed = result.exit_code, result.summary.passed
     calls = a.n * (w.TURNS if a.workload == "static" else 2 * w.DYN_TURNS + 1)
     w.report(passed=passed, n=a.n, requests=calls, run_s=timed.wall, run_cpu_s=timed.cpu, out_bytes=w.tree_bytes("."))

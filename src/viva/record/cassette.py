@@ -27,6 +27,8 @@ Redact = Callable[[bytes], bytes]
 Place = tuple[Role, str, Key]
 CUT_OFF = "cut off"
 _DIFF_LINES = 40
+_AT_ONCE = 64
+"""So many replies at most wait to be written."""
 
 
 class Header(Struct, frozen=True, tag_field="line", tag="cassette"):
@@ -75,7 +77,9 @@ Line = Header | Definition | Entry | Took
 
 
 class Recorder:
-    """Appends to a cassette, one write a line, so that parallel trials cannot tear each other's entries.
+    """Appends to a cassette, whole lines at a time, so that parallel trials cannot tear each other's entries.
+
+    What was said in a session is written when it closes: before its trial is journaled as ended.
 
     The file is touched when the first reply is there, so that a run which never starts destroys nothing. For a run that
     goes on, `ended` are its trials of which all that was recorded stays.
@@ -92,6 +96,7 @@ class Recorder:
         self._waiting: list[Line] = [Header(VERSION, viva)]
         self._defined: set[str] = set()
         self._asked: Counter[str] = Counter()
+        self._unwritten: list[bytes] = []
 
     def define(self, agent: str, definition: Any) -> str:
         """Keeps what an agent is, once, and gives its digest."""
@@ -114,10 +119,13 @@ class Recorder:
     def keep(self, line: Entry | Took) -> None:
         self._open()
         self._write(line)
+        if isinstance(line, Took) or len(self._unwritten) >= _AT_ONCE:
+            self.flush()
 
     def close(self) -> None:
         self._open()
         if self._file is not None:
+            self.flush()
             os.close(self._file)
             self._file = None
 
@@ -131,6 +139,7 @@ class Recorder:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
         for line in waiting:
             self._write(line)
+        self.flush()
 
     def _entries_of_ended(self) -> list[Entry]:
         """A trial that was cut off is held again, and what was made for the run is not: that stays, too."""
@@ -143,7 +152,13 @@ class Recorder:
         if self._file is None:
             self._waiting.append(line)
             return
-        raw = self._redact(codec.encode(line)) + b"\n"
+        self._unwritten.append(self._redact(codec.encode(line)) + b"\n")
+
+    def flush(self) -> None:
+        if self._file is None or not self._unwritten:
+            return
+        raw = b"".join(self._unwritten)
+        self._unwritten.clear()
         try:
             written = os.write(self._file, raw)
         except OSError as wrong:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,15 +19,33 @@ _PASSING = frozenset({"session_id", "workspace"})
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
 
 
-def _sent(context: SessionContext, message: Message, options: Mapping[str, Any]) -> bytes:
-    """What was sent, as JSON, less what differs from run to run by nature. A helper also knows the conversation."""
-    kept = {name: value for name, value in options.items() if name not in _PASSING}
-    if isinstance(kept.get("metadata"), Mapping):
-        kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
-    sent: dict[str, Any] = {"message": message, "options": kept}
-    if context.conversation is not None:
-        sent["conversation"] = context.conversation()
-    return codec.canonical(sent)
+class _Sending:
+    """What goes to an agent, one call after the other. A helper also knows the conversation: what is new of it goes along."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self._context = context
+        self._asked = 0
+        self._known = 0
+
+    def next(self, message: Message, options: Mapping[str, Any]) -> tuple[bytes, int]:
+        """As JSON, less what differs from run to run by nature; and the turn of the conversation that it belongs to."""
+        self._asked += 1
+        kept = {name: value for name, value in options.items() if name not in _PASSING}
+        if isinstance(kept.get("metadata"), Mapping):
+            kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
+        sent: dict[str, Any] = {"message": message, "options": kept}
+        turn = self._asked if self._context.role == "agent" else 0
+        if self._context.conversation is not None:
+            said = self._context.conversation()
+            sent["conversation"] = said[self._known :]
+            self._known = len(said)
+            turn = turn or self._turn(said)
+        return codec.canonical(sent), turn
+
+    def _turn(self, said: Sequence[Message]) -> int:
+        """A simulator opens the next one; a generator knows of none."""
+        opened = sum(message.role == "user" for message in said[self._context.prior :])
+        return opened + (self._context.role == "simulator")
 
 
 class _Wrapped:
@@ -49,16 +67,6 @@ class _Wrapped:
 
     def _place(self, context: SessionContext) -> Place:
         return context.role, self._name, context.key
-
-
-def _turn(context: SessionContext, asked: int) -> int:
-    """The turn of the conversation. A simulator opens the next one; a generator knows of none."""
-    if context.role == "agent":
-        return asked
-    if context.conversation is None:
-        return 0
-    said = sum(message.role == "user" for message in context.conversation()[context.prior :])
-    return said + (context.role == "simulator")
 
 
 class Recorded(_Wrapped):
@@ -88,6 +96,8 @@ class Recorded(_Wrapped):
                 entry = Entry(chain, self._name, context.role, context.key, 0, fault=fault.fault, said=fault.said)
                 recorder.keep(entry)
             raise
+        finally:
+            recorder.flush()
 
 
 class _RecordedSession:
@@ -102,15 +112,13 @@ class _RecordedSession:
     ) -> None:
         self._session, self._name, self._context = session, name, context
         self._recorder, self._chain, self._calls = recorder, chain, calls
-        self._asked = 0
+        self._sending = _Sending(context)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         recorder, context = self._recorder, self._context
-        self._asked += 1
-        sent = _sent(context, message, options)
+        sent, turn = self._sending.next(message, options)
         self._chain = recorder.link(self._chain, sent)
         nth = 0 if context.role == "agent" else recorder.count(self._chain)
-        turn = _turn(context, self._asked)
         entry = Entry(self._chain, self._name, context.role, context.key, turn, sent=codec.Raw(sent), nth=nth)
         self._calls.clear()
         began = time.perf_counter()
@@ -164,17 +172,18 @@ class _ReplayedSession:
     ) -> None:
         self._agent, self._place, self._definition = agent, place, definition
         self._context, self._tape, self._chain, self._stack = context, tape, chain, stack
+        self._sending = _Sending(context)
         self._said: list[tuple[Message, Mapping[str, Any]]] = []
         self._live: AgentSession | None = None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._live is not None:
             return await self._live.send(message, options)
-        sent = _sent(self._context, message, options)
+        sent, turn = self._sending.next(message, options)
         self._chain = self._tape.link(self._chain, sent)
         entry = self._tape.next(self._chain)
         if entry is None:
-            return await self._miss(message, options, sent)
+            return await self._miss(message, options, sent, turn)
         self._said.append((message, options))
         for call in entry.calls:
             self._context.meter(call)
@@ -182,7 +191,7 @@ class _ReplayedSession:
             raise _fault(entry)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)
 
-    async def _miss(self, message: Message, options: Mapping[str, Any], sent: bytes) -> Reply:
+    async def _miss(self, message: Message, options: Mapping[str, Any], sent: bytes, turn: int) -> Reply:
         """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
         tape = self._tape
         if tape.missing == "live":
@@ -190,7 +199,7 @@ class _ReplayedSession:
             for said, with_options in self._said:
                 await self._live.send(said, with_options)
             return await self._live.send(message, options)
-        where = tape.miss(self._place, _turn(self._context, len(self._said) + 1), sent, self._definition)
+        where = tape.miss(self._place, turn, sent, self._definition)
         if tape.missing == "skip":
             raise Skipped(f"not in the cassette: {where.splitlines()[0]}")
         raise Unreachable(f"not in the cassette: {where}")
