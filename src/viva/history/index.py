@@ -118,7 +118,7 @@ class History:
         if failed:
             where.append("exit_code IS NOT 0")
         query = f"SELECT * FROM runs WHERE {' AND '.join(where)} ORDER BY at DESC, id DESC LIMIT ?"  # noqa: S608 -- no value is in it
-        with self._open() as db:
+        with self._open(reading=True) as db:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
     def results(self, run: str) -> list[ResultRow]:
@@ -127,6 +127,13 @@ class History:
                 _index_journal(db, self.journal(run))  # it was cut off, or goes on: the journal knows more
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
             return [ResultRow(**dict(zip(_RESULT, row[1:], strict=True))) for row in rows]
+
+    def ask(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What the index answers to a query of SQL; nothing where there is no index."""
+        if not self._path.exists():
+            return []
+        with self._open(reading=True) as db:
+            return db.execute(query, values).fetchall()
 
     def find(self, name: str) -> RunRow:
         """A run by its id, the beginning of it, `latest`, or `latest~2`."""
@@ -157,6 +164,11 @@ class History:
         with self._open() as db:
             _end_run(db, event)
 
+    def index(self, run: str) -> None:
+        """Takes a run into the list by its journal."""
+        with self._open() as db:
+            _index_journal(db, self.journal(run))
+
     def remove(self, run: str) -> None:
         """Forgets a run, its journal and everything else that it kept."""
         with self._open() as db:
@@ -184,15 +196,17 @@ class History:
         return len(journals)
 
     @contextlib.contextmanager
-    def _open(self) -> Generator[sqlite3.Connection]:
-        """One transaction. What sqlite has to say about a damaged file is said with the way out."""
+    def _open(self, *, reading: bool = False) -> Generator[sqlite3.Connection]:
+        """One transaction; who only reads keeps nobody from writing. What sqlite has to say about a damaged file is said
+        with the way out.
+        """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self._path, timeout=30.0, isolation_level=None)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 self._migrate(db)
-                db.execute("BEGIN IMMEDIATE")
+                db.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
                 try:
                     yield db
                 except BaseException:

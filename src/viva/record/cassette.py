@@ -20,6 +20,7 @@ from viva.errors import BadInput, Role, RunStopped
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.message import ModelCall, Reply
+from viva.model.talk import FileImage
 
 VERSION = 1
 Missing = Literal["error", "live", "skip"]
@@ -64,6 +65,10 @@ class Entry(Struct, frozen=True, tag_field="line", tag="reply", omit_defaults=Tr
     calls: tuple[ModelCall, ...] = ()
     ms: float = 0.0
     nth: int = 0
+    files: tuple[FileImage, ...] = ()
+    """What it did to the files of its workspace in this turn."""
+    files_missing: str = ""
+    """Why they are not here: then this turn cannot be replayed."""
 
 
 class Took(Struct, frozen=True, tag_field="line", tag="trial"):
@@ -118,8 +123,10 @@ class Recorder:
 
     def keep(self, line: Entry | Took) -> None:
         self._open()
+        if isinstance(line, Entry) and line.files:
+            line = structs.replace(line, files=tuple(_redacted(image, self._redact) for image in line.files))
         self._write(line)
-        if isinstance(line, Took) or len(self._unwritten) >= _AT_ONCE:
+        if isinstance(line, Took) or line.files or len(self._unwritten) >= _AT_ONCE:
             self.flush()
 
     def close(self) -> None:
@@ -268,6 +275,19 @@ def _linked(chain: str, sent: bytes) -> str:
 def digest_of(value: Any, redact: Redact = bytes) -> str:
     """The same text for equal values, whatever secrets they hold."""
     return blake2b(redact(codec.canonical(value)), digest_size=12).hexdigest()
+
+
+def _redacted(image: FileImage, redact: Redact) -> FileImage:
+    """A file without secrets. Its bytes go through the same text as all else; what is no UTF-8 is read byte for byte."""
+    if image.content is None:
+        return image
+    try:
+        text, encoding = image.content.decode(), "utf-8"
+    except UnicodeDecodeError:
+        text, encoding = image.content.decode("latin-1"), "latin-1"
+    raw = codec.encode(text)
+    clean = redact(raw)
+    return image if clean == raw else structs.replace(image, content=codec.decode(clean, type=str).encode(encoding))
 
 
 def rewrite(path: Path, lines: Iterable[Line]) -> None:

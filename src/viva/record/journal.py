@@ -5,8 +5,10 @@ A torn last line is cut off before anything is appended. A trial's line holds it
 report shows it.
 """
 
+import fcntl
 import os
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -36,6 +38,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._say_that_it_is_in_use()
             self._end = self._cut_torn_tail()
             self._restore()
         except OSError as broken:
@@ -97,8 +100,13 @@ class Journal:
                 at += len(line)
 
     def _remember(self, index: int, line: bytes, at: int) -> None:
-        start = line.index(_RECORD) + len(_RECORD)
-        self._places[index] = (at + start, len(line) - start - 2)
+        start, length = trial_record_in(line)
+        self._places[index] = (at + start, length)
+
+    def _say_that_it_is_in_use(self) -> None:
+        """A lock that ends with the process, however that ends: `in_use` tells a run that goes on from one that was killed."""
+        with suppress(OSError):  # a file system without locks: then nobody can tell
+            fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def _cut_torn_tail(self) -> int:
         size = os.fstat(self._file).st_size
@@ -113,6 +121,29 @@ class Journal:
         if end != size:
             os.ftruncate(self._file, end)
         return end
+
+
+def trial_record_in(line: bytes) -> tuple[int, int]:
+    """Where the record stands in the line of a trial's end, and how long it is: it is the last thing there."""
+    start = line.index(_RECORD) + len(_RECORD)
+    return start, len(line) - start - 2
+
+
+def in_use(path: Path) -> bool:
+    """Does some process hold this journal open to write to it?"""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 def read_events(path: Path) -> Iterator[AnyEvent]:

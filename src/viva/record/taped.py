@@ -34,6 +34,8 @@ class _Sending:
         if isinstance(kept.get("metadata"), Mapping):
             kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
         sent: dict[str, Any] = {"message": message, "options": kept}
+        if self._context.fixtures is not None and self._asked == 1:
+            sent["fixtures"] = self._context.fixtures
         turn = self._asked if self._context.role == "agent" else 0
         if self._context.conversation is not None:
             said = self._context.conversation()
@@ -121,22 +123,28 @@ class _RecordedSession:
         nth = 0 if context.role == "agent" else recorder.count(self._chain)
         entry = Entry(self._chain, self._name, context.role, context.key, turn, sent=codec.Raw(sent), nth=nth)
         self._calls.clear()
+        before = await context.workspace.mark() if context.workspace is not None else None
         began = time.perf_counter()
         try:
             reply = await self._session.send(message, options)
         except TrialFault as fault:
-            fault.elapsed_ms = self._keep(entry, began, fault=fault.fault, said=fault.said)
+            fault.elapsed_ms = await self._keep(entry, began, before, fault=fault.fault, said=fault.said)
             raise
         except asyncio.CancelledError as cancelled:
             notes: list[str] = getattr(cancelled, "__notes__", [])
-            ms = self._keep(entry, began, fault=CUT_OFF, said=notes[-1] if notes else "")
+            ms = await self._keep(entry, began, before, fault=CUT_OFF, said=notes[-1] if notes else "")
             cancelled.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
             raise
-        ms = self._keep(entry, began, reply=reply)
+        ms = await self._keep(entry, began, before, reply=reply)
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
 
-    def _keep(self, entry: Entry, began: float, **what: Any) -> float:
+    async def _keep(self, entry: Entry, began: float, before: Any, **what: Any) -> float:
         ms = round((time.perf_counter() - began) * 1e3, 3)
+        if self._context.workspace is not None:
+            try:
+                what["files"] = await self._context.workspace.images(before)
+            except TrialFault as too_many:
+                what["files_missing"] = too_many.said
         self._recorder.keep(structs.replace(entry, calls=tuple(self._calls), ms=ms, **what))
         return ms
 
@@ -187,6 +195,10 @@ class _ReplayedSession:
         self._said.append((message, options))
         for call in entry.calls:
             self._context.meter(call)
+        if entry.files_missing:
+            raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({entry.files_missing})")
+        if entry.files and self._context.workspace is not None:
+            await self._context.workspace.put(entry.files)
         if entry.reply is None:
             raise _fault(entry)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)

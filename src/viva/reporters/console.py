@@ -1,6 +1,7 @@
 """What a person sees while a run goes on, and after it."""
 
 import codecs
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
@@ -17,8 +18,8 @@ from viva.model.event import (
 )
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate
-from viva.reporters.explain import TEXT_LINES, why_lines
-from viva.reporters.figures import counted, seconds
+from viva.reporters.explain import TEXT_LINES, copyable, why_lines
+from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
@@ -32,7 +33,7 @@ _WHOLE_LINES = 1000
 
 
 class Progress:
-    """The line at the bottom of a terminal: how far, how fast, how long still.
+    """The line at the bottom of a terminal: how far, how long still, how fast, at what cost so far.
 
     Drawn at most ten times in any second: five in a burst, and five more for each second that passes.
     """
@@ -46,14 +47,21 @@ class Progress:
         self.total = 0
         self.done = 0
         self.counts: dict[Status, int] = {}
+        self._cost_usd: float | None = None
+        self._unpriced_calls = 0
 
     def begin(self, total: int) -> None:
         self.total = total
         self._began = self._clock()
 
-    def add(self, status: Status) -> None:
+    def add(self, record: TrialRecord) -> None:
         self.done += 1
-        self.counts[status] = self.counts.get(status, 0) + 1
+        self.counts[record.status] = self.counts.get(record.status, 0) + 1
+        if (usage := record.usage) is not None:
+            if usage.cost_usd is None:
+                self._unpriced_calls += usage.calls
+            else:
+                self._cost_usd = (self._cost_usd or 0.0) + usage.cost_usd
 
     def due(self) -> bool:
         now = self._clock()
@@ -65,14 +73,24 @@ class Progress:
         return True
 
     def line(self, width: int) -> str:
+        """All of it, or what matters most of it: nothing is cut in the middle."""
         marks = " ".join(f"{self.counts[status]} {mark}" for status, mark in MARKS.items() if self.counts.get(status))
-        parts = [f"{self.done}/{self.total}", marks]
+        parts = {"done": f"{self.done}/{self.total}", "marks": marks}
         elapsed_s = self._clock() - self._began
         if self.done and elapsed_s > 0:
             rate = self.done / elapsed_s
-            parts.append(f"{rate:.1f}/s")
-            parts.append(f"ETA {seconds(max(self.total - self.done, 0) / rate * 1000)}")
-        return one_line(" · ".join(part for part in parts if part), width - 1)
+            left_ms = max(self.total - self.done, 0) / rate * 1000
+            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {seconds(left_ms)}", "cost": self._cost()}
+        for least in ("rate", "cost", "marks", "eta"):
+            if columns(line := " · ".join(filter(None, parts.values()))) < width:
+                return line
+            parts.pop(least, None)
+        return parts["done"]
+
+    def _cost(self) -> str:
+        """Money so far; a plus sign where some calls have no price."""
+        known = cost(self._cost_usd, 0) or ""
+        return f"{known}+" if known and self._unpriced_calls else known
 
 
 class Console:
@@ -178,7 +196,7 @@ class Console:
 
     def _trial_ended(self, record: TrialRecord) -> None:
         if self._progress is not None:
-            self._progress.add(record.status)
+            self._progress.add(record)
         trial = None
         if self._trials is not None:
             trial = record.trial
@@ -186,18 +204,29 @@ class Console:
         if self._verbose:
             tree, self._tree = self._tree, None
             block = tree.close(record) if tree is not None else Tree(self._ink, self._width).whole(record, trial=trial)
+            if record.status in ("failed", "error") and (see := self._command_to_see(record)) is not None:
+                block += f"     {self._ink('dim', copyable(see))}\n"
             self._pending.append(block + "\n")
             self._spaced = True
             return
         self._spaced = False
         if not self._quiet or record.status != "passed":
             self._pending.append(self._case_line(record, trial))
+        if record.findings and record.status == "passed":  # else the why-block says it
+            self._pending.append(self._said("warning", f"found {', '.join(map(str, record.findings))}", "    "))
         if record.warnings:
             self._pending += [self._said("warning", text, "    ") for text in record.warnings]
         if record.notes and record.status != "passed":
             self._pending += [self._said("info", text, "    ") for text in record.notes]
         if record.status != "passed":
-            self._pending += [f"    {line}\n" for line in why_lines(why(record), self._ink, self._width - 4)]
+            lines = why_lines(why(record), self._ink, self._width - 4, self._command_to_see(record))
+            self._pending += [f"    {line}\n" for line in lines]
+
+    def _command_to_see(self, record: TrialRecord) -> str | None:
+        """What shows the whole conversation again, at no cost; nothing where none was held or none is kept."""
+        if self._started is None or not self._started.settings.get("journal") or not record.turns:
+            return None
+        return f"viva runs show {self._started.run} {shlex.quote(record.id)}"
 
     def _case_line(self, record: TrialRecord, trial: int | None) -> str:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""

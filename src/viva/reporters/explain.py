@@ -40,8 +40,8 @@ def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
     return lines
 
 
-def why_lines(found: Why, ink: Ink, room: int) -> list[str]:
-    """The short answer, whole."""
+def why_lines(found: Why, ink: Ink, room: int, see: str | None = None) -> list[str]:
+    """The short answer, whole; `see` is the command that shows more of it."""
     verdict, *more = labelled(found.verdict, found.error, room) or [found.verdict]
     lines = [ink.status(found.status, found.verdict) + verdict.removeprefix(found.verdict), *more]
     turn = None
@@ -57,8 +57,11 @@ def why_lines(found: Why, ink: Ink, room: int) -> list[str]:
     if found.asked is not None:
         lines.append(f'agent asked: "{one_line(found.asked, room - 15)}"')
     lines += labelled("hint", found.hint, room)
-    if found.command is not None:
-        lines += [f"at {copyable(found.source or '')}", ink("dim", copyable(found.command))]
+    if found.command is not None and found.source:
+        lines.append(f"at {copyable(found.source)}")
+    if found.workspace:
+        lines.append(f"workspace: {copyable(found.workspace)}")
+    lines += [ink("dim", copyable(command)) for command in (see, found.command) if command is not None]
     return lines
 
 

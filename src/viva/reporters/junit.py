@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from msgspec import Struct
 
-from viva.model.event import RunEnded
+from viva.model.event import RunEnded, Standing
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.prose import transcript, why_text
@@ -47,17 +47,20 @@ class JunitReport(Report):
     """Goes through the journal twice: once to count, once to write."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        whole, suites = self._counted()
+        bars = {standing.suite: standing for standing in ended.summary.suites}
+        whole, suites = self._counted(bars)
         stamp = {"timestamp": self._started.at} if self._started else {}
         out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
         out.write(_open("testsuites", whole.attributes() | stamp))
-        for counts, (_, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
+        for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
             out.write(_open("testsuite", counts.attributes() | stamp))
             out.writelines("".join(_testcase(case)).encode() for case in cases)
+            if suite in bars:
+                out.write("".join(_bar(bars[suite])).encode())
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _counted(self) -> tuple[_Counts, list[_Counts]]:
+    def _counted(self, bars: Mapping[str, Standing]) -> tuple[_Counts, list[_Counts]]:
         whole, suites = _Counts("viva"), list[_Counts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
             counts = _Counts(suite or "viva")
@@ -65,8 +68,25 @@ class JunitReport(Report):
                 ms = sum(head.duration_ms for head in case.heads)
                 counts.add(case.status, ms)
                 whole.add(case.status, ms)
+            if suite in bars:
+                for each in (counts, whole):
+                    each.add("failed" if _not_reached(bars[suite]) else "passed", 0.0)
             suites.append(counts)
         return whole, suites
+
+
+def _not_reached(standing: Standing) -> list[str]:
+    """What failed the suite as a whole, in words."""
+    worse = [standing.regressed] if standing.regressed and standing.bar.no_worse else []
+    return [*standing.missed, *worse]
+
+
+def _bar(standing: Standing) -> Iterator[str]:
+    """What a suite has to reach as a whole is a testcase too: readers of JUnit see no exit code."""
+    yield f"<testcase{_attributes({'name': 'the suite as a whole', 'classname': standing.suite, 'time': _time(0.0)})}>\n"
+    if missed := _not_reached(standing):
+        yield f"<failure{_attributes({'message': '; '.join(missed), 'type': 'bar'})}/>\n"
+    yield "</testcase>\n"
 
 
 def _testcase(case: CaseTrials) -> Iterator[str]:

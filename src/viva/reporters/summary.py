@@ -27,6 +27,7 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
         f"Total time: {seconds(summary.duration_ms)}",
         f"Checks: {summary.checks_passed:,}/{summary.checks:,} passed",
     ]
+    lines += [f"{label}: {text}" for label, text in standings(summary)]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
         lines.append(f"Trials: {trials_text(summary)}")
     lines += [f"{label}: {text}" for label, text in spending(summary)]
@@ -48,7 +49,7 @@ def quiet_line(ended: RunEnded) -> str:
     """The whole summary in one line."""
     summary = ended.summary
     parts = [counts_text(summary), counted(summary.total_turns, "turn"), seconds(summary.duration_ms)]
-    parts += [text for _, text in spending(summary)]
+    parts += [text for _, text in spending(summary)] + [_said(*each) for each in standings(summary)]
     if (stop := stopped_text(ended)) is not None:
         parts.append(f"stopped: {stop}")
     return " · ".join(parts)
@@ -68,6 +69,25 @@ def spending(summary: RunSummary) -> list[tuple[str, str]]:
     if (money := cost(summary.cost_usd, summary.unpriced_calls)) is not None:
         spent.append(("Cost", money))
     return spent
+
+
+def standings(summary: RunSummary) -> list[tuple[str, str]]:
+    """Where each suite that has a bar stands: its score, what it missed with both numbers, and how it was before."""
+    said: list[tuple[str, str]] = []
+    for suite in summary.suites:
+        score = f"score {suite.score:.4g} over {counted(suite.cases, 'case')}"
+        needs = "" if suite.bar.pass_score is None else f", needs {suite.bar.pass_score:g}"
+        said.append(("Suite", f"{suite.suite} {'passed' if suite.passed else 'failed'}: {score}{needs}"))
+        said += [("Missed", missed) for missed in suite.missed]
+        if (before := suite.bar.baseline) is not None:
+            change = f"{suite.score - before.score:+.4g}{', a regression' if suite.regressed else ''}"
+            worse = f"; worse: {'; '.join(suite.worse)}" if suite.worse else ""
+            said.append(("Baseline", f"{before.score:.4g} in {before.name}: {change}{worse}"))
+    return said
+
+
+def _said(label: str, text: str) -> str:
+    return text if label == "Suite" else f"{label.lower()}: {text}"
 
 
 def stopped_text(ended: RunEnded) -> str | None:

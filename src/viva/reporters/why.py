@@ -53,6 +53,8 @@ class Why(Struct, frozen=True):
     file: str | None
     line: int | None
     command: str | None
+    workspace: str | None = None
+    """Where the files are that the agent left."""
 
     @property
     def source(self) -> str | None:
@@ -87,7 +89,8 @@ def why(record: TrialRecord) -> Why:
         asked=unanswered(record),
         file=file,
         line=line,
-        command=_command(file, record) if file and (record.turns or record.suite.startswith(_SCRIPTS)) else None,
+        command=_command(record),
+        workspace=record.workspace,
     )
 
 
@@ -205,12 +208,32 @@ def _value(assertion: Mapping[str, Any], key: str) -> str | None:
     return None if value is UNSET else literal(value, _VALUE_ROOM)
 
 
-def _command(file: str, record: TrialRecord) -> str:
-    """What to type to see more: exactly this case, against the same agent."""
-    pattern = f"^{_REGEX_SIGN.sub(_escaped, record.id)}$"
-    agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
+def only_case(record: TrialRecord) -> tuple[str, str] | None:
+    """What `-i` and `-k` take to run exactly this case; None for one that no file holds."""
+    file, _ = place(record.source)
     suite = record.suite if record.suite.startswith(_SCRIPTS) else file
-    return f"viva test -i {shlex.quote(suite)} -k {shlex.quote(pattern)} -v{agent}"
+    return (suite, f"^{_REGEX_SIGN.sub(_escaped, record.id)}$") if suite else None
+
+
+def _command(record: TrialRecord) -> str | None:
+    """What to type to run exactly this case again, against the same agent."""
+    if not record.turns and not record.suite.startswith(_SCRIPTS):
+        return None
+    found = only_case(record)
+    if found is None:
+        return None
+    agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
+    evaluator = _evaluator(record)
+    grading = f" --evaluator {shlex.quote(evaluator)}" if evaluator else ""
+    return f"viva test -i {shlex.quote(found[0])} -k {shlex.quote(found[1])} -v{agent}{grading}"
+
+
+def _evaluator(record: TrialRecord) -> str | None:
+    """Who graded a playbook and played the user in it."""
+    if "playbook" not in record.tags:
+        return None
+    asked = (each.get("use") for turn in record.turns for each in turn.assertions)
+    return record.simulator or next((use for use in asked if isinstance(use, str)), None)
 
 
 def _escaped(match: re.Match[str]) -> str:

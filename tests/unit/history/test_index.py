@@ -190,3 +190,12 @@ def test_several_runs_at_once_do_not_harm_each_other(history: History):
     with sqlite3.connect(history.home / "history.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
+
+
+def test_runs_can_be_listed_while_somebody_writes(history: History):
+    """A viewer that looks again and again neither waits for a run that writes nor keeps it waiting."""
+    hold(history, "r1")
+    with history._open() as db:  # a write that takes its time
+        db.execute("UPDATE runs SET agent = 'other'")
+        assert [row.agent for row in history.runs()] == ["bot"]
+    assert [row.agent for row in history.runs()] == ["other"]

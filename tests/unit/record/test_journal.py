@@ -2,6 +2,8 @@
 
 import json
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from viva.errors import RunStopped
 from viva.model.event import Note, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal
+from viva.record.journal import Journal, in_use
 
 
 def ended(index: int, case_id: str = "", attempt: int = 1, name: str = "n") -> TrialEnded:
@@ -109,3 +111,23 @@ def test_a_full_disk_stops_the_run_and_what_was_written_can_be_read(tmp_path: Pa
     lines = (tmp_path / "j").read_bytes()
     assert lines.endswith(b"\n")
     assert [json.loads(line)["event"] for line in lines.splitlines()] == ["trial_ended"] * lines.count(b"\n")
+
+
+def test_a_journal_is_in_use_as_long_as_somebody_holds_it(tmp_path: Path):
+    """Also where its holder was killed: the lock ends with the process."""
+    path = tmp_path / "journal.jsonl"
+    assert not in_use(path)
+    first, second = Journal(path), Journal(path)
+    assert in_use(path)
+    first.close()
+    assert in_use(path)
+    second.close()
+    assert not in_use(path)
+    code = f"import pathlib, viva.record.journal as j; kept = j.Journal(pathlib.Path({str(path)!r})); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert in_use(path)
+        other.kill()
+        other.wait()
+        assert not in_use(path)

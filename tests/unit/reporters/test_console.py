@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 from io import StringIO
 
 import pytest
@@ -24,7 +25,9 @@ from unit.reporters.samples import (
 )
 from viva.model.case import Key
 from viva.model.event import Event, Note, TrialStarted, TurnEnded, TurnStarted
+from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
+from viva.reporters.console import Progress
 from viva.reporters.visible import columns
 
 SAMPLE = """\
@@ -389,7 +392,7 @@ def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
     events = [started(), *map(over, [*all_kinds(), wide]), ended()]
     for text in (shown(events, width=60), shown(events, width=60, verbose=True)):
         long = [line for line in text.splitlines() if columns(line) > 60]
-        assert [line for line in long if "viva test -i" not in line] == []
+        assert [line for line in long if "viva test -i" not in line and "viva runs show" not in line] == []
 
 
 def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same() -> None:
@@ -441,6 +444,56 @@ def test_progress_is_drawn_at_most_ten_times_a_second_and_gone_at_the_end() -> N
     screen = re.sub(r"[^\n]*\r\x1b\[K", "", stream.getvalue())
     assert "ETA" not in screen
     assert screen.count("\n✓ T") == 100
+
+
+def test_progress_says_what_it_has_cost_so_far_and_that_some_prices_are_unknown() -> None:
+    now = [0.0]
+    stream = StringIO()
+    sink = console(stream, terminal=True, clock=lambda: now[0])
+    priced, unpriced = Usage(calls=2, cost_usd=0.25), Usage(calls=1)
+    for event in (started(9), over(trial("A", usage=priced)), over(trial("B", usage=priced))):
+        now[0] += 1
+        sink.receive((event,))
+    assert stream.getvalue().endswith("2/9 · 2 ✓ · 1.0/s · ETA 7.0s · $0.5000")
+    now[0] += 1
+    sink.receive((over(trial("C", usage=unpriced)),))
+    assert stream.getvalue().endswith(" · $0.5000+")
+
+
+@pytest.mark.parametrize("width", [80, 60, 56, 40])
+def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> None:
+    now = [0.0]
+    progress = Progress(lambda: now[0])
+    progress.begin(10_000)
+    now[0] = 100.0
+    for status in ("passed", "failed", "error", "skipped"):
+        for _ in range(300):
+            progress.add(trial("A", status, usage=Usage(calls=1, cost_usd=0.01)))
+    line = progress.line(width)
+    assert columns(line) < width
+    assert (
+        line
+        == {
+            80: "1200/10000 · 300 ✓ 300 ✗ 300 ! 300 ○ · 12.0/s · ETA 12m 13s · $12.00",
+            60: "1200/10000 · 300 ✓ 300 ✗ 300 ! 300 ○ · ETA 12m 13s · $12.00",
+            56: "1200/10000 · 300 ✓ 300 ✗ 300 ! 300 ○ · ETA 12m 13s",
+            40: "1200/10000 · ETA 12m 13s",
+        }[width]
+    )
+
+
+def test_the_why_block_ends_with_the_command_that_shows_the_conversation_again() -> None:
+    """By the run's id, so that it stays right when others have run; and only where the run is kept."""
+    record = failed()
+    kept = shown([started(journal=".viva/runs/r1/journal.jsonl"), over(record)]).splitlines()
+    assert kept[-2] == f"    viva runs show r1 {record.id}"
+    assert kept[-1].startswith("    viva test -i ")
+    assert "viva runs show" not in shown([started(), over(record)])
+    tree = shown([started(journal="j"), over(record)], verbose=True).splitlines()
+    assert tree[-2:] == [f"     viva runs show r1 {record.id}", ""]
+    odd = trial("it's odd", "failed", [turn(1, "x")])
+    shell = shown([started(journal="j"), over(odd)]).splitlines()[-1]
+    assert shlex.split(shell) == ["viva", "runs", "show", "r1", "it's odd"]
 
 
 def test_progress_comes_back_at_once_after_single_cases() -> None:

@@ -38,6 +38,7 @@ from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.record.journal import Journal
 from viva.reporters.events import EventLines
+from viva.reporters.html import HtmlReport
 from viva.reporters.json import JsonReport
 from viva.reporters.jsonl import JsonlReport
 from viva.reporters.junit import JunitReport
@@ -45,7 +46,13 @@ from viva.reporters.markdown import MarkdownReport, as_text
 from viva.reporters.report import Report
 from viva.reporters.visible import one_line
 
-SUFFIXES = {".jsonl": JsonlReport, ".json": JsonReport, ".xml": JunitReport, ".md": MarkdownReport}
+SUFFIXES = {
+    ".jsonl": JsonlReport,
+    ".json": JsonReport,
+    ".xml": JunitReport,
+    ".html": HtmlReport,
+    ".md": MarkdownReport,
+}
 
 
 @contextmanager

@@ -1,0 +1,162 @@
+"""What the viewer shows of a project's runs, read from their index and their journals.
+
+A journal is read once: after that only what was appended to it. Of each trial the place in the file is kept, not the
+record. A run's name is looked up in the index before any path is made of it.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from viva.errors import BadInput
+from viva.history.comparison import Comparison, compare
+from viva.history.index import History, RunRow
+from viva.model import codec
+from viva.model.case import Key
+from viva.model.event import RunEnded, RunStarted
+from viva.record.journal import in_use, trial_record_in
+from viva.reporters.page import CaseRow, Overview, overview
+from viva.reporters.report import CaseTrials, Head
+from viva.stats.deciding import Rule
+
+_MOST_OPEN = 16
+
+
+class _Line(Struct):
+    """As much of a journal's line as tells what it is."""
+
+    event: str
+    index: int = -1
+    key: Key | None = None
+
+
+_lines = codec.decoder(_Line)
+_heads = codec.decoder(Head)
+
+
+class RunFile:
+    """The journal of one run, which may still grow. A case is known by the place of its first trial in the input."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.started: RunStarted | None = None
+        self.ended: RunEnded | None = None
+        self._read = 0
+        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # case -> trial -> where its record stands
+        self._shown: Overview | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def live(self) -> bool:
+        """Does it go on? A run that was killed has no end, but nobody writes to its journal."""
+        return self.ended is None and in_use(self.path)
+
+    def refresh(self) -> None:
+        """Reads what was appended since the last time; a line that is not complete yet waits."""
+        with self._lock, self.path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size <= self._read:
+                return
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._add(line)
+                self._read += len(line)
+            self._shown = None
+
+    def _add(self, line: bytes) -> None:
+        try:
+            found = _lines.decode(line)
+            match found.event:
+                case "run_started":
+                    self.started = codec.decode(line, type=RunStarted)
+                case "run_ended":
+                    self.ended = codec.decode(line, type=RunEnded)
+                case "run_resumed":
+                    self.ended = None
+                case "trial_ended" if found.key is not None:
+                    start, length = trial_record_in(line)
+                    first = found.index - found.key.trial + 1
+                    self._places.setdefault(first, {})[found.key.trial] = (self._read + start, length)
+                case _:
+                    pass
+        except (codec.DecodeError, codec.ValidationError) as wrong:
+            raise BadInput.saying(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
+
+    def case(self, index: int) -> CaseTrials | None:
+        """A case with its records as they stand in the file; None where none of its trials has ended."""
+        return next(self._cases([index]), None) if index in self._places else None
+
+    def overview(self) -> Overview:
+        """The whole run as its first screen needs it; made anew only where something was appended."""
+        self.refresh()
+        if (shown := self._shown) is not None:
+            return shown
+        with self._lock:
+            indexes = sorted(self._places)
+        shown = overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
+        self._shown = shown = structs.replace(shown, cases=_numbered(shown.cases, indexes))
+        return shown
+
+    def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
+        rule = Rule.kept_in(self.started.settings if self.started else {})
+        with self.path.open("rb") as file:
+            for index in indexes:
+                with self._lock:
+                    places = sorted(self._places[index].items())
+                raw = [os.pread(file.fileno(), length, at) for _, (at, length) in places]
+                yield CaseTrials([_heads.decode(each) for each in raw], raw, rule)
+
+
+def _numbered(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
+    """The rows with numbers that stay the same while the run goes on."""
+    return [structs.replace(row, index=index) for row, index in zip(rows, indexes, strict=True)]
+
+
+class Runs:
+    """All runs of a project, for many requests at once."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._open: OrderedDict[str, RunFile] = OrderedDict()
+        self._compared: dict[tuple[str | None, ...], Comparison] = {}
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> RunFile:
+        """A run by its id, the beginning of it, or `latest`; BadInput for one that is not in the index or has no journal."""
+        run = self.history.find(name).id
+        with self._lock:
+            file = self._open.pop(run, None) or RunFile(self.history.journal(run))
+            self._open[run] = file
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+        try:
+            file.refresh()
+        except FileNotFoundError as gone:
+            raise BadInput.saying(f"the journal of run {run} is gone") from gone
+        return file
+
+    def live(self) -> list[str]:
+        return [row.id for row in self.history.runs() if self._is_live(row)]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        return [{**codec.builtins(row), "live": self._is_live(row)} for row in self.history.runs()]
+
+    def compared(self, base: str, head: str) -> Comparison:
+        """Two runs; what takes seconds for many cases is kept as long as neither of them goes on."""
+        before, after = self.history.find(base), self.history.find(head)
+        known = (before.id, before.ended, after.id, after.ended)
+        if (found := self._compared.get(known)) is None:
+            found = compare((before.id, self.history.results(before.id)), (after.id, self.history.results(after.id)))
+            if before.ended and after.ended:
+                self._compared = {known: found}
+        return found
+
+    def _is_live(self, row: RunRow) -> bool:
+        return row.ended is None and in_use(self.history.journal(row.id))

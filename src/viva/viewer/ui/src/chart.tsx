@@ -1,0 +1,78 @@
+// A small line chart: one value for each run, with the way to it.
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { go } from "./route";
+
+export interface Point {
+  value: number | null;
+  label: string;
+  href: string;
+}
+
+interface Props {
+  title: string;
+  points: Point[];
+  show: (value: number) => string;
+  /** The top of the scale, where it has one. */
+  top?: number;
+}
+
+const HEIGHT = 132;
+const PAD = { left: 8, right: 8, top: 14, bottom: 10 };
+
+export function Chart({ title, points, show, top }: Props) {
+  const frame = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(320);
+  const [over, setOver] = useState(-1);
+  useLayoutEffect(() => {
+    const element = frame.current;
+    if (!element) return;
+    setWidth(element.clientWidth);
+    const watch = new ResizeObserver(() => setWidth(element.clientWidth));
+    watch.observe(element);
+    return () => watch.disconnect();
+  }, []);
+  const known = points.flatMap((point) => (point.value === null ? [] : [point.value]));
+  const most = top ?? (Math.max(0, ...known) * 1.1 || 1);
+  const x = (at: number) =>
+    points.length < 2 ? width / 2 : PAD.left + (at / (points.length - 1)) * (width - PAD.left - PAD.right);
+  const y = (value: number) => PAD.top + (1 - value / most) * (HEIGHT - PAD.top - PAD.bottom);
+  const line = points
+    .flatMap((point, at) => (point.value === null ? [] : [`${x(at).toFixed(1)},${y(point.value).toFixed(1)}`]))
+    .join(" ");
+  const last = points.findLastIndex((point) => point.value !== null);
+  const at = over >= 0 ? over : last;
+  const shown = points[at];
+  const nearest = (event: MouseEvent) =>
+    points.length < 2 ? 0 : Math.max(0, Math.min(points.length - 1, Math.round(((event.offsetX - PAD.left) / (width - PAD.left - PAD.right)) * (points.length - 1))));
+  return (
+    <figure class="chart">
+      <figcaption>
+        <span>{title}</span>
+        <b>{shown?.value === null || shown === undefined ? "unknown" : show(shown.value)}</b>
+        <small>{shown?.label}</small>
+      </figcaption>
+      <div ref={frame}>
+        <svg
+          width={width}
+          height={HEIGHT}
+          role="img"
+          aria-label={`${title} over ${points.length} runs, last ${shown?.value != null ? show(points[last]?.value ?? 0) : "unknown"}`}
+          onMouseMove={(event) => setOver(nearest(event))}
+          onMouseLeave={() => setOver(-1)}
+          onClick={(event) => {
+            const point = points[nearest(event)];
+            if (point) go(point.href);
+          }}
+        >
+          {[0, 0.5, 1].map((share) => (
+            <line class="grid" key={share} x1="0" x2={width} y1={y(most * share)} y2={y(most * share)} />
+          ))}
+          <polyline points={line} />
+          {points.length <= 60 &&
+            points.map((point, i) => point.value !== null && <circle key={i} cx={x(i)} cy={y(point.value)} r="2.5" />)}
+          {shown && shown.value !== null && <circle class="at" cx={x(at)} cy={y(shown.value)} r="4.5" />}
+        </svg>
+      </div>
+    </figure>
+  );
+}

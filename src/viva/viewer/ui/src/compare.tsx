@@ -1,0 +1,241 @@
+// Two runs side by side: what was fixed and broken, what the figures say, and two transcripts aligned by turn.
+import { useMemo } from "preact/hooks";
+import type { CaseChange, Comparison, Metric, Overview, Server, Trial } from "./data";
+import { CheckCard, marksIn } from "./check";
+import { counted, money, percent, seconds } from "./figures";
+import { reachedAt } from "./case";
+import { useLoaded } from "./loading";
+import { address } from "./route";
+import { Line } from "./said";
+import { Sign } from "./signs";
+import { TurnView } from "./turn";
+
+const MOST_ROWS = 500;
+
+interface Props {
+  server: Server;
+  base: string;
+  head: string;
+  query: Record<string, string>;
+}
+
+export function CompareScreen({ server, base, head, query }: Props) {
+  const loaded = useLoaded(() => server.compare(base, head), [base, head]);
+  if (loaded === null) return <p class="waiting">Opening…</p>;
+  if ("error" in loaded) return <p class="waiting" role="alert">{loaded.error}</p>;
+  const comparison = loaded.value;
+  const chosen = comparison.cases.find((each) => each.suite === query["suite"] && each.case === query["case"]);
+  return chosen ? (
+    <Pair server={server} comparison={comparison} chosen={chosen} back={address(["compare", base, head], { change: query["change"] })} />
+  ) : (
+    <Changes comparison={comparison} base={base} head={head} only={query["change"] ?? ""} />
+  );
+}
+
+function Changes({ comparison, base, head, only }: { comparison: Comparison; base: string; head: string; only: string }) {
+  const counts = new Map<string, number>();
+  for (const each of comparison.cases) counts.set(each.change, (counts.get(each.change) ?? 0) + 1);
+  const shown = comparison.cases.filter((each) => (only ? each.change === only : each.change !== "still passing"));
+  return (
+    <>
+      <div class="screen-head">
+        <h1>Compare</h1>
+        <p class="muted mono">
+          <a href={address(["runs", comparison.base])}>{comparison.base}</a> → <a href={address(["runs", comparison.head])}>{comparison.head}</a>
+        </p>
+        <a class="button" id="swap" href={address(["compare", head, base])}>
+          Swap
+        </a>
+      </div>
+      <Metrics metrics={comparison.metrics} />
+      <section aria-label="Changes">
+        <div class="chips" role="group" aria-label="Kind of change">
+          {[...counts].map(([change, many]) => (
+            <a
+              key={change}
+              class={`chip change-${change.replace(" ", "-")}`}
+              aria-current={only === change ? "true" : undefined}
+              href={address(["compare", base, head], { change: only === change ? "" : change })}
+            >
+              {change} <b>{many}</b>
+            </a>
+          ))}
+        </div>
+        {shown.length === 0 && <p class="waiting">Nothing changed.</p>}
+        <ul class="changes" id="changes">
+          {shown.slice(0, MOST_ROWS).map((each) => (
+            <li key={`${each.suite}\n${each.case}`}>
+              <a
+                class="change-row"
+                href={address(["compare", base, head], { change: only, suite: each.suite, case: each.case })}
+                data-case={each.case}
+              >
+                <span class={`kind change-${each.change.replace(" ", "-")}`}>{each.change}</span>
+                <span class="what">
+                  <span class="title">
+                    <b><Line text={each.case} room={120} /></b>
+                    <span class="name"><Line text={each.suite} room={120} /></span>
+                  </span>
+                  {each.why && <span class="why"><Line text={each.why} /></span>}
+                </span>
+                <span class="from-to">
+                  {each.base ? <Sign status={each.base} /> : <span class="muted">–</span>}
+                  <span aria-hidden="true">→</span>
+                  {each.head ? <Sign status={each.head} /> : <span class="muted">–</span>}
+                </span>
+              </a>
+            </li>
+          ))}
+        </ul>
+        {shown.length > MOST_ROWS && <p class="muted">{counted(shown.length - MOST_ROWS, "more case")}: choose a kind of change.</p>}
+      </section>
+    </>
+  );
+}
+
+function Metrics({ metrics }: { metrics: Metric[] }) {
+  if (metrics.length === 0) return <p class="muted">No case is in both runs.</p>;
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Figures of both runs">
+      <table class="table" id="metrics">
+        <thead>
+          <tr>
+            <th scope="col">Over cases in both</th>
+            <th scope="col" class="right">Base</th>
+            <th scope="col" class="right">Head</th>
+            <th scope="col" class="right">Change</th>
+            <th scope="col" class="right">95 % interval</th>
+            <th scope="col" class="right">p</th>
+            <th scope="col" class="right">Pairs</th>
+          </tr>
+        </thead>
+        <tbody>
+          {metrics.map((metric) => {
+            const show = shownAs(metric.name);
+            const sure = metric.p <= 0.05;
+            return (
+              <tr key={metric.name} class={sure && metric.delta ? (metric.worse ? "worse" : "better") : ""}>
+                <th scope="row">{metric.name}</th>
+                <td class="right">{show(metric.base)}</td>
+                <td class="right">{show(metric.head)}</td>
+                <td class="right delta">
+                  {metric.delta > 0 ? "+" : metric.delta < 0 ? "−" : ""}
+                  {show(Math.abs(metric.delta))}
+                  {sure && metric.delta ? (metric.worse ? " worse" : " better") : ""}
+                </td>
+                <td class="right">
+                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)}`}
+                </td>
+                <td class="right">{metric.p < 0.001 ? "< 0.001" : metric.p.toFixed(3)}</td>
+                <td class="right">{metric.pairs}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function shownAs(name: string): (value: number) => string {
+  if (name === "pass rate") return (value) => percent(value);
+  if (name === "cost USD") return money;
+  if (name === "time ms") return seconds;
+  return (value) => value.toFixed(3);
+}
+
+function signed(value: number, show: (value: number) => string): string {
+  return `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`;
+}
+
+interface PairProps {
+  server: Server;
+  comparison: Comparison;
+  chosen: CaseChange;
+  back: string;
+}
+
+function Pair({ server, comparison, chosen, back }: PairProps) {
+  const load = (run: string) => async (): Promise<Trial | null> => {
+    const overview: Overview = await server.overview(run);
+    const row = overview.cases.find((each) => each.suite === chosen.suite && each.id === chosen.case);
+    if (!row) return null;
+    const { trials } = await server.trials(run, row);
+    return trials.find((trial) => trial.status === row.status) ?? trials[0] ?? null;
+  };
+  const base = useLoaded(load(comparison.base), [comparison.base, chosen.suite, chosen.case]);
+  const head = useLoaded(load(comparison.head), [comparison.head, chosen.suite, chosen.case]);
+  if (base === null || head === null) return <p class="waiting">Opening…</p>;
+  const broken = "error" in base ? base.error : "error" in head ? head.error : "";
+  if ("error" in base || "error" in head) return <p class="waiting" role="alert">{broken}</p>;
+  return (
+    <article aria-labelledby="pair-title">
+      <nav class="trail" aria-label="Comparison">
+        <a href={back} id="back">← All changes</a>
+      </nav>
+      <div class="screen-head">
+        <h1 id="pair-title"><Line text={chosen.case} /></h1>
+        <span class={`kind change-${chosen.change.replace(" ", "-")}`}>{chosen.change}</span>
+      </div>
+      <Sides base={base.value} head={head.value} comparison={comparison} />
+    </article>
+  );
+}
+
+function Sides({ base, head, comparison }: { base: Trial | null; head: Trial | null; comparison: Comparison }) {
+  const turns = Math.max(base?.turns.length ?? 0, head?.turns.length ?? 0);
+  const marks = useMemo(() => [base, head].map((trial) => (trial ? marksIn(trial) : new Map())), [base, head]);
+  return (
+    <div class="pair" id="pair">
+      <Side trial={base} run={comparison.base} name="Base" />
+      <Side trial={head} run={comparison.head} name="Head" />
+      {Array.from({ length: turns }, (_, at) =>
+        [base, head].map((trial, side) => {
+          const turn = trial?.turns[at];
+          return (
+            <div class="cell" key={`${at}-${side}`}>
+              {trial && turn ? (
+                <TurnView turn={turn} marks={marks[side]?.get(turn.turn) ?? []} attachments={{}} reached={reachedAt(trial, turn.turn)} />
+              ) : (
+                <p class="muted none">no turn {at + 1}</p>
+              )}
+            </div>
+          );
+        }),
+      )}
+      {[base, head].map((trial, side) => (
+        <div class="cell" key={`end-${side}`}>
+          {trial && trial.final_assertions.length > 0 && (
+            <section class="finals" aria-label="Final checks">
+              <h3>At the end</h3>
+              {trial.final_assertions.map((check, at) => (
+                <CheckCard key={at} check={check} />
+              ))}
+            </section>
+          )}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function Side({ trial, run, name }: { trial: Trial | null; run: string; name: string }) {
+  return (
+    <header class="cell side">
+      <h2>
+        {trial && <Sign status={trial.status} />} {name}
+      </h2>
+      {trial ? (
+        <p class="muted">
+          <a href={address(["runs", run, "case", trial.suite, trial.id], { trial: trial.trial })} class="mono">{run}</a>
+          {" · "}
+          {counted(trial.total_turns, "turn")} · {seconds(trial.duration_ms)}
+          {typeof trial.cost_usd === "number" ? ` · ${money(trial.cost_usd)}` : ""}
+        </p>
+      ) : (
+        <p class="muted">not in {run}</p>
+      )}
+      {trial?.error && <p class="side-error"><Line text={trial.error} room={600} /></p>}
+    </header>
+  );
+}

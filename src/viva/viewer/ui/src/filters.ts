@@ -1,0 +1,88 @@
+// Which cases are shown, and in which order. All of it is in the address.
+import type { CaseRow, Status } from "./data";
+
+export const SORTS = {
+  input: "Input order",
+  outcome: "Not passed first",
+  slow: "Slowest first",
+  costly: "Costliest first",
+  turns: "Most turns first",
+  name: "By id",
+} as const;
+export type Sort = keyof typeof SORTS;
+
+export interface Filter {
+  statuses: Set<Status>;
+  fault: string;
+  tag: string;
+  text: string;
+  sort: Sort;
+}
+
+const RANK: Record<Status, number> = { failed: 0, error: 1, skipped: 2, passed: 3 };
+
+export function filterIn(query: Record<string, string>): Filter {
+  const statuses = (query["status"] ?? "").split(",").filter(Boolean) as Status[];
+  const sort = query["sort"] ?? "";
+  return {
+    statuses: new Set(statuses),
+    fault: query["fault"] ?? "",
+    tag: query["tag"] ?? "",
+    text: query["q"] ?? "",
+    sort: sort in SORTS ? (sort as Sort) : "outcome",
+  };
+}
+
+export function queryOf(filter: Filter): Record<string, string> {
+  return {
+    status: [...filter.statuses].sort().join(","),
+    fault: filter.fault,
+    tag: filter.tag,
+    q: filter.text,
+    sort: filter.sort === "outcome" ? "" : filter.sort,
+  };
+}
+
+export function isEmpty(filter: Filter): boolean {
+  return filter.statuses.size === 0 && !filter.fault && !filter.tag && !filter.text;
+}
+
+export function selected(rows: CaseRow[], filter: Filter): CaseRow[] {
+  const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = rows.filter(
+    (row) =>
+      (filter.statuses.size === 0 || filter.statuses.has(row.status)) &&
+      (!filter.fault || row.fault === filter.fault) &&
+      (!filter.tag || (row.tags ?? []).includes(filter.tag)) &&
+      (words.length === 0 || holds(row, words)),
+  );
+  const by = order(filter.sort);
+  return by === null ? found : found.sort((a, b) => by(a, b) || a.index - b.index);
+}
+
+function holds(row: CaseRow, words: string[]): boolean {
+  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${row.error ?? ""}`.toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+function order(sort: Sort): ((a: CaseRow, b: CaseRow) => number) | null {
+  switch (sort) {
+    case "input":
+      return null;
+    case "outcome":
+      return (a, b) => RANK[a.status] - RANK[b.status] || wavering(b) - wavering(a);
+    case "slow":
+      return (a, b) => b.duration_ms - a.duration_ms;
+    case "costly":
+      return (a, b) => (b.cost_usd ?? -1) - (a.cost_usd ?? -1);
+    case "turns":
+      return (a, b) => b.turns - a.turns;
+    case "name":
+      return (a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
+  }
+}
+
+/** Did its trials end in different ways? */
+function wavering(row: CaseRow): number {
+  return row.trials.some((status) => status !== row.trials[0]) ? 1 : 0;
+}

@@ -1,0 +1,128 @@
+// The list of cases. Only the rows in view are in the page, so ten thousand scroll like ten.
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { CaseRow } from "./data";
+import { counted, money, seconds } from "./figures";
+import { Line } from "./said";
+import { Dots, Sign, trialsText } from "./signs";
+
+const SPARE = 8;
+
+interface Props {
+  rows: CaseRow[];
+  /** The row that the keyboard is at, or -1. */
+  at: number;
+  href: (row: CaseRow) => string;
+}
+
+export function CaseList({ rows, at, href }: Props) {
+  const list = useRef<HTMLDivElement>(null);
+  const [height, setHeight] = useState(56);
+  const [range, setRange] = useState<[number, number]>([0, 40]);
+
+  useLayoutEffect(() => {
+    const measure = () => {
+      const row = list.current?.querySelector<HTMLElement>(".probe");
+      const found = row ? row.getBoundingClientRect().height : 56;
+      setHeight(found);
+      const top = -(list.current?.getBoundingClientRect().top ?? 0);
+      const first = Math.max(0, Math.floor(top / found) - SPARE);
+      const last = Math.ceil((top + innerHeight) / found) + SPARE;
+      setRange((old) => (old[0] === first && old[1] === last ? old : [first, last]));
+    };
+    measure();
+    addEventListener("scroll", measure, { passive: true });
+    addEventListener("resize", measure);
+    return () => {
+      removeEventListener("scroll", measure);
+      removeEventListener("resize", measure);
+    };
+  }, [rows]);
+
+  useLayoutEffect(() => {
+    if (at < 0) return;
+    const top = (list.current?.getBoundingClientRect().top ?? 0) + at * height;
+    if (top < 80 || top + height > innerHeight - 16) scrollBy({ top: top - innerHeight / 3, behavior: "instant" });
+    list.current?.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus({ preventScroll: true });
+  }, [at, height]);
+
+  const places = rows.slice(...range).map((_, i) => range[0] + i);
+  if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it may take the focus before it is scrolled to
+  return (
+    <div
+      class="cases"
+      id="cases"
+      role="list"
+      aria-label={counted(rows.length, "case")}
+      ref={list}
+      style={{ height: `${rows.length * height}px` }}
+    >
+      <div class="case-row probe" aria-hidden="true" />
+      {places.map((place) => {
+        const row = rows[place] as CaseRow;
+        return (
+          <div
+            class="place"
+            key={row.index}
+            role="listitem"
+            aria-setsize={rows.length}
+            aria-posinset={place + 1}
+            style={{ transform: `translateY(${place * height}px)` }}
+          >
+            <Row row={row} href={href(row)} at={place} />
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+function Row({ row, href, at }: { row: CaseRow; href: string; at: number }) {
+  const many = row.trials.length > 1;
+  return (
+    <a class={`case-row ${row.status}`} href={href} data-at={at} data-case={row.id}>
+      <Sign status={row.status} />
+      <span class="what">
+        <span class="title">
+          <b>
+            <Line text={row.id} room={120} />
+          </b>
+          {row.name && (
+            <span class="name">
+              <Line text={row.name} room={160} />
+            </span>
+          )}
+          {(row.tags ?? []).slice(0, 4).map((tag) => (
+            <span class="tag" key={tag}>
+              <Line text={tag} room={30} />
+            </span>
+          ))}
+          {row.error && (
+            <span class="suite">
+              <Line text={row.suite} room={80} />
+            </span>
+          )}
+        </span>
+        <span class="why">
+          {row.fault && row.fault !== "agent" && <span class="fault">{row.fault}</span>}
+          {row.error ? <Line text={row.error} /> : <Line text={row.suite} />}
+        </span>
+      </span>
+      <span class="facts">
+        {many && <Dots trials={row.trials} label={trialsText(row.trials)} />}
+        <span class="fact" title="turns">
+          {counted(row.turns, "turn")}
+        </span>
+        {row.checks ? (
+          <span class="fact checks" title="checks passed">
+            {row.checks_passed ?? 0}/{row.checks}
+            <span class="unseen"> checks passed</span>
+          </span>
+        ) : (
+          <span class="fact checks">no checks</span>
+        )}
+        <span class="fact cost">{row.cost_usd ? money(row.cost_usd) : ""}</span>
+        <span class="fact time">{seconds(row.duration_ms)}</span>
+      </span>
+    </a>
+  );
+}

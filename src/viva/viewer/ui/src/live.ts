@@ -1,0 +1,187 @@
+// A run as it is known: from its overview or, while it goes on, folded from the events that stream in.
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { CaseRow, Event, Overview, Server, Source, Status, Summary, Trial } from "./data";
+
+export interface Run {
+  overview: Overview;
+  /** Does it go on? Then with how many of its trials done. */
+  live: { trials: number; done: number } | null;
+}
+
+export type Known = { run: Run } | { error: string } | null;
+
+const EVERY_MS = 400;
+
+export function useRun(source: Source, id: string): Known {
+  const [known, setKnown] = useState<{ id: string; known: Known }>({ id: "", known: null });
+  const stop = useRef<() => void>(() => {});
+  useEffect(() => {
+    let wanted = true;
+    const tell = (next: Known) => wanted && setKnown({ id, known: next });
+    const load = () =>
+      source.overview(id).then(
+        (overview) => {
+          tell({ run: { overview, live: null } });
+          if (!overview.ended && source.served) follow(source as Server, id, overview);
+        },
+        (broken: Error) => tell({ error: broken.message }),
+      );
+    const follow = async (server: Server, run: string, overview: Overview) => {
+      const live = await server.me().then((me) => me.live, () => [] as string[]);
+      if (!wanted || !live.includes(overview.run)) return;
+      stop.current = listen(server, run, overview, (next) => tell({ run: next }), load);
+    };
+    load();
+    return () => {
+      wanted = false;
+      stop.current();
+    };
+  }, [source, id]);
+  return known.id === id ? known.known : null;
+}
+
+function listen(server: Server, id: string, before: Overview, tell: (run: Run) => void, ended: () => void): () => void {
+  const folded = new Folded(before);
+  const events = server.events(id);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const stop = () => {
+    clearTimeout(timer);
+    events.close();
+  };
+  events.onmessage = (message: MessageEvent<string>) => {
+    folded.add(JSON.parse(message.data) as Event);
+    timer ??= setTimeout(() => {
+      timer = undefined;
+      tell(folded.run());
+    }, EVERY_MS);
+  };
+  events.addEventListener("end", () => {
+    stop();
+    ended();
+  });
+  return stop;
+}
+
+/** Adds up events as Viva itself does. */
+class Folded {
+  private readonly trials = new Map<number, Map<number, Trial>>();
+  private readonly rows = new Map<number, CaseRow>();
+  private planned: number;
+  private due = 0;
+  private done = 0;
+  private minPass = 1;
+
+  constructor(private overview: Overview) {
+    this.planned = overview.planned ?? 0;
+  }
+
+  add(event: Event): void {
+    if (event.event === "run_started") {
+      const settings = (event["settings"] ?? {}) as { min_pass?: number | null };
+      this.minPass = settings.min_pass ?? 1;
+      this.planned = Number(event["cases"]);
+      this.due = Number(event["trials"]);
+    } else if (event.event === "trial_ended") {
+      const record = event["record"] as Trial;
+      const index = Number(event["index"]) - record.trial + 1;
+      const trials = this.trials.get(index) ?? new Map<number, Trial>();
+      if (!trials.has(record.trial)) this.done++;
+      trials.set(record.trial, slim(record));
+      this.trials.set(index, trials);
+      this.rows.set(index, rowOf(index, [...trials.values()].sort((a, b) => a.trial - b.trial), this.minPass));
+    }
+  }
+
+  run(): Run {
+    const cases = [...this.rows.values()].sort((a, b) => a.index - b.index);
+    const replies = [...this.trials.values()].flatMap((each) => [...each.values()].flatMap((t) => t.turns.map((turn) => turn.duration_ms)));
+    replies.sort((a, b) => a - b);
+    const reply_ms = replies.length
+      ? {
+          count: replies.length,
+          mean: 0,
+          p50: replies[Math.ceil(replies.length * 0.5) - 1] ?? 0,
+          p95: replies[Math.ceil(replies.length * 0.95) - 1] ?? 0,
+        }
+      : null;
+    const overview = { ...this.overview, cases, planned: this.planned, summary: this.summary(cases), reply_ms, rate: null };
+    return { overview, live: { trials: Math.max(this.due, this.done), done: this.done } };
+  }
+
+  private summary(cases: CaseRow[]): Summary {
+    const count = (status: Status) => cases.filter((row) => row.status === status).length;
+    const sum = (of: (row: CaseRow) => number) => cases.reduce((total, row) => total + of(row), 0);
+    const records = [...this.trials.values()].flatMap((each) => [...each.values()]);
+    const costs = records.filter((each) => typeof each.cost_usd === "number");
+    const turns = sum((row) => row.turns);
+    return {
+      total: this.planned,
+      passed: count("passed"),
+      failed: count("failed"),
+      errors: count("error"),
+      skipped: count("skipped"),
+      not_run: this.planned - cases.length,
+      unchecked: 0,
+      total_turns: turns,
+      avg_turns: this.done ? turns / this.done : 0,
+      duration_ms: Date.now() - new Date(this.overview.started ?? "").getTime(),
+      checks: sum((row) => row.checks ?? 0),
+      checks_passed: sum((row) => row.checks_passed ?? 0),
+      input_tokens: records.reduce((total, each) => total + (each.usage?.input_tokens ?? 0), 0),
+      output_tokens: records.reduce((total, each) => total + (each.usage?.output_tokens ?? 0), 0),
+      cost_usd: costs.length ? costs.reduce((total, each) => total + (each.cost_usd ?? 0), 0) : null,
+    };
+  }
+}
+
+/** A record without what was said: the list does not show it, and a case that is opened asks for it. */
+function slim(record: Trial): Trial {
+  const turns = record.turns.map((turn) => ({
+    ...turn,
+    input: "",
+    output: "",
+    data: null,
+    tool_calls: [],
+    files: [],
+    assertions: turn.assertions.map(({ passed }) => ({ passed: passed ?? null })),
+  }));
+  return { ...record, turns };
+}
+
+function rowOf(index: number, trials: Trial[], minPass: number): CaseRow {
+  const first = trials[0] as Trial;
+  const statuses = trials.map((trial) => trial.status);
+  const status = caseStatus(statuses, minPass);
+  const telling = status === "passed" ? undefined : trials.find((trial) => trial.status === status);
+  const sum = (of: (trial: Trial) => number) => trials.reduce((total, trial) => total + of(trial), 0);
+  return {
+    index,
+    suite: first.suite,
+    id: first.id,
+    name: first.name === first.id ? "" : first.name,
+    status,
+    trials: statuses,
+    fault: telling?.fault ?? null,
+    tags: first.tags ?? [],
+    error: telling?.error ?? telling?.assertion_errors?.[0] ?? "",
+    turns: sum((trial) => trial.total_turns),
+    duration_ms: sum((trial) => trial.duration_ms) / trials.length,
+    cost_usd: trials.every((trial) => typeof trial.cost_usd === "number") ? sum((trial) => trial.cost_usd ?? 0) : null,
+    tokens: sum((trial) => (trial.usage?.input_tokens ?? 0) + (trial.usage?.output_tokens ?? 0)),
+    checks: sum((trial) => trial.checks ?? 0),
+    checks_passed: sum((trial) => (trial.checks ?? 0) - missed(trial)),
+  };
+}
+
+function caseStatus(trials: Status[], minPass: number): Status {
+  const passed = trials.filter((status) => status === "passed").length;
+  const judged = passed + trials.filter((status) => status === "failed").length;
+  if (judged === 0) return trials.includes("error") ? "error" : "skipped";
+  return passed / judged >= minPass ? "passed" : "failed";
+}
+
+function missed(trial: Trial): number {
+  const judged = [...trial.turns.flatMap((turn) => turn.assertions), ...trial.final_assertions];
+  const open = trial.turns.length ? (trial.checkpoints ?? []).filter((each) => !each.reached).length : 0;
+  return judged.filter((each) => each.passed !== true).length + open;
+}

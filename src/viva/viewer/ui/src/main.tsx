@@ -1,0 +1,227 @@
+// The page: its frame, its theme, and which screen an address means.
+import { render } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { CaseScreen } from "./case";
+import { CompareScreen } from "./compare";
+import { openSource, Server, type Me, type Source } from "./data";
+import { HistoryScreen } from "./history";
+import { useKeys } from "./keys";
+import { useRun } from "./live";
+import { Places, useRoute, type Route } from "./route";
+import { RunScreen } from "./run";
+import { RunsScreen } from "./runs";
+import { Line, visible } from "./said";
+import "./style.css";
+
+type Theme = "auto" | "light" | "dark";
+const THEMES: Theme[] = ["auto", "light", "dark"];
+const KEPT = "viva-theme";
+const TITLES: Record<string, string> = { compare: "Compare", history: "History" };
+
+function keptTheme(): Theme {
+  try {
+    const kept = localStorage.getItem(KEPT) as Theme;
+    return THEMES.includes(kept) ? kept : "auto";
+  } catch {
+    return "auto"; // a page from disk may be denied it
+  }
+}
+
+function useTheme(): [Theme, () => void] {
+  const [theme, setTheme] = useState<Theme>(keptTheme);
+  useLayoutEffect(() => {
+    if (theme === "auto") delete document.documentElement.dataset["theme"];
+    else document.documentElement.dataset["theme"] = theme;
+    try {
+      localStorage.setItem(KEPT, theme);
+    } catch {
+      // then it is for this visit only
+    }
+  }, [theme]);
+  return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto")];
+}
+
+/** Does the system prefer dark? Drawings have to be made anew when that changes. */
+function useDark(): boolean {
+  const query = matchMedia("(prefers-color-scheme: dark)");
+  const [dark, setDark] = useState(query.matches);
+  useEffect(() => {
+    const changed = () => setDark(query.matches);
+    query.addEventListener("change", changed);
+    return () => query.removeEventListener("change", changed);
+  }, []);
+  return dark;
+}
+
+function App({ source }: { source: Source }) {
+  const route = useRoute();
+  const [theme, nextTheme] = useTheme();
+  const dark = useDark();
+  const [me, setMe] = useState<Me>({ allow_run: false, live: [] });
+  const help = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    if (source.served) (source as Server).me().then(setMe, () => {});
+  }, [source]);
+  useEffect(() => {
+    const [screen = "", run] = route.path;
+    if (source.served && !(screen === "runs" && run)) document.title = `${TITLES[screen] ?? "Runs"} · Viva`;
+  }, [route.path.join("/")]);
+  useEffect(() => {
+    // What had the focus may be gone with its screen: then it is at the new one, not nowhere.
+    if (document.activeElement === document.body) document.getElementById("content")?.focus({ preventScroll: true });
+  }, [route.path.join("/")]);
+  useKeys({ "?": () => (help.current?.open ? help.current.close() : help.current?.showModal()) });
+  return (
+    <>
+      <a class="skip" href="#content" onClick={skip}>
+        Skip to content
+      </a>
+      <header class="bar-top">
+        <a class="wordmark" href="#/" aria-label="Viva, start">
+          viva
+        </a>
+        {source.served && <Nav at={route.path[0] ?? "runs"} />}
+        <span class="spacer" />
+        <button type="button" class="button quiet" id="theme" onClick={nextTheme} aria-label={`Theme: ${theme}`}>
+          {theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}
+        </button>
+        <button type="button" class="button quiet" id="help" onClick={() => help.current?.showModal()} aria-label="Keyboard shortcuts">
+          ?
+        </button>
+      </header>
+      <main id="content" tabIndex={-1}>
+        <Screen source={source} route={route} theme={`${theme}-${dark}`} me={me} />
+      </main>
+      <Help dialog={help} />
+    </>
+  );
+}
+
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("content")?.focus();
+}
+
+function Nav({ at }: { at: string }) {
+  const current = (name: string) => (at === name ? "page" : undefined);
+  return (
+    <nav aria-label="Screens">
+      <a href="#/runs" aria-current={current("runs")}>
+        Runs
+      </a>
+      <a href="#/compare/latest~1/latest" aria-current={current("compare")}>
+        Compare
+      </a>
+      <a href="#/history" aria-current={current("history")}>
+        History
+      </a>
+    </nav>
+  );
+}
+
+interface ScreenProps {
+  source: Source;
+  route: Route;
+  theme: string;
+  me: Me;
+}
+
+function Screen({ source, route, theme, me }: ScreenProps) {
+  const [screen = "runs", first, second] = route.path;
+  if (!source.served) return <RunArea source={source} id="" path={route.path} route={route} theme={theme} allowRun={false} />;
+  const server = source as Server;
+  if (screen === "history") return <HistoryScreen server={server} query={route.query} />;
+  if (screen === "compare" && first && second) {
+    return <CompareScreen server={server} base={first} head={second} query={route.query} />;
+  }
+  if (screen === "runs" && first) {
+    return <RunArea key={first} source={source} id={first} path={route.path.slice(2)} route={route} theme={theme} allowRun={me.allow_run} />;
+  }
+  return <RunsScreen server={server} />;
+}
+
+interface RunAreaProps {
+  source: Source;
+  id: string;
+  path: string[];
+  route: Route;
+  theme: string;
+  allowRun: boolean;
+}
+
+/** All that is inside one run; it stays loaded while the reader goes from the list to a case and back. */
+function RunArea({ source, id, path, route, theme, allowRun }: RunAreaProps) {
+  const known = useRun(source, id);
+  const scrolled = useRef(0);
+  const opened = useRef(-1);
+  const [screen, suite, name] = path;
+  const isCase = screen === "case";
+  useLayoutEffect(() => {
+    if (isCase || known === null) return;
+    scrollTo(0, scrolled.current);
+    const remember = () => (scrolled.current = scrollY);
+    addEventListener("scroll", remember, { passive: true });
+    return () => removeEventListener("scroll", remember);
+  }, [isCase, known === null]);
+  const title = known && "run" in known ? known.run.overview.run : "";
+  useEffect(() => {
+    document.title = [isCase ? visible(name ?? "") : "", title, "Viva"].filter(Boolean).join(" · ");
+  }, [isCase, name, title]);
+  if (known === null) return <p class="waiting">Opening…</p>;
+  if ("error" in known) return <p class="waiting" role="alert">{known.error}</p>;
+  const { run } = known;
+  const places = new Places(id, source.served);
+  if (!isCase) {
+    return (
+      <RunScreen run={run} source={source} places={places} query={route.query} theme={theme} allowRun={allowRun} opened={opened.current} />
+    );
+  }
+  const row = run.overview.cases.find((each) => each.suite === suite && each.id === name);
+  if (row === undefined) {
+    return (
+      <p class="waiting" role="alert">
+        This run has no case <Line text={name ?? ""} />, or it has not ended yet. <a href={places.list()}>All cases</a>
+      </p>
+    );
+  }
+  opened.current = row.index;
+  return <CaseScreen run={run} row={row} source={source} places={places} query={route.query} allowRun={allowRun} />;
+}
+
+const KEYS: [string, string][] = [
+  ["j", "next case"],
+  ["k", "previous case"],
+  ["Enter", "open the case"],
+  ["n", "next turn"],
+  ["p", "previous turn"],
+  ["u", "back to all cases"],
+  ["/", "search"],
+  ["?", "this list"],
+];
+
+function Help({ dialog }: { dialog: { current: HTMLDialogElement | null } }) {
+  return (
+    <dialog ref={dialog} id="keys" aria-label="Keyboard shortcuts">
+      <h2>Keyboard</h2>
+      <dl>
+        {KEYS.map(([key, meaning]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{meaning}</dd>
+          </div>
+        ))}
+      </dl>
+      <button type="button" class="button" onClick={() => dialog.current?.close()}>
+        Close
+      </button>
+    </dialog>
+  );
+}
+
+const root = document.getElementById("app");
+if (root !== null) {
+  root.replaceChildren();
+  render(<App source={openSource()} />, root);
+}

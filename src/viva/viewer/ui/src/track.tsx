@@ -1,0 +1,52 @@
+// Checkpoints along the turns: which one was reached when, and how close the others came.
+import type { Checkpoint } from "./data";
+import { Line } from "./said";
+
+export function Track({ checkpoints, turns }: { checkpoints: Checkpoint[]; turns: number }) {
+  const reached = checkpoints.filter((each) => each.reached).length;
+  return (
+    <section class="track" aria-label="Checkpoints" id="checkpoints">
+      <h2>
+        Checkpoints <span class="muted">{reached} of {checkpoints.length} reached</span>
+      </h2>
+      <ol>
+        {checkpoints.map((each) => (
+          <li key={each.id} class={each.reached ? "reached" : each.required ? "missing" : "optional"}>
+            <span class="name">
+              <b><Line text={each.id} /></b>
+              {each.description && <Line text={each.description} />}
+            </span>
+            <Rail turns={turns} at={each.reached ? (each.turn ?? 0) : null} />
+            <span class="how">
+              {each.reached ? (
+                <>at turn {each.turn}</>
+              ) : (
+                <>
+                  not reached{each.required ? "" : " (optional)"}
+                  {each.reason && (
+                    <>
+                      {": "}
+                      <Line text={each.reason} room={400} />
+                    </>
+                  )}
+                </>
+              )}
+            </span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}
+
+function Rail({ turns, at }: { turns: number; at: number | null }) {
+  const shown = Math.max(turns, 1);
+  return (
+    <span class="rail" aria-hidden="true">
+      {Array.from({ length: Math.min(shown, 60) }, (_, i) => {
+        const turn = i + 1;
+        return <i key={turn} class={at === turn ? "hit" : at !== null && turn > at ? "held" : ""} title={`turn ${turn}`} />;
+      })}
+    </span>
+  );
+}

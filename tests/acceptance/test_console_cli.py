@@ -1,0 +1,57 @@
+"""The console where no terminal is: in a pipe, in the log of a CI service, in sixty columns."""
+
+import shlex
+
+from project import Project, case, contains
+
+LONG = "word " * 60
+
+
+def test_a_failure_ends_with_a_command_that_shows_the_whole_conversation(project: Project):
+    """The turn, the check, expected against actual; and the command, typed as it stands, shows what was cut."""
+    project.suite(case("long", said=LONG, assertions=[contains("refunded")]))
+    ended = project.test()
+    assert 'turn 1: "word word' in ended.out
+    assert 'expected: "refunded"' in ended.out
+    assert 'actual:   "word word' in ended.out
+    (command,) = (line for line in ended.out.splitlines() if "viva runs show" in line)
+    shown = project.viva(*shlex.split(command)[1:])
+    assert ended.out.count("word") < shown.out.count("word")
+    assert shown.out.count("word") >= 60  # the reply is not cut
+    assert "✗ contains" in shown.out
+
+
+def test_nothing_is_kept_and_nothing_to_show_is_promised_without_history(project: Project):
+    project.suite(case("a", assertions=[contains("zzz")]))
+    assert "viva runs show" not in project.test("--no-history").out
+
+
+def test_each_trial_of_a_repeated_case_is_shown_with_its_turns(project: Project):
+    project.suite(case("a"))
+    project.test("--runs", "3")
+    shown = project.viva("runs", "show", "latest", "a").out
+    assert [f"trial {n}" in shown for n in (1, 2, 3)] == [True, True, True]
+    assert shown.count('Turn 1: "hello" → PASSED') == 3
+
+
+def test_a_pipe_gets_no_escapes_and_no_progress_line(project: Project):
+    project.suite(case("a"), case("b", assertions=[contains("zzz")]))
+    for arguments in ((), ("-v",), ("-q",)):
+        ended = project.test(*arguments)
+        assert not {"\x1b", "\r"} & set(ended.out)
+        assert "ETA" not in ended.out
+
+
+def test_a_ci_log_can_have_colours(project: Project):
+    project.suite(case("a"))
+    assert "\x1b[32m✓\x1b[0m" in project.test(env={"FORCE_COLOR": "1"}).out
+    assert "\x1b" not in project.test(env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).out
+
+
+def test_sixty_columns_are_kept_where_they_are_asked_for(project: Project):
+    project.suite(case("long", said=LONG, assertions=[contains(LONG + "x")], name=LONG))
+    for arguments in ((), ("-v",)):
+        out = project.test(*arguments, env={"COLUMNS": "60"}).out
+        to_copy = ("viva ", "Journal:", "at ", "Source:")
+        long = [line for line in out.splitlines() if len(line) > 60 and not line.strip().startswith(to_copy)]
+        assert long == []

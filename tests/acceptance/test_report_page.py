@@ -1,0 +1,324 @@
+"""`report.html` in a real browser: from disk, with no network, whatever agents said."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from browsing import DESKTOP, PATIENCE_MS, ZOOMED, complaints_everywhere, screenshot, started_browser
+from project import Project
+from showcase import EVERYTHING, PLANTED, expense_project, many_project, planted_project
+
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expense(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A run with outcomes of every kind, each case three times."""
+    project = expense_project(tmp_path_factory.mktemp("expense"))
+    ended = project.test(*EVERYTHING, "-n", "assistants.hasty", "--runs", "3", "-o", "report.html")
+    assert ended.code == 1, ended
+    return project
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = planted_project(tmp_path_factory.mktemp("planted"))
+    assert project.test("-o", "report.html", "-q").code == 1
+    return project
+
+
+class Opened:
+    """A page of its own, and all that it did which it should not have."""
+
+    def __init__(self, browser: Any, report: Path, **options: Any) -> None:
+        self.address = report.as_uri()
+        self.context = browser.new_context(**{"viewport": DESKTOP, **options})
+        self.context.set_offline(True)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.troubles: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.troubles.append("a dialog"), dialog.dismiss()))
+
+    def go(self, place: str = "") -> Any:
+        self.page.goto(f"{self.address}{place}")
+        self.page.wait_for_selector("#cases, #conversation, .waiting[role=alert]")
+        return self.page
+
+    def ids(self) -> list[str]:
+        """The cases in the list, as far as they are in view."""
+        rows = self.page.eval_on_selector_all(
+            "#cases a", "all => all.map(each => [Number(each.dataset.at), each.dataset.case])"
+        )
+        return [name for _, name in sorted(rows)]
+
+    def open_case(self, name: str) -> None:
+        self.page.locator(f"#cases a[data-case={json.dumps(name)}]").first.click()
+        self.page.wait_for_selector("#conversation")
+
+
+@pytest.fixture
+def opened(browser: Any, expense: Project) -> Iterator[Opened]:
+    found = Opened(browser, expense.folder / "report.html")
+    found.go()
+    yield found
+    found.context.close()
+    assert found.troubles == []
+    assert not [url for url in found.asked if not url.startswith(("file:", "data:"))]
+
+
+def test_a_report_opens_from_disk_and_asks_nothing_of_any_host(opened: Opened):
+    page = opened.page
+    assert page.text_content("#verdict") == "Failed"
+    assert "23 of 29 passed" in page.text_content("h1")
+    assert "3 failed" in page.text_content(".apart")
+    assert "1 error (3 judge)" in page.text_content(".apart")
+    figures = page.text_content("#figures")
+    assert re.search(r"95 % interval over 26 judged cases", figures)
+    assert all(name in figures for name in ("Pass rate", "Cost", "Tokens", "Time", "Reply p95"))
+    assert "23 passed" in page.get_attribute("#strip", "aria-label")
+    assert opened.asked == [opened.address]
+
+
+def test_filters_search_and_order_are_in_the_address(opened: Opened):
+    page = opened.page
+    page.click("#filter-error")
+    expect(page.locator("#found")).to_have_text("1 of 29 cases")
+    assert opened.ids() == ["judged-by-nobody"]
+    page.click("#filter-error")
+    page.select_option("#filter-tag", "money")
+    expect(page.locator("#found")).to_have_text("1 of 29 cases")
+    assert opened.ids() == ["later"]
+    page.select_option("#filter-tag", "")
+    page.fill("#search", "yes but")
+    expect(page.locator("#found")).to_have_text("2 of 29 cases")
+    assert set(opened.ids()) == {"yes-but"}
+    page.select_option("#sort", "name")
+    address = page.url
+    assert "q=yes" in address
+    assert "sort=name" in address
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("#cases a")
+    assert page.input_value("#search") == "yes but"
+    assert set(opened.ids()) == {"yes-but"}
+    page.fill("#search", "nothing fits this")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("#found")).to_have_text("29 cases")
+
+
+def test_a_case_shows_its_conversation_checks_tools_and_repeats(opened: Opened):
+    page = opened.page
+    page.locator("#cases a[data-case=yes-but]").nth(1).click()
+    page.wait_for_selector("#conversation")
+    assert page.get_by_role("tab").count() == 3
+    why = page.text_content("#why")
+    assert "failed" in why
+    assert "fault: agent" in why
+    turn = page.locator("#turn-2")
+    assert "Yes, but make it $420" in turn.text_content()
+    assert "script" in turn.locator(".message.user .who").text_content()
+    assert "submit_expense" in turn.text_content()
+    assert "expected" in turn.text_content()
+    assert "actual" in turn.text_content()
+    turn.locator("details").first.click()  # a tool call, unfolded
+    assert "EXP-0001" in turn.text_content()
+    assert "not run" in page.locator(".turn.not-run").text_content()
+    page.get_by_role("tab").nth(1).click()
+    expect(page).to_have_url(re.compile("trial=2"))
+    page.reload()
+    page.wait_for_selector("#conversation")
+    assert page.get_by_role("tab").nth(1).get_attribute("aria-selected") == "true"
+    screenshot(page, "report-case-desktop")
+
+
+def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
+    opened.open_case("polite")
+    assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
+    assert "Thank the user first" in opened.page.text_content("#conversation")
+    screenshot(opened.page, "report-judge-desktop")
+
+
+def test_checkpoints_are_a_track_and_attached_pictures_are_seen(opened: Opened):
+    """A dynamic case shows who spoke for the user; a receipt that was sent is there though the report is one file."""
+    page = opened.page
+    ids = [row["id"] for row in json.loads(page.text_content("#viva-overview"))["cases"]]
+    assert ids
+    page.fill("#search", "dynamic")
+    page.locator("#cases a").first.click()
+    page.wait_for_selector("#checkpoints")
+    assert re.search(r"\d of \d reached", page.text_content("#checkpoints"))
+    assert "simulator" in page.text_content("#conversation")
+    screenshot(page, "report-checkpoints-desktop")
+    opened.go("#/?q=receipt-first")
+    page.wait_for_selector("#cases a")
+    opened.open_case("receipt-first")
+    picture = page.locator("#conversation img").first
+    assert picture.get_attribute("src").startswith("data:image/png;base64,")
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+
+
+def test_everything_can_be_reached_by_keys(opened: Opened):
+    page = opened.page
+    first, second, *_ = opened.ids()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(page.locator("#cases a[data-at='0']")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#conversation")
+    assert first in page.text_content("#case-title")
+    page.keyboard.press("j")
+    expect(page.locator(".steps")).to_contain_text("2 of 29")
+    assert second in page.text_content("#case-title")
+    page.keyboard.press("n")
+    page.keyboard.press("p")
+    page.keyboard.press("u")
+    page.wait_for_selector("#cases a")
+    page.keyboard.press("/")
+    page.keyboard.type("judged-by")
+    expect(page.locator("#found")).to_contain_text("1 of")
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert page.locator("dialog#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#keys").is_visible()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement !== document.body")
+
+
+def test_what_is_copied_runs(browser: Any, expense: Project):
+    """ "Copy as case" is a case that loads; the command to rerun runs exactly this case."""
+    found = Opened(browser, expense.folder / "report.html", permissions=["clipboard-read", "clipboard-write"])
+    page = found.go()
+    found.open_case("yes-but")
+    page.click("#copy-case")
+    expect(page.locator("#copy-case")).to_have_text("Copied")
+    expense.write("copied.jsonl", page.evaluate("navigator.clipboard.readText()"))
+    page.click("#copy-command")
+    expect(page.locator("#copy-command")).to_have_text("Copied")
+    command = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+    found.context.close()
+    checked = expense.viva("check", "copied.jsonl")
+    assert checked.code == 0, checked
+    again = expense.viva(*command[1:], "-o", "again.jsonl")
+    assert again.code == 1, again
+    assert [record["id"] for record in expense.records("again.jsonl")] == ["yes-but"]
+
+
+@pytest.mark.parametrize("case", ["", "yes-but", "polite", "left-alone"])
+def test_axe_finds_nothing_against_wcag_aa(opened: Opened, case: str):
+    if case:
+        opened.go(f"#/?q={case}")
+        expect(opened.page.locator("#found")).to_contain_text(" of ")
+        opened.open_case(case)
+        unfold(opened.page)
+    assert complaints_everywhere(opened.page, f"report-{case or 'run'}") == []
+
+
+def test_at_400_percent_nothing_has_to_be_scrolled_sideways(browser: Any, expense: Project, planted: Project):
+    """A window of 1280 pixels at 400 % is 320 wide. Planted texts are the worst case: long words without a break."""
+    for kind, project, cases in (("expense", expense, ["yes-but", "polite"]), ("planted", planted, [])):
+        found = Opened(browser, project.folder / "report.html", viewport=ZOOMED)
+        page = found.go()
+        names = cases or found.ids()[:6]
+        assert sideways(page) == 0
+        for name in names:
+            found.go()
+            found.open_case(name)
+            assert sideways(page) == 0, name
+        screenshot(page, f"report-{kind}-zoomed")
+        found.context.close()
+
+
+def unfold(page: Any) -> None:
+    """Opens everything that is folded."""
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+
+
+def sideways(page: Any) -> int:
+    """By how many pixels the page is wider than its window."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def test_planted_texts_are_shown_and_never_run(browser: Any, planted: Project):
+    """Ids, names, tags, inputs, replies, tool calls, messages and reasons: all of it is text."""
+    found = Opened(browser, planted.folder / "report.html")
+    page = found.go("#/?sort=input")
+    page.wait_for_selector("#cases a")
+    names = found.ids()
+    assert len(names) == len(PLANTED) + 1
+    for at in range(len(PLANTED)):
+        page.locator(f'#cases a[data-at="{at}"]').click()
+        page.wait_for_selector("#conversation")
+        unfold(page)
+        shown = page.text_content("#turn-1")
+        if names[at].startswith(("script", "closing", "image", "link", "frame", "template")):
+            assert PLANTED[names[at].partition(" ")[0]] in shown
+        if names[at].startswith("ansi"):
+            assert "␛[31mred" in shown
+        if names[at].startswith("right-to-left"):
+            assert "⟦RLO⟧gnp.exe" in shown
+        page.go_back()
+        page.wait_for_selector("#cases a")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#app iframe, #app img, #app base, #app a[href^='javascript']").count() == 0
+    assert not set("\x1b\u202e\u2066\x9b") & set(page.locator("body").inner_text())
+    screenshot(page, "report-planted-desktop")
+    found.context.close()
+    assert found.troubles == []
+    assert {url for url in found.asked if not url.startswith("data:")} == {found.address}
+
+
+def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, planted: Project):
+    found = Opened(browser, planted.folder / "report.html")
+    page = found.go("#/?q=five-megabytes")
+    page.wait_for_selector("#cases a")
+    found.open_case("five-megabytes")
+    before = len(page.text_content("#turn-1"))
+    assert before < 200_000
+    assert page.locator("#turn-1 b:has-text('lorem')").count() == 0
+    page.locator("#turn-1 .message:not(.user) .more button").click()
+    expect(page.locator("#turn-1 .more")).to_have_count(0)
+    assert len(page.text_content("#turn-1")) > 5_000_000
+    assert page.evaluate("window.pwned") is None
+    found.context.close()
+    assert found.troubles == []
+
+
+def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
+    """Only the rows in view are in the page; the last one is there when it is scrolled to."""
+    project = many_project(tmp_path, MANY)
+    assert project.test("-o", "report.html", "-q", "--no-history", timeout_s=120).code == 1
+    found = Opened(browser, project.folder / "report.html")
+    page = found.go("#/?sort=input")
+    page.wait_for_selector("#cases a")
+    opened_ms = page.evaluate("performance.now()")
+    assert page.text_content("#found") == "10,000 cases"
+    assert page.locator("#cases a").count() < 100
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    page.wait_for_selector("#cases a[data-case='case-09999']")
+    assert page.locator("#cases a").count() < 100
+    page.fill("#search", "case-07777")
+    expect(page.locator("#found")).to_contain_text("1 of")
+    found.open_case("case-07777")
+    assert "Question 7777" in page.text_content("#conversation")
+    found.go("#/")
+    screenshot(page, "report-10000-desktop")
+    found.context.close()
+    assert opened_ms < 20_000  # a generous limit: the figure itself is measured apart, on a quiet machine

@@ -1,0 +1,316 @@
+"""`viva view` in a real browser: every screen, the one-time link, a run that streams in, and who may start one."""
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from browsing import DESKTOP, PATIENCE_MS, ZOOMED, complaints_everywhere, complaints_of_axe, screenshot, started_browser
+from project import Project, case
+from showcase import EVERYTHING, PLANTED, expense_project, planted_project
+from viewing import Viewing, viewing
+
+WAITING = """
+import pathlib, time
+def agent(messages, options):
+    said = messages[-1]["content"]
+    while said.startswith("wait for ") and not pathlib.Path(said[9:]).exists():
+        time.sleep(0.01)
+    return said
+"""
+AGENT = "python:./agent.py:agent"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as found:
+        yield found
+
+
+class Visit:
+    """A browser's visit to a viewer: it opened the link and has the cookie."""
+
+    def __init__(self, browser: Any, viewer: Viewing, **options: Any) -> None:
+        self.viewer = viewer
+        self.context = browser.new_context(**{"viewport": DESKTOP, **options})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.troubles: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda message: self.troubles.append(message.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        if viewer.cookie:
+            name, _, value = viewer.cookie.partition("=")
+            self.context.add_cookies([{"name": name, "value": value, "url": viewer.origin}])
+
+    def go(self, place: str, until: str) -> Any:
+        self.page.goto(f"{self.viewer.origin}/{place}")
+        self.page.wait_for_selector(until)
+        return self.page
+
+    def end(self) -> None:
+        self.context.close()
+        assert self.troubles == []
+        assert not [url for url in self.asked if not url.startswith((self.viewer.origin, "data:"))]
+
+
+class History:
+    """A viewer of several runs, oldest first."""
+
+    def __init__(self, viewer: Viewing, runs: list[str]) -> None:
+        self.viewer = viewer
+        self.runs = runs
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    project = expense_project(tmp_path_factory.mktemp("expense"))
+    for mood in ("careful", "hasty", "careful", "hasty", "careful"):
+        project.write("mood", mood)
+        project.test(*EVERYTHING, "-n", "assistants.moody", "-q")
+    project.write("mood", "hasty")
+    project.test(*EVERYTHING, "-n", "assistants.moody", "--runs", "3", "-q")
+    with viewing(project) as viewer:
+        viewer.open()
+        yield History(viewer, [run["id"] for run in reversed(viewer.get("/api/runs").json)])
+
+
+def screens(seen: History) -> dict[str, tuple[str, str]]:
+    """Every screen: its address, and what is there when it is complete."""
+    base, head = seen.runs[-2:]
+    flaky = "case/tests%2Fflows.yaml/yes-but"
+    return {
+        "runs": ("#/runs", "#runs a"),
+        "run": (f"#/runs/{head}", "#cases a"),
+        "case": (f"#/runs/{head}/{flaky}?trial=2&turn=2", "#turn-2"),
+        "history": ("#/history", "#flaky table"),
+        "compare": (f"#/compare/{base}/{head}", "#changes a"),
+        "pair": (f"#/compare/{base}/{head}?suite=tests%2Fflows.yaml&case=yes-but", "#pair .turn"),
+    }
+
+
+def test_the_printed_link_opens_the_page_once(browser: Any, project: Project):
+    """The token leaves the address bar, the cookie is no script's, and another browser is refused."""
+    project.suite(case("a"))
+    project.test()
+    with viewing(project, "latest") as viewer:
+        first = Visit(browser, viewer)
+        first.page.goto(viewer.link)
+        first.page.wait_for_selector("#cases a")
+        assert "token" not in first.page.url
+        assert "#/runs/" in first.page.url
+        assert first.page.evaluate("document.cookie") == ""
+        (cookie,) = first.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        first.page.reload()
+        first.page.wait_for_selector("#cases a")
+        second = Visit(browser, viewer)
+        assert second.page.goto(viewer.link).status == 403
+        assert "This link has been used" in second.page.content()
+        assert second.page.goto(f"{viewer.origin}/").status == 401
+        second.context.close()
+        first.end()
+
+
+def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
+    visit = Visit(browser, seen.viewer)
+    page = visit.go("", "#runs a")
+    assert page.locator("#runs a").count() == len(seen.runs)
+    page.locator("#runs input").nth(0).check()
+    page.locator("#runs input").nth(1).check()
+    page.click("#compare-chosen")
+    page.wait_for_selector("#changes a")
+    assert "broken" in page.text_content("#changes")
+    assert "pass rate" in page.text_content("#metrics")
+    page.locator("#changes a[data-case='yes-but']").first.click()
+    page.wait_for_selector("#pair .turn")
+    assert "no turn" in page.text_content("#pair")  # the head stopped at the turn that failed
+    page.get_by_role("link", name="History").click()
+    page.wait_for_selector("#flaky table")
+    assert "yes-but" in page.text_content("#flaky")
+    assert page.locator(".charts svg").count() >= 3
+    page.locator("#flaky a").first.click()
+    page.wait_for_selector("#conversation")
+    page.click("#back")
+    page.wait_for_selector("#cases a")
+    assert page.locator("#run-again").count() == 0  # this viewer only shows
+    visit.end()
+
+
+@pytest.mark.parametrize("name", ["runs", "run", "case", "history", "compare", "pair"])
+def test_every_screen_has_an_address_and_pleases_axe(browser: Any, seen: History, name: str):
+    place, until = screens(seen)[name]
+    visit = Visit(browser, seen.viewer)
+    page = visit.go(place, until)
+    assert complaints_everywhere(page, f"view-{name}") == []
+    visit.end()
+
+
+def test_at_400_percent_nothing_has_to_be_scrolled_sideways(browser: Any, seen: History):
+    visit = Visit(browser, seen.viewer, viewport=ZOOMED)
+    for name, (place, until) in screens(seen).items():
+        page = visit.go("", "#runs a")
+        page = visit.go(place, until)
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider == 0, name
+        screenshot(page, f"view-{name}-zoomed")
+    visit.end()
+
+
+def test_a_wrong_address_says_so(browser: Any, seen: History):
+    visit = Visit(browser, seen.viewer)
+    page = visit.go("#/runs/nosuch", "[role=alert]")
+    assert "there is no run 'nosuch'" in page.text_content("[role=alert]")
+    visit.go("", "#runs a")
+    page = visit.go(f"#/runs/{seen.runs[0]}/case/x/y", "[role=alert]")
+    assert "no case" in page.text_content("[role=alert]")
+    visit.context.close()
+
+
+def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
+    """The page shows each case as it ends, and the verdict when the run has ended, without a reload."""
+    project.write("agent.py", WAITING)
+    project.suite(case("first"), case("second", said="wait for two"), case("third", said="wait for three"))
+    with viewing(project) as viewer:
+        viewer.open()
+        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+        assert running.stdout is not None
+        while "first" not in running.stdout.readline():
+            pass
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest", "#cases a[data-case=first]")
+        expect(page.locator("#verdict")).to_have_text("Running")
+        expect(page.locator("#progress")).to_contain_text("1 of 3 trials")
+        assert page.locator("#cases a").count() == 1
+        assert complaints_of_axe(page) == []
+        screenshot(page, "view-live-desktop")
+        project.write("two", "")
+        page.wait_for_selector("#cases a[data-case=second]")
+        project.write("three", "")
+        expect(page.locator("#verdict")).to_have_text("Passed")
+        assert "3 of 3 passed" in page.text_content("h1")
+        running.communicate(timeout=30)
+        visit.end()
+
+
+def test_a_run_that_is_killed_stops_running_on_the_page(browser: Any, project: Project):
+    project.write("agent.py", WAITING)
+    project.suite(case("first"), case("second", said="wait for ever"))
+    with viewing(project) as viewer:
+        viewer.open()
+        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+        assert running.stdout is not None
+        while "first" not in running.stdout.readline():
+            pass
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest", "#cases a")
+        expect(page.locator("#verdict")).to_have_text("Running")
+        running.kill()
+        running.communicate()
+        expect(page.locator("#verdict")).to_have_text("Cut off")
+        visit.end()
+
+
+def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browser: Any, project: Project):
+    project.suite(case("a"), case("b"))
+    project.test()
+    with viewing(project, "--allow-run") as viewer:
+        viewer.open()
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest/case/suite.jsonl/b", "#rerun")
+        page.click("#rerun")
+        page.wait_for_selector("#cases a")
+        expect(page.locator("#verdict")).to_have_text("Passed")
+        assert "1 of 1 passed" in page.text_content("h1")
+        page.click("#run-again")
+        expect(page.locator("h1")).to_contain_text("2 of 2 passed")
+        assert len(viewer.get("/api/runs").json) == 3
+        visit.end()
+
+
+def test_without_leave_the_page_offers_no_run_and_the_server_starts_none(browser: Any, seen: History):
+    visit = Visit(browser, seen.viewer)
+    page = visit.go(f"#/runs/{seen.runs[0]}/case/tests%2Fflows.yaml/yes-but", "#conversation")
+    assert page.locator("#rerun").count() == 0
+    asked = f"fetch('api/runs/{seen.runs[0]}/cases/0/rerun', {{method: 'POST'}}).then(answer => answer.status)"
+    assert page.evaluate(asked) == 403
+    visit.context.close()
+
+
+class _Evil(BaseHTTPRequestHandler):
+    """Another site on this machine: its page holds nothing but a title."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>evil</title>")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_another_site_can_neither_read_nor_start_anything(browser: Any, project: Project):
+    """With the cookie in the same browser, from another port of this machine: no data, no run, no frame."""
+    project.suite(case("a"))
+    project.test()
+    evil = ThreadingHTTPServer(("127.0.0.1", 0), _Evil)
+    threading.Thread(target=evil.serve_forever, daemon=True).start()
+    with viewing(project, "--allow-run") as viewer:
+        viewer.open()
+        visit = Visit(browser, viewer)
+        visit.go("", "#runs a")
+        page = visit.context.new_page()
+        page.goto(f"http://127.0.0.1:{evil.server_port}/")
+        read = f"fetch('{viewer.origin}/api/runs', {{credentials: 'include'}}).then(a => a.text(), e => 'refused')"
+        assert page.evaluate(read) == "refused"
+        blind = "{method: 'POST', mode: 'no-cors', credentials: 'include'}"
+        page.evaluate(f"fetch('{viewer.origin}/api/runs/latest/cases/0/rerun', {blind}).catch(() => 0)")
+        framed = page.evaluate(
+            f"""() => new Promise(done => {{
+                const frame = document.createElement('iframe');
+                frame.onload = () => done(frame.contentDocument === null);
+                frame.src = '{viewer.origin}/';
+                document.body.append(frame);
+            }})"""
+        )
+        assert framed
+        assert "runs" not in [frame.title() for frame in page.frames]
+        streamed = f"""() => new Promise(done => {{
+            const source = new EventSource('{viewer.origin}/api/runs/latest/events', {{withCredentials: true}});
+            source.onmessage = () => done('data');
+            source.onerror = () => done('refused');
+        }})"""
+        assert page.evaluate(streamed) == "refused"
+        assert len(viewer.get("/api/runs").json) == 1
+        visit.context.close()
+    evil.shutdown()
+    evil.server_close()
+
+
+def test_planted_texts_never_run_on_any_served_screen(browser: Any, project: Project):
+    """Under the server's policy, too: lists, cases, comparison and history."""
+    planted = planted_project(project.folder, huge=False)
+    planted.test("-q")
+    planted.test("-q")
+    with viewing(planted) as viewer:
+        viewer.open()
+        newest, oldest = (run["id"] for run in viewer.get("/api/runs").json)
+        visit = Visit(browser, viewer)
+        page = visit.go(f"#/runs/{newest}?sort=input", "#cases a")
+        for at in range(len(PLANTED)):
+            page.locator(f'#cases a[data-at="{at}"]').click()
+            page.wait_for_selector("#conversation")
+            page.go_back()
+            page.wait_for_selector("#cases a")
+        for place, until in ((f"#/compare/{oldest}/{newest}", "#changes a"), ("#/history", ".charts"), ("", "#runs a")):
+            page = visit.go(place, until)
+            assert page.evaluate("window.pwned") is None
+            assert page.locator("#app iframe, #app img, #app base, #app a[href^='javascript']").count() == 0
+        assert re.search(r"script-src 'sha256-[^']+';", viewer.get("/").headers["content-security-policy"])
+        visit.end()

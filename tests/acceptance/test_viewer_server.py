@@ -1,0 +1,394 @@
+"""`viva view` over its socket: who gets in, what it answers, and a run that is followed from another process."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import Project, case, contains
+from viewing import Viewing, viewing
+
+AGENT = "python:./agent.py:agent"
+WAITING = """
+import pathlib, time
+def agent(messages, options):
+    said = messages[-1]["content"]
+    while said.startswith("wait for ") and not pathlib.Path(said[9:]).exists():
+        time.sleep(0.01)
+    return said
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewing]:
+    """A viewer of two runs, with its link opened."""
+    project = Project(tmp_path_factory.mktemp("seen"))
+    project.suite(case("a"), case("b", assertions=[contains("nothing like it")]), case("c", tags=["slow"]))
+    assert project.test("--runs", "2").code == 1
+    assert project.test("-k", "^[ac]$").code == 0
+    with viewing(project) as viewer:
+        viewer.open()
+        yield viewer
+
+
+def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project: Project):
+    with viewing(project) as viewer:
+        before = viewer.get("/")
+        first = viewer.open()
+        cookie, viewer.cookie = viewer.cookie, ""
+        second = viewer.open()
+        viewer.cookie = cookie
+        inside = viewer.get("/api/me")
+    assert (before.status, b"viva view" in before.body) == (401, True)
+    assert first.status == 303
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(first.headers["set-cookie"].split("; "))
+    assert second.status == 403
+    assert "set-cookie" not in second.headers
+    assert inside.json["allow_run"] is False
+
+
+def test_cookies_of_other_servers_on_this_machine_are_not_in_the_way(seen: Viewing):
+    """Cookies do not know ports, and some hold what is no cookie."""
+    odd = 'prefs={"theme": "dark, light"}; =; \x7f=1; {}; '
+    assert seen.get("/api/me", Cookie=odd + seen.cookie).status == 200
+    assert seen.get("/api/me", Cookie=odd).status == 401
+
+
+def test_looking_ahead_does_not_use_the_link_up(project: Project):
+    with viewing(project) as viewer:
+        link = f"/?{viewer.address.query}"
+        assert viewer.ask("HEAD", link).status == 403
+        assert viewer.get(link, Sec_Purpose="prefetch").status == 403
+        assert viewer.get("/?token=guessed").status == 403
+        assert viewer.open().status == 303
+
+
+@pytest.mark.parametrize("path", ["/api/me", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
+def test_without_the_cookie_nothing_is_told(seen: Viewing, path: str):
+    cookie, seen.cookie = seen.cookie, ""
+    try:
+        assert seen.get(path).status == 401
+        assert seen.get(path, Cookie="viva-00000000=guess; broken\x7f=1").status == 401
+    finally:
+        seen.cookie = cookie
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
+def test_a_name_that_is_not_of_this_machine_is_refused(seen: Viewing, host: str):
+    """A site that points its own name here (DNS rebinding) gets nothing."""
+    assert seen.get("/api/runs", Host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:7", "LOCALHOST"])
+def test_loopback_names_are_welcome_on_any_port(seen: Viewing, host: str):
+    """A tunnel's other end may have another port."""
+    assert seen.get("/api/me", Host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
+    ],
+    ids=str,
+)
+def test_pages_of_others_get_no_data(seen: Viewing, headers: dict[str, str]):
+    assert seen.get("/api/runs", **headers).status == 403
+
+
+def test_every_answer_forbids_to_guess_keep_frame_or_refer(seen: Viewing):
+    for path, csp in (
+        ("/", "script-src 'sha256-"),
+        ("/api/runs", "default-src 'none'"),
+        ("/api/none", "default-src 'none'"),
+    ):
+        headers = seen.get(path).headers
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert csp in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "server" not in headers
+
+
+def test_runs_are_listed_newest_first_with_their_summaries(seen: Viewing):
+    newest, oldest = seen.get("/api/runs").json
+    assert (newest["summary"]["passed"], oldest["summary"]["failed"]) == (2, 1)
+    assert not newest["live"]
+    assert seen.get("/api/me").json["live"] == []
+
+
+def test_an_overview_has_a_row_for_each_case(seen: Viewing):
+    shown = seen.get("/api/runs/latest~1").json
+    assert [(row["id"], row["status"], len(row["trials"])) for row in shown["cases"]] == [
+        ("a", "passed", 2),
+        ("b", "failed", 2),
+        ("c", "passed", 2),
+    ]
+    assert shown["summary"]["failed"] == 1
+    assert shown["run"] == seen.get(f"/api/runs/{shown['run']}").json["run"]
+
+
+def test_the_trials_of_a_case_are_the_records_of_the_report(seen: Viewing):
+    rows = seen.get("/api/runs/latest~1").json["cases"]
+    trials = seen.get(f"/api/runs/latest~1/cases/{rows[1]['index']}").json["trials"]
+    assert [(trial["id"], trial["trial"]) for trial in trials] == [("b", 1), ("b", 2)]
+    assert trials[0]["turns"][0]["output"] == "hello"
+
+
+def test_a_comparison_is_what_the_command_writes(seen: Viewing):
+    compared = seen.get("/api/compare?base=latest~1&head=latest").json
+    assert {each["case"]: each["change"] for each in compared["cases"]} == {
+        "a": "still passing",
+        "b": "gone",
+        "c": "still passing",
+    }
+    assert seen.get("/api/compare?base=latest").status == 400
+    assert seen.get("/api/compare?base=latest&head=nosuch").status == 404
+
+
+def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
+    runs = seen.get("/api/history").json["runs"]
+    assert [(run["passed"], run["judged"], run["pass_rate"]) for run in runs] == [(2, 3, 2 / 3), (2, 2, 1.0)]
+    assert all(run["p95_ms"] > 0 for run in runs)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/runs/nosuch",
+        "/api/runs/latest~99",
+        "/api/runs/latest/cases/999",
+        "/api/runs/latest/cases/-1",
+        "/api/runs/latest/cases/x",
+        "/api/runs/nosuch/events",
+        "/api/runs/..%2F..%2F..%2Fetc%2Fpasswd",
+        "/api/runs/%2e%2e",
+        "/api/runs/../../../../etc/passwd",
+        "/api/runs/..",
+        "/api/runs/.%00",
+        "/api/runs/%2Fetc/cases/0",
+        "/static/page.html",
+        "//etc/passwd",
+    ],
+)
+def test_what_is_not_there_is_404_as_json(seen: Viewing, path: str):
+    answer = seen.get(path)
+    assert answer.status == 404, answer
+    assert answer.json["error"]
+    assert b"root:" not in answer.body
+
+
+def test_a_journal_elsewhere_is_not_reached_by_a_name(seen: Viewing, tmp_path: Path):
+    """Names are looked up in the index; a folder that is not in it does not exist for the viewer."""
+    (tmp_path / "journal.jsonl").write_text("{}\n")
+    up = "..%2F" * 12
+    assert seen.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
+
+
+def test_a_viewer_that_only_shows_starts_nothing(seen: Viewing):
+    assert seen.post("/api/runs/latest/cases/0/rerun").status == 403
+    assert seen.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
+    assert len(seen.get("/api/runs").json) == 2
+
+
+def next_record(events: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """The record of the next trial that ends."""
+    return next(event["record"] for _, event in events if event["event"] == "trial_ended")
+
+
+def test_a_run_of_another_process_streams_in(project: Project):
+    """What had ended comes first; then each case as it ends; then the end."""
+    project.write("agent.py", WAITING)
+    project.suite(case("first"), case("second", said="wait for go"))
+    with viewing(project) as viewer:
+        viewer.open()
+        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+        assert running.stdout is not None
+        while "first" not in running.stdout.readline():
+            pass
+        run = viewer.get("/api/me").json["live"][0]
+        events = viewer.events(f"/api/runs/{run}/events")
+        assert next(events)[1]["event"] == "run_started"
+        assert next_record(events)["id"] == "first"
+        assert [shown["id"] for shown in viewer.get(f"/api/runs/{run}").json["cases"]] == ["first"]
+        project.write("go", "")
+        assert next_record(events)["id"] == "second"
+        assert next(events)[1]["event"] == "run_ended"
+        (last,) = events
+        assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "why": None})
+        running.communicate(timeout=30)
+        assert viewer.get("/api/me").json["live"] == []
+
+
+def test_a_run_that_is_killed_comes_to_an_end_that_says_so(project: Project):
+    project.write("agent.py", WAITING)
+    project.suite(case("first"), case("second", said="wait for ever"))
+    with viewing(project) as viewer:
+        viewer.open()
+        running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+        assert running.stdout is not None
+        while "first" not in running.stdout.readline():
+            pass
+        run = viewer.get("/api/me").json["live"][0]
+        events = viewer.events(f"/api/runs/{run}/events")
+        assert next_record(events)["id"] == "first"
+        running.kill()
+        running.communicate()
+        *_, (name, end) = events
+        assert (name, end["killed"]) == ("end", True)
+        assert f"viva test --resume {run}" in end["why"]
+        assert "ended" not in viewer.get(f"/api/runs/{run}").json
+
+
+def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
+    project.write("agent.py", WAITING)
+    project.suite(case("only", said="wait for go"))
+    running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--json")
+    assert running.stdout is not None
+    run = json.loads(running.stdout.readline())["run"]
+    with viewing(project) as viewer:  # its end is within the time that `viewing` waits
+        viewer.open()
+        events = viewer.events(f"/api/runs/{run}/events")
+    assert "end" not in [name for name, _ in events]
+    project.write("go", "")
+    running.communicate(timeout=30)
+    assert running.returncode == 0
+
+
+@pytest.fixture
+def allowed(project: Project) -> Iterator[Viewing]:
+    project.suite(case("a"), case("b.+"), case("c"))
+    assert project.test("--runs", "2").code == 0
+    with viewing(project, "--allow-run") as viewer:
+        viewer.open()
+        yield viewer
+
+
+def ended(viewer: Viewing, run: str) -> list[str]:
+    """The cases of a run, when it has ended."""
+    *_, (name, _end) = viewer.events(f"/api/runs/{run}/events")
+    assert name == "end"
+    return [row["id"] for row in viewer.get(f"/api/runs/{run}").json["cases"]]
+
+
+def test_a_case_is_run_again_by_itself(allowed: Viewing):
+    assert allowed.get("/api/me").json["allow_run"] is True
+    index = allowed.get("/api/runs/latest").json["cases"][1]["index"]
+    answer = allowed.post(f"/api/runs/latest/cases/{index}/rerun")
+    assert answer.status == 201, answer
+    assert ended(allowed, answer.json["run"]) == ["b.+"]
+
+
+def test_a_run_is_started_with_what_is_known_here(allowed: Viewing):
+    answer = allowed.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
+    assert answer.status == 201, answer
+    assert ended(allowed, answer.json["run"]) == ["a", "c"]
+
+
+def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
+    """Its folder is the project: where runs are kept, where suites are looked for, and what agents are known."""
+    inner = Project(project.folder / "inner")
+    inner.write("other.toml", f'[agents.echo]\nuse = "{AGENT}"\n')
+    inner.suite(case("a"))
+    with viewing(project, "--allow-run", "--config", "inner/other.toml") as viewer:
+        viewer.open()
+        answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "echo"})
+        assert answer.status == 201, answer
+        assert ended(viewer, answer.json["run"]) == ["a"]
+    assert (inner.folder / ".viva").is_dir()
+    assert not (project.folder / ".viva").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"inputs": []}, "there is none"),
+        ({"inputs": ["--config=/etc/passwd"]}, "neither a file of this project"),
+        ({"inputs": ["../../../../../etc/passwd"]}, "neither a file of this project"),
+        ({"inputs": ["/etc/passwd"]}, "neither a file of this project"),
+        ({"inputs": ["scripts:os.system"]}, "neither a file of this project"),
+        ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "neither in the config"),
+        ({"inputs": ["suite.jsonl"], "runs": 0}, "from 1 to 1000"),
+        ({"inputs": ["suite.jsonl"], "only": "("}, "only:"),
+        ({"inputs": ["suite.jsonl"]}, "which agent?"),
+    ],
+    ids=str,
+)
+def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, said: str):
+    answer = allowed.post("/api/runs", wanted)
+    assert (answer.status, said in answer.json["error"]) == (422, True), answer
+    assert len(allowed.get("/api/runs").json) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"inputs": 5}', b'{"inputs": ["a"], "more": 1}'])
+def test_a_wish_that_is_none_is_refused(allowed: Viewing, body: bytes):
+    assert allowed.post("/api/runs", body).status == 400
+
+
+def test_runs_are_started_by_the_page_itself_only(allowed: Viewing):
+    """Without the origin of the page, or from another one, with the cookie: refused."""
+    path = "/api/runs/latest/cases/0/rerun"
+    assert allowed.ask("POST", path).status == 403
+    assert allowed.ask("POST", path, Origin="http://evil.example").status == 403
+    assert allowed.ask("POST", path, Origin=allowed.origin, Sec_Fetch_Site="same-site").status == 403
+    assert allowed.post("/api/runs", b" " * 100_000).status == 413
+    assert len(allowed.get("/api/runs").json) == 1
+
+
+def test_runs_that_the_viewer_started_end_with_it(project: Project):
+    """As Ctrl-C would end them: what was done is kept, and the run says that it was interrupted."""
+    project.write("agent.py", WAITING)
+    project.suite(case("done"), case("never", said="wait for ever"))
+    project.write("viva.toml", f'[agents.patient]\nuse = "{AGENT}"\n')
+    with viewing(project, "--allow-run") as viewer:
+        viewer.open()
+        run = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "patient"}).json["run"]
+        assert next_record(viewer.events(f"/api/runs/{run}/events"))["id"] == "done"
+    (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
+    assert (row["id"], row["stopped"], row["summary"]["passed"]) == (run, "interrupted", 1)
+
+
+def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Project):
+    project.suite(case("a"))
+    project.test()
+    opened = project.folder / "opened"
+    browser = project.write("browser.sh", f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    process = project.start("view", "latest", env={"BROWSER": str(browser)})
+    assert process.stdout is not None
+    process.stdout.readline()
+    link = process.stdout.readline().strip()
+    assert process.stdout.readline() == "Ctrl-C ends it.\n"
+    while not opened.exists():
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    run = json.loads(project.viva("runs", "--json").out)["id"]
+    assert link.endswith(f"#/runs/{run}")
+    assert opened.read_text().strip() == link
+
+
+def test_bad_wishes_on_the_command_line_are_usage_errors(project: Project):
+    assert "there is no run 'nosuch'" in project.viva("view", "nosuch").err
+    with viewing(project) as viewer:
+        taken = project.viva("view", "--port", str(viewer.address.port))
+    assert (taken.code, "in use" in taken.err) == (4, True)
+
+
+def test_without_the_extra_it_says_what_to_install(project: Project):
+    project.write("starlette.py", "raise ModuleNotFoundError(\"No module named 'starlette'\", name='starlette')\n")
+    ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)})
+    assert ended_.code == 4
+    assert "pip install 'viva[serve]'" in ended_.err

@@ -1,0 +1,70 @@
+"""A real browser for tests of pages: Debian's chromium, driven by Playwright."""
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from chromium import found
+
+CHROMIUM = found()
+SCREENS = Path(__file__).resolve().parents[1] / ".artifacts" / "screens"
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+ZOOMED = {"width": 320, "height": 256}
+"""A window of 1280 by 1024 at 400 %."""
+PATIENCE_MS = 30_000
+"""For what is there in a moment, on a machine that does much else."""
+WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+@contextlib.contextmanager
+def started_browser() -> Generator[Any]:
+    """One browser. It has to end before its module does: Playwright's loop would be in the way of others' `asyncio.run`."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def complaints_everywhere(page: Any, name: str) -> list[str]:
+    """What axe has to say at both sizes, in light and in dark, which differ in their colours only; with a picture of each."""
+    found: list[str] = []
+    for shape, size in (("desktop", DESKTOP), ("phone", PHONE)):
+        page.set_viewport_size(size)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found += [f"{shape}, {scheme}: {each}" for each in complaints_of_axe(page, colours_only=scheme == "dark")]
+            screenshot(page, f"{name}-{shape}-{scheme}")
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(color_scheme="light")
+    return found
+
+
+def complaints_of_axe(page: Any, *, colours_only: bool = False) -> list[str]:
+    """What axe has to say about the page as it stands, by the rules of WCAG AA."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    assert spec is not None
+    assert spec.origin is not None
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    rules = ["color-contrast"] if colours_only else WCAG_AA
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    assert found["passes"], "axe looked at nothing"
+    return [
+        f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes']][:3]} {each['nodes'][0].get('failureSummary', '')}"
+        for each in found["violations"]
+    ]
+
+
+def screenshot(page: Any, name: str) -> None:
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENS / f"{name}.png")

@@ -1,0 +1,59 @@
+"""The page that ships is the one its sources build, byte for byte; and its sources keep their promises."""
+
+import re
+import sys
+
+import msgspec
+import pytest
+
+from built_page import SHIPPED, SOURCES, build, installed
+from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
+from viva.reporters.page import CaseRow, Overview
+
+CODE = sorted(path for path in (SOURCES / "src").rglob("*") if path.is_file())
+
+
+def test_the_page_is_what_its_sources_build() -> None:
+    """Stale: `make page` builds it anew."""
+    if not installed():
+        print("\nNOT RUN: the build of the page (npm cannot install what it needs here)", file=sys.stderr, flush=True)
+        return
+    assert build() == SHIPPED.read_bytes()
+
+
+def test_what_the_build_needs_is_pinned_and_names_no_registry() -> None:
+    manifest = msgspec.json.decode((SOURCES / "package.json").read_bytes())
+    versions = {**manifest["dependencies"], **manifest["devDependencies"]}
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values())
+    assert list(manifest["dependencies"]) == ["preact"]
+    lock = msgspec.json.decode((SOURCES / "package-lock.json").read_bytes())
+    assert not [name for name, package in lock["packages"].items() if "resolved" in package]
+    assert "registry" not in (SOURCES / "package-lock.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: path.name)
+def test_what_was_said_can_only_become_text(path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+    assert text.count("\n") <= 420 or path.suffix == ".css"
+
+
+@pytest.mark.parametrize(
+    ("name", "struct"),
+    [
+        ("CaseRow", CaseRow),
+        ("Overview", Overview),
+        ("Trial", TrialRecord),
+        ("Turn", TurnRecord),
+        ("ToolCall", ToolCallRecord),
+        ("Checkpoint", CheckpointRecord),
+    ],
+)
+def test_the_page_reads_only_fields_that_are_written(name: str, struct: type[msgspec.Struct]) -> None:
+    """The types stand twice, in Python and in TypeScript: a field that is renamed here must not go blank there."""
+    declared = (SOURCES / "src" / "data.ts").read_text(encoding="utf-8")
+    body = re.search(rf"^export interface {name} \{{\n(.*?)^\}}", declared, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    fields = re.findall(r"^  (\w+)\??:", body[1], re.MULTILINE)
+    assert fields
+    assert not set(fields) - set(struct.__struct_fields__)

@@ -1,0 +1,160 @@
+"""Cassettes of agents that work on files: each turn's files are kept, and put there again."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooms import folders, put, tree
+from viva.errors import AgentFailed, CutOff, Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.case import Feature, Key, WorkspaceSpec
+from viva.model.message import Message, Reply
+from viva.model.talk import FileImage
+from viva.protocols import SessionContext
+from viva.record.cassette import Entry, Recorder, Tape, read_cassette
+from viva.record.taped import Recorded, Replayed
+from viva.workspace import folders as rooms_of_viva
+
+KEY = Key("s", "c")
+SECRET = 'sk-"se\\cret"-ü'
+
+
+class Worker:
+    """Does in its workspace what it is told: `write PATH TEXT`, `remove PATH`, `fail …`, `hang …`."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["Worker"]:
+        assert context.workspace is not None
+        self.root = Path(context.workspace.path)
+        yield self
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        word, path, *text = message.text.split(" ", 2)
+        if word == "remove":
+            (self.root / path).unlink()
+        elif word == "write":
+            put(self.root, path, text[0])
+        else:
+            put(self.root, path, "half done")
+            if word == "hang":
+                await asyncio.Event().wait()
+            raise AgentFailed("broke")
+        return Reply(f"did {word}")
+
+
+class NoWorker(Worker):
+    """Must not be asked."""
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator[Worker]:
+        raise AssertionError("the real agent was opened")
+        yield self
+
+
+def redact(raw: bytes) -> bytes:
+    import msgspec
+
+    return raw.replace(msgspec.json.encode(SECRET)[1:-1], b"***")
+
+
+class Deck:
+    def __init__(self, top: Path) -> None:
+        self.path, self.base = top / "cassette", top / "base"
+
+    def talk(self, agent: Any, *said: str, replaying: bool = False) -> list[Any]:
+        """The reply, or the fault, and the files after each line."""
+
+        async def scenario() -> list[Any]:
+            seen: list[Any] = []
+            async with folders(self.base, replaying=replaying)(WorkspaceSpec("empty"), KEY) as workspace:
+                context = SessionContext(key=KEY, meter=lambda _: None, http=HttpTransport(), workspace=workspace)
+                async with agent.open(context) as session:
+                    for line in said:
+                        before = await workspace.mark()
+                        try:
+                            async with asyncio.timeout(0.3 if line.startswith("hang") else None):
+                                answer = (await session.send(Message("user", line), {})).content
+                        except (AgentFailed, TimeoutError, CutOff) as fault:
+                            answer = "cut off" if isinstance(fault, TimeoutError | CutOff) else str(fault)
+                        seen += [answer, tree(workspace.path), await workspace.changes(before)]
+            return seen
+
+        return asyncio.run(scenario())
+
+    def record(self, *said: str) -> list[Any]:
+        recorder = Recorder(self.path, "1.0", redact)
+        try:
+            return self.talk(Recorded(Worker(), "bot", "v1", recorder), *said)
+        finally:
+            recorder.close()
+
+    def replay(self, *said: str) -> list[Any]:
+        return self.talk(Replayed(NoWorker(), "bot", "v1", Tape(self.path, "error", redact)), *said, replaying=True)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [line for line in read_cassette(self.path) if isinstance(line, Entry)]
+
+
+@pytest.fixture
+def deck(tmp_path: Path) -> Deck:
+    return Deck(tmp_path)
+
+
+def test_a_replay_leaves_the_same_files_after_each_turn(deck: Deck):
+    lines = ("write a/b.txt one", "write a/b.txt two\nlines", "write größe.txt x", "remove a/b.txt")
+    recorded = deck.record(*lines)
+    assert recorded[1] == {"a": None, "a/b.txt": b"one"}
+    assert deck.replay(*lines) == recorded
+    assert deck.entries[0].files == (FileImage("a/", folder=True), FileImage("a/b.txt", b"one"))
+    assert deck.entries[3].files == (FileImage("a/b.txt"),)
+
+
+@pytest.mark.parametrize("word", ["fail", "hang"])
+def test_files_of_a_turn_that_broke_or_was_cut_off_are_kept_too(deck: Deck, word: str):
+    recorded = deck.record(f"{word} half.txt")
+    assert recorded[:2] == ["broke" if word == "fail" else "cut off", {"half.txt": b"half done"}]
+    assert deck.replay(f"{word} half.txt") == recorded
+
+
+def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
+    """As text, and in what is no text."""
+    deck.record(f"write text.txt key = {SECRET}!")
+    assert deck.entries[0].files[0].content == b"key = ***!"
+    plain = "sk-plain-secret"
+
+    def redact_plain(raw: bytes) -> bytes:
+        return raw.replace(plain.encode(), b"***")
+
+    recorder = Recorder(deck.path, "1.0", redact_plain)
+    binary = b"\xff\0" + plain.encode() + b"\xfe"
+    recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(FileImage("b", binary), FileImage("gone"))))
+    recorder.close()
+    assert deck.entries[0].files == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
+
+
+def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
+    recorder = Recorder(deck.path, "1.0", redact)
+    image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
+    recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(image,)))
+    recorder.close()
+    assert deck.entries[0].files == (image,)
+
+
+def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
+    """The run itself goes on; only its replay cannot."""
+    large = "x" * (rooms_of_viva.IMAGE_BYTES + 1)
+    recorded = deck.record(f"write large.txt {large}")
+    assert recorded[0] == "did write"
+    assert deck.entries[0].files == ()
+    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.entries[0].files_missing
+    assert deck.path.stat().st_size < 2 * len(large) + 1000
+    with pytest.raises(Unreachable, match="not in the cassette: the files of turn 1"):
+        deck.replay(f"write large.txt {large}")

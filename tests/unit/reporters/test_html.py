@@ -1,0 +1,292 @@
+"""`.html`: what the page gets to see of a run, that texts stay texts, and that nothing but the page itself may run."""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unit.reporters.samples import (
+    broken,
+    check,
+    ended,
+    failed,
+    journal_of,
+    missing_checkpoints,
+    passed_dynamic,
+    passed_static,
+    skipped_awaiting,
+    started,
+    trial,
+    turn,
+)
+from viva.engine.summary import Tally
+from viva.model import codec
+from viva.model.event import RunEnded
+from viva.model.message import Usage
+from viva.model.record import TrialRecord
+from viva.reporters import attached
+from viva.reporters.html import HtmlReport
+from viva.reporters.page import embedded, page
+
+PLANTED = "</script><script>alert(1)</script><!--<script>\u2028\u2029\x1b[31m\u202e&amp;"
+
+
+class Read(HTMLParser):
+    """A report as a browser takes it apart: its scripts with their attributes, and the texts of its styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.styles: list[str] = []
+        self.metas: list[dict[str, str | None]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._in = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._in = tag
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+        elif tag == "style":
+            self.styles.append("")
+        elif tag == "meta":
+            self.metas.append(dict(attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif self._in == "style":
+            self.styles[-1] += data
+
+    @property
+    def overview(self) -> dict[str, Any]:
+        (found,) = (text for attributes, text in self.scripts if attributes.get("id") == "viva-overview")
+        return json.loads(found)
+
+    @property
+    def pieces(self) -> list[tuple[int, bytes]]:
+        found = [(a["data-first"], text) for a, text in self.scripts if a.get("class") == "viva-records"]
+        return [(int(first or ""), zlib.decompress(base64.b64decode(text))) for first, text in found]
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        return [case for _, piece in self.pieces for case in json.loads(piece)]
+
+    @property
+    def policy(self) -> str:
+        (found,) = (meta for meta in self.metas if meta.get("http-equiv") == "Content-Security-Policy")
+        return found["content"] or ""
+
+
+def text_of(folder: Path, records: Iterable[TrialRecord], end: RunEnded | None = None, **options: Any) -> str:
+    journal = journal_of(folder, records)
+    try:
+        HtmlReport(folder / "report.html", journal).receive((started(**options), end or ended()))
+    finally:
+        journal.close()
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def report(folder: Path, records: Iterable[TrialRecord], end: RunEnded | None = None, **options: Any) -> Read:
+    return Read(text_of(folder, records, end, **options))
+
+
+def digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_the_overview_tells_what_the_run_came_to(tmp_path: Path) -> None:
+    found = report(tmp_path, [passed_static()], ended(1, stopped="budget", why="$1 is spent")).overview
+    assert (found["run"], found["agent"], found["planned"]) == ("r1", "assistants.expense", 5)
+    assert (found["exit_code"], found["stopped"], found["why"]) == (1, "budget", "$1 is spent")
+    assert found["summary"] == codec.builtins(ended().summary)
+    assert (found["reply_ms"]["count"], found["reply_ms"]["p95"], found["case_ms"]["count"]) == (3, 3200, 1)
+
+
+def test_a_row_has_all_that_the_list_shows(tmp_path: Path) -> None:
+    records = [
+        trial(
+            "a",
+            turns=[turn(1, "x", assertions=[check("contains")])],
+            usage=Usage(1, 70, 30, 0.5),
+            tags=("t",),
+            checks=1,
+        ),
+        failed(),
+    ]
+    records[0].cost_usd = 0.5
+    passed, other = report(tmp_path, records).overview["cases"]
+    assert passed == {
+        "index": 0,
+        "suite": "expense",
+        "id": "a",
+        "status": "passed",
+        "trials": ["passed"],
+        "turns": 1,
+        "duration_ms": 1000,
+        "tags": ["t"],
+        "cost_usd": 0.5,
+        "tokens": 100,
+        "checks": 1,
+        "checks_passed": 1,
+    }
+    assert (other["index"], other["status"], other["fault"]) == (1, "failed", "agent")
+    assert other["error"].startswith("turn 2: ")
+
+
+def test_checks_are_counted_as_the_summary_counts_them(tmp_path: Path) -> None:
+    records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), broken(), missing_checkpoints()]
+    tally = Tally(len(records))
+    for record in records:
+        record.checks = 20
+        tally.add(record)
+    rows = report(tmp_path, records).overview["cases"]
+    assert sum(row["checks_passed"] for row in rows) == tally.summary().checks_passed
+
+
+def test_repeats_are_one_row_with_a_status_for_each_trial(tmp_path: Path) -> None:  # N33
+    records = [
+        trial("a", status, trial=n, cost_usd=cost) for n, status, cost in ((1, "passed", 0.1), (2, "failed", None))
+    ]
+    found = report(tmp_path, [*records, trial("b")]).overview
+    assert [(row["id"], row["status"], row["trials"]) for row in found["cases"]] == [
+        ("a", "failed", ["passed", "failed"]),
+        ("b", "passed", ["passed"]),
+    ]
+    assert "cost_usd" not in found["cases"][0]  # an unknown price is unknown
+    assert (found["rate"]["cases"], found["rate"]["trials"], found["rate"]["rate"]) == (2, 3, 0.75)
+
+
+def test_records_are_those_of_the_journal_byte_for_byte(tmp_path: Path) -> None:
+    records = [passed_static(), trial("a", trial=1), trial("a", "failed", trial=2, error="secret is ***")]
+    (_, piece), *_ = report(tmp_path, records).pieces
+    for record in records:
+        assert codec.encode(record) in piece
+    assert [len(case["trials"]) for case in json.loads(piece)] == [1, 2]
+
+
+def test_many_records_come_in_pieces_that_say_where_they_begin(tmp_path: Path) -> None:
+    records = [trial(f"c{n}", turns=[turn(1, "x", f"{n} " * 5000)]) for n in range(60)]
+    pieces = report(tmp_path, records).pieces
+    assert len(pieces) > 2
+    at = 0
+    for first, piece in pieces:
+        assert first == at
+        cases = json.loads(piece)
+        assert [case["trials"][0]["id"] for case in cases] == [f"c{first + n}" for n in range(len(cases))]
+        at += len(cases)
+    assert at == 60
+
+
+def test_the_command_to_run_a_case_again_comes_with_it(tmp_path: Path) -> None:
+    (case,) = report(tmp_path, [broken()]).cases
+    assert case["command"] == "viva test -i tests/expense-flow.jsonl -k '^T005$' -v"
+
+
+def planted() -> TrialRecord:
+    said = turn(
+        1, PLANTED, PLANTED, assertions=[check(PLANTED, False, reason=PLANTED, expected=PLANTED, actual=PLANTED)]
+    )
+    return trial(PLANTED, "failed", [said], name=PLANTED, suite=PLANTED, error=PLANTED, tags=(PLANTED,), fault="agent")
+
+
+def test_what_was_said_never_leaves_its_place(tmp_path: Path) -> None:
+    """A planted end of a script adds no element: the report has the tags of an empty one and a piece of records."""
+    empty, full = report(tmp_path, []), report(tmp_path, [planted()], ended(1, why=PLANTED))
+    assert [tag for tag, _ in full.tags] == [*(tag for tag, _ in empty.tags), "script"]
+    assert full.overview["cases"][0]["id"] == PLANTED
+    assert full.cases[0]["trials"][0]["turns"][0]["output"] == PLANTED
+
+
+@given(st.text())
+@settings(max_examples=60, deadline=None)
+def test_embedded_json_reads_back_and_holds_no_markup(text: str) -> None:
+    raw = embedded({text: [text]}).decode()
+    assert not set("<\u2028\u2029") & set(raw)
+    assert json.loads(raw) == {text: [text]}
+
+
+@given(st.text(), st.text())
+@settings(max_examples=25, deadline=None)
+def test_any_text_comes_back_as_it_was(name: str, said: str) -> None:
+    with TemporaryDirectory() as folder:
+        read = report(Path(folder), [trial("a", turns=[turn(1, said, said)], name=name)])
+    assert read.overview["cases"][0].get("name", "") == ("" if name == "a" else name)
+    assert read.cases[0]["trials"][0]["turns"][0]["output"] == said
+
+
+def test_only_the_page_itself_may_run_and_it_may_ask_nobody(tmp_path: Path) -> None:
+    read = report(tmp_path, [planted()])
+    (script,) = (text for attributes, text in read.scripts if not attributes)
+    (style,) = read.styles
+    rules = dict(rule.strip().split(" ", 1) for rule in read.policy.split(";"))
+    assert rules["script-src"] == digest(script)
+    assert rules["style-src"] == digest(style)
+    assert (rules["default-src"], rules["connect-src"]) == ("'none'", "'none'")
+    assert rules["require-trusted-types-for"] == "'script'"
+    addresses = [value for _, attrs in read.tags for name, value in attrs.items() if name in ("src", "href")]
+    assert addresses == ["data:,"]
+    assert not re.search(r"url\((?!data:)", style)
+
+
+def test_served_the_same_page_has_no_data_and_asks_its_own_server() -> None:
+    read = Read(page().whole.decode())
+    assert [attributes for attributes, _ in read.scripts] == [{}]
+    assert read.policy == page().policy
+    assert "connect-src 'self'" in page().policy
+
+
+def sent(source: str, **fields: Any) -> TrialRecord:
+    given = {"type": "image", "source": source, **fields}
+    return trial("a", turns=[turn(1, "Look", attachments=[given])], source="suite/cases.yaml:3")
+
+
+def attachments_of(folder: Path, record: TrialRecord) -> dict[str, str]:
+    return attached.attached_to([codec.encode(record)], folder)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "re ceipt.png").write_bytes(b"png")
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    return tmp_path
+
+
+def test_a_picture_beside_the_suite_is_shown(suite: Path) -> None:
+    found = attachments_of(suite, sent("file://re%20ceipt.png"))
+    assert found == {"file://re%20ceipt.png": "data:image/png;base64," + base64.b64encode(b"png").decode()}
+
+
+@pytest.mark.parametrize(
+    "source", ["file://../secret.png", "file:///etc/hostname", "file://none.png", "file://a\x00.png"]
+)
+def test_a_file_elsewhere_or_nowhere_stays_a_name(suite: Path, source: str) -> None:
+    assert attachments_of(suite, sent(source)) == {}
+
+
+def test_a_link_that_leaves_the_suite_is_not_followed(suite: Path) -> None:
+    (suite / "suite" / "link.png").symlink_to(suite / "secret.png")
+    assert attachments_of(suite, sent("file://link.png")) == {}
+
+
+def test_a_document_or_a_huge_picture_stays_a_name(suite: Path) -> None:
+    assert attachments_of(suite, sent("file://re%20ceipt.png", media_type="text/html")) == {}
+    (suite / "suite" / "huge.png").write_bytes(b"x" * (attached.MAX_BYTES + 1))
+    assert attachments_of(suite, sent("file://huge.png")) == {}

@@ -1,0 +1,107 @@
+"""`viva view` as a process, and a client that a browser would be: it opens the link once and keeps the cookie."""
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from project import Project
+
+
+class Answer:
+    """What a server has answered."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.body[:2000]!r}"
+
+
+class Viewing:
+    """A viewer that runs. `link` is what it printed; nobody has opened it yet."""
+
+    def __init__(self, process: subprocess.Popen[str], link: str) -> None:
+        self.process = process
+        self.link = link
+        self.address = urlsplit(link)
+        self.origin = f"http://{self.address.netloc}"
+        self.cookie = ""
+
+    def open(self) -> Answer:
+        """Opens the link as a browser does, and keeps the cookie."""
+        answer = self.ask("GET", f"/?{self.address.query}")
+        self.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
+        return answer
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
+        with contextlib.closing(connection):
+            raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, raw, self._headers(headers))
+            answer = connection.getresponse()
+            kept = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, kept, answer.read())
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, **headers)
+
+    def post(self, path: str, body: Any = None) -> Answer:
+        return self.ask("POST", path, body, Origin=self.origin)
+
+    def events(self, path: str) -> Iterator[tuple[str, Any]]:
+        """The messages of a stream that is open from now on, until the server ends it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
+        connection.request("GET", path, headers=self._headers({}))
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return self._messages(connection, answer)
+
+    @staticmethod
+    def _messages(
+        connection: http.client.HTTPConnection, answer: http.client.HTTPResponse
+    ) -> Iterator[tuple[str, Any]]:
+        with contextlib.closing(connection):
+            name = ""
+            for line in answer:
+                key, _, value = line.decode().rstrip("\n").partition(": ")
+                if key == "event":
+                    name = value
+                elif key == "data":
+                    yield name, json.loads(value)
+                    name = ""
+
+    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        cookie = {"Cookie": self.cookie} if self.cookie else {}
+        return cookie | {name.replace("_", "-"): value for name, value in given.items()}
+
+
+@contextlib.contextmanager
+def viewing(project: Project, *arguments: str) -> Generator[Viewing]:
+    """Starts `viva view` and ends it as Ctrl-C would."""
+    process = project.start("view", "--no-open", *arguments)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while (found := re.search(r"http://\S+", said)) is None:
+            line = process.stdout.readline()
+            assert line, f"it ended: {said}{process.communicate()[1]}"
+            said += line
+        yield Viewing(process, found[0])
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, ""), out + err
+    finally:
+        process.kill()
+        process.communicate()
