@@ -100,3 +100,38 @@ def test_a_planted_bug_is_all_that_is_left(talk: tuple[list[str], list[str]], fi
     assert found.minimal
     assert found.turns == (len(turns), len(said))
     assert found.words[1] == len(words)
+
+
+ALONG = st.sampled_from(["old news", "weather", "a birthday"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(ALONG, max_size=4), st.lists(ALONG, max_size=3), st.integers(0, 3))
+def test_of_what_came_along_only_the_cause_is_left(memory: list[str], said_before: list[str], others: int):
+    """Prior messages, memory and canned tools become fewer too; no tool runs live for it."""
+
+    def agent(messages, tools, memory):
+        answer = tools.call("look_up", order=7) if "poison" in memory else ""
+        return "broken" if answer == "rotten" else "fine"
+
+    history = [{"role": "user", "content": text} for text in said_before]
+    case = {
+        "id": "c",
+        "input": [*history, {"role": "user", "content": "go"}],
+        "fixtures": {
+            "tools": [{"tool": f"other{n}"} for n in range(others)] + [{"tool": "look_up", "response": "rotten"}],
+            "memory": [*memory, "poison"],
+        },
+        "assertions": [{"type": "not_contains", "value": "broken"}],
+    }
+
+    async def scenario() -> Shrunk:
+        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await examine(prepared)).records()
+        assert record.status == "failed", record
+        return await Shrinker(prepared, Held(await find_case(prepared, record), record)).shrink(Path())
+
+    found = asyncio.run(scenario())
+    assert found.case["fixtures"] == {"tools": [{"tool": "look_up", "response": "rotten"}], "memory": ("poison",)}
+    assert found.case["turns"][0]["input"] == "go"
+    assert found.along == (len(memory) + len(said_before) + others + 2, 2)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.sources import load_files
 from viva.model.case import Case
 

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from viva.checks.wording import labelled
 from viva.model.case import Claim
 from viva.model.component import Building, Written
-from viva.model.judging import judge, label_of, negated
+from viva.model.judging import judge, label_of, looks_outside, negated
 from viva.model.talk import Evidence, Judged, Verdict, VerdictStatus
 
 
@@ -27,6 +27,10 @@ class _Several(Written, frozen=True, kw_only=True):
     @property
     def costly(self) -> bool:
         return any(claim.check.costly for claim in self.claims)
+
+    @property
+    def looks_outside(self) -> bool:
+        return any(looks_outside(claim.check) for claim in self.claims)
 
 
 class All(_Several, frozen=True, kw_only=True):
@@ -64,6 +68,10 @@ class Not(Written, frozen=True, kw_only=True):
     @property
     def costly(self) -> bool:
         return self.claim.check.costly
+
+    @property
+    def looks_outside(self) -> bool:
+        return looks_outside(self.claim.check)
 
     @property
     def label(self) -> str:

@@ -201,17 +201,22 @@ class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
     def check(self, evidence: Evidence) -> Verdict:
         reason, seen = "", None
         for document in documents(evidence):
-            errors = [
-                f"{_pointer(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
-            ]
-            if not errors:
+            wrong = self.wrong_with(document)
+            if wrong is None:
                 return PASSED
             if not reason:
-                more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-                reason, seen = "; ".join(errors[:_SHOWN_ERRORS]) + more, document
+                reason, seen = wrong, document
             if evidence.json is not UNSET:
                 break
         return Verdict("failed", reason, expected=self.schema, actual=seen) if reason else _no_json(evidence)
+
+    def wrong_with(self, document: Any) -> str | None:
+        """The first few things that are wrong with a value; None if it is valid."""
+        errors = [
+            f"{_pointer(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
+        ]
+        more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
+        return "; ".join(errors[:_SHOWN_ERRORS]) + more if errors else None
 
 
 def _no_json(evidence: Evidence) -> Verdict:

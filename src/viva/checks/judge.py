@@ -3,12 +3,13 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from msgspec import UNSET, Struct
 
 from viva.checks.wording import labelled, quoted
 from viva.errors import HelperFailed, RunStopped, TrialOver
+from viva.model import codec
 from viva.model.component import Building, Written
 from viva.model.message import Message, Reply
 from viva.model.talk import Evidence, Quote, Talk, Verdict, answer_in, shown
@@ -20,8 +21,6 @@ _GAPS = re.compile(r"\.{2,}|\s+")
 
 class AgentSays(Written, frozen=True, kw_only=True):
     """A validator agent says whether the criteria hold. Without `use`, the built-in judge does, and has to quote what it saw."""
-
-    costly: ClassVar[bool] = True
 
     use: str = BUILT_IN
     criteria: str | None = None
@@ -36,6 +35,10 @@ class AgentSays(Written, frozen=True, kw_only=True):
             raise ValueError(f"{self.use!r} is a script; use the assertion type 'script' for it")
         if not self.asked and self.use.removeprefix("agents:") == BUILT_IN:
             raise ValueError("misses 'criteria': what must hold, in words")
+
+    @property
+    def costly(self) -> bool:
+        return True
 
     @property
     def asked(self) -> str:
@@ -64,8 +67,6 @@ class Criterion(Struct, frozen=True):
 class Rubric(Written, frozen=True, kw_only=True):
     """Weighted criteria, each judged by itself; passed when the share that is met reaches `min_score` (all, if not given)."""
 
-    costly: ClassVar[bool] = True
-
     criteria: tuple[Criterion, ...]
     use: str = BUILT_IN
     metadata: Mapping[str, Any] = {}
@@ -81,6 +82,10 @@ class Rubric(Written, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not sum(criterion.weight for criterion in self.criteria):
             raise ValueError("the weights of its criteria add up to nothing")
+
+    @property
+    def costly(self) -> bool:
+        return True
 
     @property
     def label(self) -> str:
@@ -181,15 +186,26 @@ def _about(evidence: Evidence) -> dict[str, Any]:
         "input": last.utterance.message.text,
         "turn_number": evidence.turn.number,
         "turn_count": evidence.turn.number,
-        "files": [{"path": f.path, "change": f.change} for f in evidence.turn.files],
+        "files": _files(evidence),
     }
 
 
+def _files(evidence: Evidence) -> list[dict[str, str]]:
+    return [{"path": file.path, "change": file.change} for turn in evidence.turns for file in turn.files]
+
+
 def _question(metadata: Mapping[str, Any], evidence: Evidence) -> str:
-    """For a validator that reads no metadata: the criteria, and the conversation as data."""
-    return (
-        f"Criteria: {metadata.get('criteria', '')}\n\nReply to judge, as a JSON string: {shown([evidence.text])[1:-1]}"
-    )
+    """For a validator that reads neither metadata nor the conversation: the criteria, and all that they may be about, as data."""
+    parts = [f"Criteria: {metadata.get('criteria', '')}"]
+    if evidence.over == "case" and len(evidence.talk.turns) > 1:
+        said = [{"role": message.role, "text": message.text} for message in evidence.talk.messages()]
+        parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(shown, said)))
+    parts.append(f"Reply to judge, as a JSON string: {shown([evidence.text])[1:-1]}")
+    if calls := evidence.tool_calls:
+        parts.append("Tool calls, one JSON object a line:\n" + "\n".join(shown(codec.plain(call)) for call in calls))
+    if files := _files(evidence):
+        parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(shown, files)))
+    return "\n\n".join(parts)
 
 
 class _Parser(Struct, frozen=True):

@@ -21,6 +21,7 @@ class Late(Struct, frozen=True):
     build: Callable[[Mapping[str, Any]], Claim]
     costly: bool
     label: str
+    looks_outside: bool = False
 
     def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
         try:

@@ -4,7 +4,7 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from msgspec import UNSET
 
@@ -53,6 +53,7 @@ class Function:
 class Script(Cheap, frozen=True, kw_only=True):
     """The function at `use` agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name."""
 
+    looks_outside: ClassVar[bool] = True
     use: str
     metadata: Mapping[str, Any] = {}
     function: Function  # no value in a file can be one, so it cannot be written there

@@ -33,6 +33,17 @@ class Contains(Cheap, frozen=True, kw_only=True):
         return f"{quoted(self.value)} is not in {quoted(text)}"
 
 
+class FlowContains(Contains, frozen=True, kw_only=True):
+    """The agent's text of all turns so far, together, holds `value`."""
+
+    @property
+    def label(self) -> str:
+        return labelled("flow_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+
+    def check(self, evidence: Evidence) -> Verdict:
+        return super().check(Evidence(evidence.talk, evidence.turn, "conversation", "case"))
+
+
 class NotContains(Cheap, frozen=True, kw_only=True):
     """The text does not hold `value`."""
 

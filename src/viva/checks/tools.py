@@ -1,6 +1,6 @@
 """Checks of what the agent did: which tools it called, how often, in what order, with what, and what came back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -12,18 +12,10 @@ from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.pattern import compile_pattern
 from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.tool_names import is_named
 
 Status = Literal["ok", "error", "any"]
-_SEPARATORS = ("__", ".", ":", "/")
 _REGEX = "regex:"
-
-
-def is_named(called: str, name: str) -> bool:
-    """Is a tool that was called meant by this name? It may stand after a namespace: `files` + `__`, `.`, `:` or `/`."""
-    if called == name:
-        return True
-    space = called.removesuffix(name)
-    return space != called and any(space.endswith(sign) and len(space) > len(sign) for sign in _SEPARATORS)
 
 
 class Times(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +78,40 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
                 f" ({near})" if near else f"; {_called(calls)}"
             )
         return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])
+
+
+class ToolCallsContain(Cheap, frozen=True, kw_only=True):
+    """Some call of that tool (or of one of those) that did not fail has all these texts among its arguments' values."""
+
+    name: str | tuple[str, ...]
+    values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _refuse_empty_names("name", _names(self.name))
+        if not all(self.values):
+            raise ValueError("values holds an empty text, which every argument contains; leave it out")
+
+    @property
+    def label(self) -> str:
+        said = f"with {' and '.join(map(quoted, self.values))}" if self.values else ""
+        return labelled("tool_calls_contain", _either(_names(self.name)), said)
+
+    def check(self, evidence: Evidence) -> Verdict:
+        calls = [call for call in evidence.tool_calls if _is_any(call, _names(self.name))]
+        wanted = _either(_names(self.name))
+        near = ""
+        for call in calls:
+            if call.error is not None:
+                near = near or f"it failed: {quoted(call.error)}"
+                continue
+            texts = list(_texts_in(_arguments(call)))
+            missing = [value for value in self.values if not any(value in text for text in texts)]
+            if not missing:
+                return PASSED
+            near = f"no argument of it contains {' or '.join(map(quoted, missing))}: {quoted(_arguments(call))}"
+        if not calls:
+            return Verdict("failed", f"{wanted} was not called; {_called(evidence.tool_calls)}", expected=self.values)
+        return Verdict("failed", f"{wanted} was called, but {near}", expected=self.values)
 
 
 class ToolNotCalled(Cheap, frozen=True, kw_only=True):
@@ -220,6 +246,18 @@ def _decoded(value: Any) -> Any:
 
 def _arguments(call: ToolCall) -> Any:
     return {} if call.arguments in (None, "") else _decoded(call.arguments)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The values in arguments, however deep, as texts; names of arguments are none of them."""
+    if isinstance(value, Mapping):
+        for each in cast("Mapping[str, Any]", value).values():
+            yield from _texts_in(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
+            yield from _texts_in(each)
+    else:
+        yield value if isinstance(value, str) else codec.compact(value)
 
 
 def _is_any(call: ToolCall, names: Sequence[str]) -> bool:

@@ -115,13 +115,14 @@ async def _ended_by_goal(talk: Talk, progress: Progress, turn: Turn) -> Ending |
     if progress.met:
         return Ending("passed")
     declared_done = turn.reply is not None and turn.reply.declared == "done"
-    used_up = talk.case.limits.max_turns is not None and turn.number >= talk.case.limits.max_turns
+    limits = talk.case.limits
+    used_up = limits.all_turns is not None and turn.number >= limits.all_turns
     if not (declared_done or used_up):
         return None
     await progress.look(turn, over=True)
     if progress.met:
         return Ending("passed")
-    said = None if declared_done else f"max turns ({talk.case.limits.max_turns}) exceeded"
+    said = None if declared_done else f"max turns ({limits.max_turns}) exceeded"
     return missing_checkpoints(talk, progress.missing, said)
 
 

@@ -92,7 +92,7 @@ def _about(talk: Talk | None) -> dict[str, Any]:
     return {
         "turn_number": number,
         "turn_count": number,
-        "max_turns": talk.case.limits.max_turns,
+        "max_turns": talk.case.limits.all_turns,
         "last_response": text_of(last.reply) if last and last.reply else "",
         "tool_results": {call.name: call.result for call in calls if call.result is not UNSET},
         "session_id": talk.session_id,

@@ -8,7 +8,8 @@ from msgspec import UNSET
 from viva.engine.outcome import Ending, checks_done
 from viva.model import codec
 from viva.model.case import Checkpoint, Claim
-from viva.model.judging import label_of
+from viva.model.finding import Finding
+from viva.model.judging import is_live, label_of
 from viva.model.message import Message, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.talk import Judged, Sighting, Talk, Turn, Verdict
@@ -77,6 +78,7 @@ def trial_record(
         score=_score(talk),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
+        model_calls=tuple(talk.calls) if case.keep_calls else (),
         tags=case.tags,
         agent=agent or None,
         simulator=case.user.simulator,
@@ -86,6 +88,7 @@ def trial_record(
         digest=case.digest or None,
         warnings=talk.warnings or None,
         notes=talk.notes or None,
+        findings=_found(talk),
         workspace=talk.kept_at,
     )
 
@@ -115,9 +118,15 @@ def assertion(judged: Judged) -> dict[str, Any]:
     """A claim as it was written, with what came of it; `passed` is null where it could not be evaluated."""
     claim, verdict = judged.claim, judged.verdict
     shown: dict[str, Any] = {**_written(claim), "passed": None if verdict.status == "error" else verdict.passed}
+    if judged.live:
+        shown |= _LIVE | {"label": f"{shown['label']} (ran live)"}
     if verdict.status == "passed" and not verdict.reason and verdict.score is None:
         return shown
     return {**shown, **_details(verdict)}
+
+
+_LIVE = {"live": True}
+"""What this check found is not on the cassette: it looked for itself."""
 
 
 def _written(claim: Claim) -> dict[str, Any]:
@@ -145,10 +154,18 @@ def failures(judged: list[Judged]) -> list[str]:
     ]
 
 
+def _found(talk: Talk) -> tuple[Finding, ...]:
+    """Every kind of finding once."""
+    verdicts = [each.verdict for turn in talk.turns for each in turn.judged] + [each.verdict for each in talk.finals]
+    return tuple(sorted({found for verdict in verdicts for found in verdict.findings}))
+
+
 def _score(talk: Talk) -> float | None:
-    """Weighted share of verdicts that passed; a verdict's own score counts where it has one."""
+    """Weighted share of verdicts that passed; a verdict's own score counts where it has one. A gate that fails takes it all."""
     total = got = 0.0
     judged = [*(each for turn in talk.turns for each in turn.judged), *talk.finals]
+    if any(each.claim.gate and each.verdict.status == "failed" for each in judged):
+        return 0.0
     for each in judged:
         if each.verdict.status != "error":
             total += each.claim.weight
@@ -160,10 +177,10 @@ def _score(talk: Talk) -> float | None:
 
 
 def _checkpoints(talk: Talk) -> list[CheckpointRecord]:
-    return [_checkpoint(each, talk.sightings.get(each.id, Sighting())) for each in talk.case.goal.checkpoints]
+    return [_checkpoint(each, talk.sightings.get(each.id, Sighting()), talk) for each in talk.case.goal.checkpoints]
 
 
-def _checkpoint(checkpoint: Checkpoint, sighting: Sighting) -> CheckpointRecord:
+def _checkpoint(checkpoint: Checkpoint, sighting: Sighting, talk: Talk) -> CheckpointRecord:
     reached, verdict = sighting.turn is not None, sighting.verdict
     if reached and verdict is not None:
         reason = verdict.reason or _written(checkpoint.claim)["label"]
@@ -179,7 +196,11 @@ def _checkpoint(checkpoint: Checkpoint, sighting: Sighting) -> CheckpointRecord:
         turn=sighting.turn,
         reason=reason,
         unmet_after=() if reached else sighting.unmet,
-        assertion={**_written(checkpoint.claim), **(_details(verdict) if verdict else {})},
+        assertion={
+            **_written(checkpoint.claim),
+            **(_details(verdict) if verdict else {}),
+            **(_LIVE if is_live(checkpoint.claim, talk) else {}),
+        },
     )
 
 

@@ -36,6 +36,7 @@ class Scheduler:
         for attempt in range(2, 2 + self.retry_faults):
             if record.status != "error":
                 break
+            self.tally.add_cost(record)
             record = await run_trial(self.stage, planned, attempt)
         # Journaled before it is counted or shown: what anybody has seen is never lost.
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))

@@ -5,12 +5,12 @@ A case talks in one session; a script test calls any agent, each call a conversa
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from msgspec import Struct, structs
 
-from viva.errors import AgentFailed, BadInput, CutOff, Undecidable, Unreachable
+from viva.errors import LAST_WORDS, AgentFailed, BadInput, CutOff, Undecidable, Unreachable
 from viva.model.case import Key, Limits, Utterance
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
@@ -125,11 +125,18 @@ def _was_up(limit_ms: float, elapsed_ms: float) -> bool:
 
 def provider_trouble(expired: BaseException | None) -> str | None:
     """What a call that was cut off noted about a provider which had failed and was being tried again."""
+    return next((note for note in _notes(expired) if not note.startswith(LAST_WORDS)), None)
+
+
+def last_words(expired: BaseException | None) -> list[str]:
+    """The end of what an agent had printed when it was cut off."""
+    return [note for note in _notes(expired) if note.startswith(LAST_WORDS)][:1]
+
+
+def _notes(expired: BaseException | None) -> Iterator[str]:
     while expired is not None:
-        if notes := getattr(expired, "__notes__", None):
-            return str(notes[-1])
+        yield from map(str, reversed(getattr(expired, "__notes__", ())))
         expired = expired.__cause__ or expired.__context__
-    return None
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
+from viva.engine.bars import SuiteTally
 from viva.engine.outcome import AWAITING, UNCHECKED
 from viva.model.event import RunSummary, Stopped
 from viva.model.record import Status, TrialRecord
@@ -14,9 +16,10 @@ _EVERY = Rule()
 class Tally:
     """Counts trials as they end, and cases as their last trial ends."""
 
-    def __init__(self, cases: int, rule: Rule = _EVERY) -> None:
+    def __init__(self, cases: int, rule: Rule = _EVERY, suites: Sequence[SuiteTally] = ()) -> None:
         self._cases = cases
         self._rule = rule
+        self._suites = {each.suite: each for each in suites}
         self._began = time.perf_counter()
         self._statuses: Counter[Status] = Counter()
         self._trials: Counter[Status] = Counter()
@@ -26,7 +29,14 @@ class Tally:
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
 
+    def add_cost(self, record: TrialRecord) -> None:
+        """An attempt that was run again counts for nothing but its cost."""
+        if (suite := self._suites.get(record.suite)) is not None:
+            suite.add_cost(record)
+
     def add(self, record: TrialRecord, *, of: int = 1) -> None:
+        if (suite := self._suites.get(record.suite)) is not None:
+            suite.add(record)
         self._trials[record.status] += 1
         self._turns += record.total_turns
         self._checks += record.checks
@@ -84,6 +94,7 @@ class Tally:
             cost_usd=self._cost,
             unpriced_calls=self._unpriced,
             undecided=undecided,
+            suites=tuple(suite.standing() for suite in self._suites.values()),
         )
 
 
@@ -99,10 +110,16 @@ def _not_passed(record: TrialRecord) -> int:
 
 
 def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
-    """Pytest's codes: 0 passed, 1 failed, error or stopped, 2 interrupted, 5 nothing ran or nothing was checked."""
+    """Pytest's codes: 0 passed, 1 failed, error or stopped, 2 interrupted, 5 nothing ran or nothing was checked.
+
+    A suite with a bar passes by that bar, whatever single cases of it do; errors fail it all the same.
+    """
     if stopped == "interrupted":
         return 2
-    if summary.failed or summary.errors or summary.not_run or stopped is not None:
+    failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
+    if failed or summary.errors or summary.not_run or stopped is not None:
         return 1
-    ran = summary.passed + summary.skipped
-    return 5 if not ran or (not summary.passed and summary.unchecked == summary.skipped) else 0
+    if any(not suite.passed or (suite.regressed and suite.bar.no_worse) for suite in summary.suites):
+        return 1
+    judged = summary.passed + summary.failed
+    return 5 if not judged and summary.unchecked == summary.skipped else 0

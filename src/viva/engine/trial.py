@@ -21,7 +21,7 @@ from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
 from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
 from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import Calls, Listed, in_session, merged, provider_trouble, watching_files
+from viva.engine.sending import Calls, Listed, in_session, last_words, merged, provider_trouble, watching_files
 from viva.errors import CutOff, HelperFailed, TrialFault, Undecidable, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
@@ -53,6 +53,7 @@ class Stage(Struct, kw_only=True):
     took_ms: Callable[[Key], float | None] = lambda _key: None
     hooks: Hooks | None = None
     workspaces: Workspaces | None = None
+    taped: bool = False
     confirmation_tools: frozenset[str] = frozenset()
 
     def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
@@ -106,6 +107,7 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
     limit = asyncio.timeout(case.limits.timeout_s)
     asking = stage.confirmation_tools
     talk = Talk(case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking)
+    talk.taped = stage.taped
     if case.skip is not None:
         ending = Ending("skipped", None, case.skip)
     else:
@@ -139,8 +141,9 @@ async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: 
             talk.workspace = workspace
             ending = standing(talk, await _held(stage, talk, limit, session_id))
             talk.warnings += await workspace.warnings()
-            if ending.status != "passed":
+            if ending.status in ("failed", "error") and talk.turns:  # without a turn there is nothing to see
                 workspace.keep()
+            if workspace.kept:
                 talk.kept_at = workspace.path
             return ending
     except TrialFault as fault:
@@ -157,6 +160,7 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
     except (TimeoutError, CutOff) as expired:
         if not (limit.expired() or isinstance(expired, CutOff)):
             raise
+        talk.warnings += last_words(expired)
         said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
         if trouble := provider_trouble(expired):
             return _provider_hung(talk, f"{said}: {trouble}")
@@ -169,6 +173,7 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
         role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
         return blamed(HelperFailed(role, said))
     except TrialFault as fault:
+        talk.warnings += last_words(fault)
         return blamed(fault)
 
 

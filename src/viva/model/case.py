@@ -25,9 +25,13 @@ class Key(Struct, frozen=True, order=True):
     """Names one conversation. A resumed run asks by the first three."""
 
     suite: str
+    """The suite."""
     case: str
+    """The case."""
     trial: int = 1
+    """Which repeat, from 1."""
     attempt: int = 1
+    """Which attempt, from 1."""
 
     @property
     def session_id(self) -> str:
@@ -40,6 +44,7 @@ class Claim(Struct, frozen=True):
 
     `on` is which text: the reply's; the reply's with tool results below it; or the agent's text of all turns.
     `over` is how far back tool calls and limits look: this turn, or the whole case.
+    Where a `gate` fails, the case scores nothing, whatever its other claims do.
     """
 
     check: "Check"
@@ -49,6 +54,7 @@ class Claim(Struct, frozen=True):
     on: On = "reply"
     over: Over = "turn"
     weight: float = 1.0
+    gate: bool = False
 
 
 class Checkpoint(Struct, frozen=True):
@@ -92,12 +98,21 @@ class Utterance(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """None means no limit. With `overruled`, `turn_timeout_s` comes from the command line and stands over what turns say."""
+    """None means no limit. With `overruled`, `turn_timeout_s` comes from the command line and stands over what turns say.
+
+    The first `uncounted` turns (steps before a persona) do not count as `max_turns`.
+    """
 
     timeout_s: float | None = 300.0
     turn_timeout_s: float | None = None
     max_turns: int | None = 20
     overruled: bool = False
+    uncounted: int = 0
+
+    @property
+    def all_turns(self) -> int | None:
+        """So many at most, with those that do not count."""
+        return None if self.max_turns is None else self.max_turns + self.uncounted
 
     def reply_s(self, own: float | None) -> float | None:
         """The time for one reply to a line with a limit of its `own`."""
@@ -119,9 +134,16 @@ class Fixtures(Struct, frozen=True):
     memory: tuple[Any, ...] = ()
     stubbed: bool = False
 
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """What an agent has to take."""
+        needed: dict[Feature, bool] = {"tool_stubs": self.stubbed, "memory": bool(self.memory)}
+        return frozenset(feature for feature, is_needed in needed.items() if is_needed)
+
 
 WorkspaceKind = Literal["copy", "empty", "cwd"]
 LinkMode = Literal["symlink", "copy"]
+Sandbox = Literal["bwrap", "none"]
 
 
 class WorkspaceSpec(Struct, frozen=True):
@@ -167,6 +189,7 @@ class Hook(Struct, frozen=True):
 class Case(Struct, frozen=True, kw_only=True):
     """One test. `written` is its definition as its author wrote it, and `digest` names that definition:
     two runs compare a case only where it is the same. Without `one_session` each line opens a conversation of its own.
+    With `keep_calls` its record keeps each model call, not only what they add up to.
     """
 
     id: str
@@ -190,24 +213,51 @@ class Case(Struct, frozen=True, kw_only=True):
     before: Hook | None = None
     after: Hook | None = None
     one_session: bool = True
+    keep_calls: bool = False
     skip: str | None = None
     runs: int | None = None
     written: Mapping[str, Any] = {}
     digest: str = ""
 
 
-class Bar(Struct, frozen=True):
-    """What a suite must reach. Without one, every case must pass."""
+class Baseline(Struct, frozen=True):
+    """What a suite scored before: in which run (or by which file), and each case of it, where that is known."""
+
+    name: str
+    score: float
+    cases: Mapping[str, float] = {}
+
+
+class Bar(Struct, frozen=True, omit_defaults=True):
+    """What a suite must reach. Without one, every case must pass; without a `pass_score`, that too.
+
+    A score below the `baseline` is shown; with `no_worse` it fails the run.
+    """
 
     pass_score: float | None = None
+    """The least mean score of all cases."""
     max_cost_usd: float | None = None
+    """The most that all model calls may cost."""
     max_p95_ms: float | None = None
+    """The most that the 95th percentile of the latencies may be."""
+    baseline: Baseline | None = None
+    """An earlier score of the same suite."""
+    no_worse: bool = False
+    """Does a score below the baseline fail the run?"""
+
+
+class Audience(Struct, frozen=True):
+    """Which agent a suite was written for, where it says so."""
+
+    agent_id: str | None = None
+    model_classes: tuple[str, ...] = ()
 
 
 class Suite(Struct, frozen=True, kw_only=True):
     """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
 
-    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person.
+    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person. `needs` says
+    for each feature which cases cannot do without it. `notes` are what a person should know before the run.
     """
 
     id: str
@@ -220,6 +270,8 @@ class Suite(Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     bar: Bar | None = None
     target: str | None = None
-    needs: Mapping[Feature, Origin] = field(default_factory=dict["Feature", Origin])
+    audience: Audience = Audience()
+    needs: Mapping[Feature, tuple[str, ...]] = field(default_factory=dict["Feature", tuple[str, ...]])
+    notes: tuple[str, ...] = ()
     names_agents: bool = False
     """Its cases say themselves whom they call: no agent has to be under test."""

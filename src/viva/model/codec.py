@@ -1,6 +1,8 @@
 """The only encoder and decoder: every byte of JSON that Viva reads or writes itself goes through here."""
 
-from typing import Any, TypeVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -53,3 +55,16 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def pretty(data: bytes) -> bytes:
     return msgspec.json.format(data, indent=2)
+
+
+def has_nan(value: Any) -> bool:
+    """Is there a number in it that JSON cannot say, NaN or an infinite one? It would be written as null."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case Mapping():
+            return any(map(has_nan, cast("Mapping[Any, Any]", value).values()))
+        case list() | tuple():
+            return any(map(has_nan, cast("Sequence[Any]", value)))
+        case _:
+            return False

@@ -1,6 +1,7 @@
 """How a model is reached. Keys are secrets: they can be used, but not printed."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from msgspec import Struct
@@ -63,3 +64,10 @@ class Connector(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
             raise ValueError("the Anthropic API takes no `seed`: its answers cannot be made the same again")
+
+
+def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
+    """The connector by which a model is reached: the one that is for it or, else, the first with a pattern that fits its name."""
+    exact = (connector for connector in connectors.values() if model and connector.model == model)
+    fitting = (each for each in connectors.values() if any(fnmatchcase(model, pattern) for pattern in each.models))
+    return next(exact, None) or next(fitting, None)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from viva.model.case import By, Key
+from viva.model.case import Bar, By, Key
 from viva.model.record import Status, TrialRecord, TurnRecord
 
 Stopped = Literal["interrupted", "fail_fast", "budget", "broken"]
@@ -19,108 +19,202 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """The first event of a run. `cases` counts what will run, repeats not included."""
 
     run: str
+    """Its id: the name of its folder under .viva/runs."""
     at: str
+    """When, in UTC (ISO 8601)."""
     viva: str
+    """The version of Viva."""
     agent: str
+    """The agent under test."""
     inputs: tuple[str, ...]
+    """What stood after -i."""
     cases: int
+    """How many cases will run."""
     trials: int
+    """How many trials at most: cases times repeats."""
     parallel: int
+    """How many at once."""
     settings: Mapping[str, Any] = {}
+    """How it was asked for, so that it can be resumed."""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
     """A run that had been cut off goes on from here."""
 
     run: str
+    """Its id, the same as before."""
     at: str
+    """When, in UTC."""
 
 
 class CaseGenerated(Event, frozen=True, tag="case_generated"):
     """A case that no file holds, one `of` so many; a resumed run takes it from here."""
 
     suite: str
+    """The suite that it belongs to."""
     case: Mapping[str, Any]
+    """The case, as a file would hold it."""
     of: int = 1
+    """How many were generated together."""
 
 
 class TrialStarted(Event, frozen=True, tag="trial_started"):
     """A trial opens its session. `turns` is how many lines its user will surely say."""
 
     key: Key
+    """Which suite, case, trial and attempt."""
     index: int
+    """The place of the case in the input, from 0."""
     name: str
+    """The name of the case."""
     turns: int = 0
+    """So many lines are known before; 0 where a simulator speaks."""
     simulator: str | None = None
+    """Who speaks for the user, if an agent does."""
 
 
 class TurnStarted(Event, frozen=True, tag="turn_started"):
     """The user has spoken; the agent has not answered yet."""
 
     key: Key
+    """Which trial."""
     turn: int
+    """Which turn, from 1."""
     input: str
+    """What the user said."""
     by: By
+    """Who said it: a script, the case itself, a simulator, or a person."""
 
 
 class TurnEnded(Event, frozen=True, tag="turn_ended"):
     """The agent has answered and the turn's claims are judged."""
 
     key: Key
+    """Which trial."""
     turn: TurnRecord
+    """The turn, whole."""
 
 
 class TrialEnded(Event, frozen=True, tag="trial_ended"):
     """A trial has its outcome: one `of` so many of its case. `index` is its place in the input, for reports in input order."""
 
     key: Key
+    """Which trial."""
     index: int
+    """The place of the case in the input, from 0."""
     of: int
+    """How many trials its case has."""
     record: TrialRecord
+    """All that is kept of it."""
 
 
 class Note(Event, frozen=True, tag="note"):
     """Something that a person should know and that is no verdict."""
 
     text: str
+    """In words."""
     level: Literal["info", "warning"] = "info"
+    """How much it matters."""
     key: Key | None = None
+    """Which trial it is about; none: the run."""
 
 
 class RunEnded(Event, frozen=True, tag="run_ended"):
     """The last event of a run, with its summary."""
 
     run: str
+    """Its id."""
     at: str
+    """When, in UTC."""
     exit_code: int
+    """What the process exits with."""
     summary: "RunSummary"
+    """The counts."""
     stopped: Stopped | None = None
+    """Why it ended early, if it did."""
     why: str | None = None
+    """The same in words."""
+
+
+class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a suite stands against its bar. `score` is the mean of its cases' scores, each the mean of its trials.
+
+    `cost_usd` is None as soon as one price is unknown, `p95_ms` where nothing was measured. `missed` says in words, with
+    both numbers, which parts of the bar were not reached; `regressed` is said apart, since it decides only where asked,
+    and `worse` are the cases that scored more in the baseline.
+    """
+
+    suite: str
+    """The suite's id."""
+    version: str = ""
+    """Its version, where it has one."""
+    score: float
+    """From 0 to 1."""
+    passed: bool
+    """Did it reach its bar?"""
+    cases: int
+    """How many cases it has."""
+    passed_cases: int
+    """How many of them passed."""
+    failed_cases: int = 0
+    """How many failed."""
+    bar: Bar
+    """What it had to reach."""
+    cost_usd: float | None = None
+    """All model calls, judges included."""
+    p95_ms: int | None = None
+    """The 95th percentile of the latencies of its cases."""
+    missed: tuple[str, ...] = ()
+    """What was not reached, in words."""
+    regressed: str | None = None
+    """How far the score is below the baseline, in words."""
+    worse: tuple[str, ...] = ()
+    """Cases that scored more in the baseline."""
 
 
 class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Counts of cases, with what is missing from each denominator said apart. `trials` counts each status of single trials."""
 
     total: int
+    """Cases that were to run."""
     passed: int
+    """Cases that passed."""
     failed: int
+    """Cases that failed: the agent's fault."""
     errors: int
+    """Cases that could not be judged: not the agent's fault."""
     skipped: int
+    """Cases that were left out, or in which nothing was checked."""
     not_run: int
+    """Cases that never began, or were cut off."""
     unchecked: int
+    """Of the skipped ones, those in which nothing was checked."""
     total_turns: int
+    """Turns of all trials."""
     avg_turns: float
+    """Turns for each trial that had any."""
     duration_ms: float
+    """Wall time of the run."""
     checks: int
+    """Checks that were evaluated, or should have been."""
     checks_passed: int
+    """How many of them passed."""
     trials: Mapping[Status, int] = {}
+    """Single trials by status."""
     faults: Mapping[str, int] = {}
+    """Trials that did not pass, by whose fault it was."""
     input_tokens: int = 0
+    """Tokens sent to models, helpers included."""
     output_tokens: int = 0
+    """Tokens that models sent back."""
     cost_usd: float | None = None
+    """What all of it cost; none as soon as one price is unknown."""
     unpriced_calls: int = 0
+    """Model calls whose price is unknown."""
     undecided: int = 0
     """Cases of a sequential test that has shown neither; they are among the errors."""
+    suites: tuple[Standing, ...] = ()
+    """Suites that have a bar, and where they stand."""
 
 
 AnyEvent = (

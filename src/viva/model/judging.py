@@ -9,7 +9,7 @@ from msgspec import UNSET, structs
 
 from viva.errors import CheckBroken, RunStopped, TrialFault, TrialOver
 from viva.model.case import Claim
-from viva.model.talk import Evidence, Judged, Verdict
+from viva.model.talk import Evidence, Judged, Talk, Verdict
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
@@ -19,9 +19,10 @@ def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
     except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # a check may be anyone's code: it must not end the trial
-        return Judged(claim, broken_verdict(broken))
+        return Judged(claim, broken_verdict(broken), is_live(claim, evidence.talk))
     if isinstance(found, Verdict):
-        return Judged(claim, negated(found, claim.check.label) if claim.negate else found)
+        verdict = negated(found, claim.check.label) if claim.negate else found
+        return Judged(claim, verdict, is_live(claim, evidence.talk))
     return _judge_later(claim, found, evidence)
 
 
@@ -34,9 +35,20 @@ async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evid
         raise
     except Exception as broken:  # as above
         talk.waiting_for = before
-        return Judged(claim, broken_verdict(broken))
+        return Judged(claim, broken_verdict(broken), is_live(claim, talk))
     talk.waiting_for = before
-    return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict)
+    return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict, is_live(claim, talk))
+
+
+def is_live(claim: Claim, talk: Talk) -> bool:
+    """Does this check ask the world, where all others ask a cassette? Then a replay may find something else."""
+    return talk.taped and looks_outside(claim.check)
+
+
+def looks_outside(check: object) -> bool:
+    """May a check look at more than the conversation and the workspace? It says so itself; of a plugin's nobody knows."""
+    said: bool | None = getattr(check, "looks_outside", None)
+    return not type(check).__module__.startswith("viva.") if said is None else said
 
 
 def label_of(claim: Claim) -> str:

@@ -44,21 +44,32 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
     """A tool that the agent used. `error` is set when the call was refused or failed; `result` is unset until it ends."""
 
     name: str
+    """The tool."""
     arguments: Any = None
+    """What it was called with."""
     id: str = ""
+    """The id of the call."""
     result: Any | UnsetType = UNSET
+    """What it gave back."""
     error: str | None = None
+    """What went wrong."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
     """One message. `data` is a structured value that came with (or instead of) the text."""
 
     role: Speaker
+    """Who speaks."""
     content: Content = ""
+    """A text, or parts: text, images, audio, files."""
     data: Any = None
+    """A structured value."""
     name: str | None = None
+    """Who said it, or the tool that answered."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that an assistant called."""
     tool_call_id: str | None = None
+    """Which call a tool answers."""
 
     @property
     def text(self) -> str:
@@ -76,20 +87,30 @@ class ModelCall(Struct, frozen=True, omit_defaults=True):
     """What one call of a model used. A price that is not known is None, never 0."""
 
     model: str = ""
+    """The model, as its provider calls it."""
     provider: str = ""
+    """Who served it."""
     input_tokens: int = 0
+    """Tokens sent, cached ones included."""
     output_tokens: int = 0
+    """Tokens sent back, thoughts included."""
     cached_tokens: int = 0
+    """Of the input tokens, those that the provider had kept."""
     cost_usd: float | None = None
+    """What the call cost, where the price is known."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
     """Model calls added up. The cost is None as soon as one price is unknown."""
 
     calls: int = 0
+    """How many model calls."""
     input_tokens: int = 0
+    """Tokens sent."""
     output_tokens: int = 0
+    """Tokens sent back."""
     cost_usd: float | None = None
+    """What they cost, where every price is known."""
 
     @property
     def total_tokens(self) -> int:
@@ -116,11 +137,20 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """
 
     content: str = ""
+    """What it said."""
     data: Any = None
+    """A structured value that came with or instead of the text."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that it used, in order."""
     declared: Declared | None = None
+    """Its own word: `awaiting` or `done`."""
     input_hint: str | None = None
+    """What it waits for, in its words."""
     finish_reason: str | None = None
+    """Why the model stopped."""
     protocol_state: str | None = None
+    """Its protocol's word on whether it waits."""
     calls: tuple[ModelCall, ...] = ()
+    """The model calls behind it."""
     elapsed_ms: float | None = None
+    """How long it took, where known better than by the clock."""

@@ -11,6 +11,7 @@ from viva.errors import Fault, Role
 from viva.model import codec
 from viva.model.case import Case, Claim, Key, On, Over, Utterance
 from viva.model.embedded import json_in
+from viva.model.finding import Finding
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ class Quote(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`."""
+    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`.
+
+    `findings` are kept whatever the status.
+    """
 
     status: VerdictStatus
     reason: str = ""
@@ -51,6 +55,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     suggestions: tuple[str, ...] = ()
     calls: tuple[ModelCall, ...] = ()
     fault: Fault = "judge"
+    findings: tuple[Finding, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -61,10 +66,11 @@ PASSED = Verdict("passed")
 
 
 class Judged(Struct, frozen=True):
-    """A claim and what came of it."""
+    """A claim and what came of it. `live`: a cassette is involved, and the check looked at more than what that holds."""
 
     claim: Claim
     verdict: Verdict
+    live: bool = False
 
 
 class Awaiting(Struct, frozen=True):
@@ -79,20 +85,23 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     """A file of the workspace that a turn added, changed or removed."""
 
     path: str
+    """Relative to the workspace."""
     change: Literal["added", "changed", "removed"]
+    """What became of it."""
     diff: str | None = None
+    """The difference, where it is text and not too long."""
 
 
 class FileImage(Struct, frozen=True, omit_defaults=True):
-    """A file of the workspace as a turn left it, whole, so that a replay can put it there: its bytes, or where its link leads.
-
-    Neither: the file is gone.
+    """A file of the workspace as a turn left it, whole, so that a replay can put it there: its bytes, or where its link leads,
+    or that it is a folder. None of these: it is gone. The paths of folders end in `/`.
     """
 
     path: str
     content: bytes | None = None
     link: str | None = None
     executable: bool = False
+    folder: bool = False
 
 
 class Turn(Struct):
@@ -128,7 +137,7 @@ class Talk(Struct, dict=True):
     helpers who are being asked, since several judges may be at once.
     `calls` counts every model call of the trial, those of replies that were cut off too.
     `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
-    `kept_at` is where the workspace stays to be looked at.
+    `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
     `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
     """
 
@@ -150,6 +159,7 @@ class Talk(Struct, dict=True):
     helping: int = 0
     workspace: "Workspace | None" = None
     kept_at: str | None = None
+    taped: bool = False
     session_id: str = ""
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)

@@ -17,6 +17,28 @@ def json_line(raw: bytes, place: Place) -> int:
     return text.count("\n", 0, _offset(text, place)) + 1
 
 
+def json_item_lines(raw: bytes, place: Place) -> list[int]:
+    """The lines of all items of an array in JSON text, in one pass."""
+    text = raw.decode("utf-8", "replace")
+    tokens = _VALUE.finditer(text)
+    first = next(tokens, None)
+    opener = first.group() if first else ""
+    for step in place:
+        if (at := _member(tokens, opener, step)) is None:
+            return []
+        opener = at[1]
+    lines: list[int] = []
+    line, seen = 1, 0
+    for token in tokens:
+        if (piece := token.group()) == "]":
+            break
+        if piece != ",":
+            line, seen = line + text.count("\n", seen, token.start()), token.start()
+            lines.append(line)
+            _skip(tokens, piece)
+    return lines
+
+
 def _offset(text: str, place: Place) -> int:
     """Walks along `place`, skipping what lies beside it."""
     tokens = _VALUE.finditer(text)

@@ -14,8 +14,8 @@ from msgspec import Struct
 from viva.model import codec
 from viva.schemas.positions import Place
 
-SchemaName = Literal["native", "config"]
-SCHEMAS: tuple[SchemaName, ...] = ("native", "config")
+SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies"]
+SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
 
 
 MANY = 12
@@ -64,6 +64,8 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
             yield Complaint(path, f"misses {detail['property']!r}")
         case "anyOf" if parent.get("$comment") == "assertion type":
             yield Complaint(path, unknown_name("assertion type", error.instance, parent["anyOf"][0]["enum"]))
+        case "anyOf" if all(set(each) == {"required"} for each in parent["anyOf"]):
+            yield Complaint(path, "misses " + " or ".join(repr(each["required"][0]) for each in parent["anyOf"]))
         case "enum":
             yield Complaint(path, unknown_name("value", error.instance, detail["options"]))
         case "type":
@@ -138,7 +140,7 @@ def _without_twins(found: list[Complaint]) -> Iterator[Complaint]:
     """A typo shows up as a key that is missing and a key that is unknown: the second says it all."""
     unknown = {(c.path, c.what.rsplit("did you mean ", 1)[-1]) for c in found if c.key is not None}
     for complaint in found:
-        missing = complaint.what.removeprefix("misses ")
-        if complaint.key is None and (complaint.path, f"{missing}?") in unknown:
+        missing = complaint.what.removeprefix("misses ").split(" or ")
+        if complaint.key is None and any((complaint.path, f"{name}?") in unknown for name in missing):
             continue
         yield complaint

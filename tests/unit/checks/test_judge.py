@@ -11,7 +11,7 @@ from msgspec import structs
 from unit.checks.conftest import Bench
 from viva.errors import HelperFailed, Role, RunStopped
 from viva.model.message import Message, Reply, ToolCall
-from viva.model.talk import Evidence, Quote, Talk, Verdict
+from viva.model.talk import Evidence, FileChange, Quote, Talk, Verdict
 from viva.testing.evidence import evidence_of
 
 T = TypeVar("T")
@@ -71,6 +71,24 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
     assert {**metadata, "output": ""} == {
         "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "turn_count": 2, "files": [],
     }  # fmt: skip
+
+
+def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Bench):
+    """P4: of the step; where the whole case is judged, of all of it, with the conversation."""
+    judges = Judges({"passed": True}, {"passed": True})
+    evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    evidence.talk.turns[0].files = (FileChange("old.txt", "removed"),)
+    evidence.talk.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
+    verdict_of(bench, judges, evidence)
+    verdict_of(bench, judges, Evidence(evidence.talk, evidence.turn, over="case"))
+    step, whole = judges.asked
+    assert "Criteria: It is paid" in step
+    assert '{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}' in step
+    assert step.endswith('{"path":"a.txt","change":"added"}')
+    assert "Pay W1" not in step
+    assert '{"role":"user","text":"Pay W1"}' in whole
+    assert '{"path":"old.txt","change":"removed"}' in whole
+    assert [len(told["files"]) for told in judges.metadata] == [1, 2]
 
 
 @pytest.mark.parametrize(

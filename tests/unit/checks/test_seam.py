@@ -6,13 +6,15 @@ import pytest
 
 from viva import catalog
 from viva.checks.combine import All, AnyOf, Not
+from viva.checks.files import FileContains, FileExists
 from viva.checks.json import Equals, JsonPath, JsonSchema, TypeIs
 from viva.checks.limits import MaxCost, MaxLatency, MaxTokens, MaxTurns
 from viva.checks.script import Function, Script
 from viva.checks.snapshot import Shelf, Snapshot
-from viva.checks.text import Contains, NotContains, Regex
-from viva.checks.tools import ToolCalled, ToolNotCalled, ToolResult, ToolSequence
+from viva.checks.text import Contains, FlowContains, NotContains, Regex
+from viva.checks.tools import ToolCalled, ToolCallsContain, ToolNotCalled, ToolResult, ToolSequence
 from viva.model.case import Claim
+from viva.model.judging import looks_outside
 from viva.protocols import Check
 
 CLAIM = Claim(Contains(value="a"))
@@ -20,6 +22,7 @@ CHECKS: dict[str, Check] = {
     "equals": Equals(value=1),
     "contains": Contains(value="a"),
     "not_contains": NotContains(value="a"),
+    "flow_contains": FlowContains(value="a"),
     "regex": Regex(pattern="a"),
     "json_path": JsonPath(path="$.a"),
     "type": TypeIs(value="string"),
@@ -28,6 +31,9 @@ CHECKS: dict[str, Check] = {
     "tool_not_called": ToolNotCalled(name="a"),
     "tool_sequence": ToolSequence(names=("a",)),
     "tool_result": ToolResult(name="a"),
+    "tool_calls_contain": ToolCallsContain(name="a"),
+    "file_exists": FileExists(path="a"),
+    "file_contains": FileContains(path="a", value="b"),
     "snapshot": Snapshot(path="a", shelf=Shelf(str(Path(__file__).parent), update=False)),
     "max_latency": MaxLatency(value=1),
     "max_cost": MaxCost(value=1),
@@ -48,3 +54,20 @@ def test_a_check_is_found_by_its_name_and_can_be_named_and_weighed(name):
     assert 0 < len(check.label) <= 80
     with pytest.raises(AttributeError):
         check.label = "frozen"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_only_a_script_looks_at_more_than_the_conversation_and_the_workspace(name):
+    """In a replay it asks the world, not the cassette, and is marked."""
+    assert looks_outside(CHECKS[name]) is (name == "script")
+
+
+def test_what_is_made_of_a_script_looks_out_as_well_and_of_a_plugin_nobody_knows():
+    script = Claim(CHECKS["script"])
+    assert looks_outside(All(claims=(CLAIM, script)))
+    assert looks_outside(Not(claim=Claim(AnyOf(claims=(script,)))))
+
+    class Plugin:
+        costly, label = False, "polite"
+
+    assert looks_outside(Plugin())

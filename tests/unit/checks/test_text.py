@@ -1,4 +1,4 @@
-"""contains, not_contains, regex."""
+"""contains, flow_contains, not_contains, regex."""
 
 import time
 
@@ -112,3 +112,13 @@ def test_labels(bench, fields, label):
 
 def test_a_label_is_cut_off(bench):
     assert len(bench.label("contains", value="x" * 500)) == 80
+
+
+def test_the_flow_is_what_the_agent_said_in_all_turns(bench):  # P9
+    tools = (ToolCall("t", result="only in a tool result"),)
+    evidence = evidence_of("first", Reply("second", tool_calls=tools), "third", inputs=["asked by the user"])
+    for value, status in (("first", "passed"), ("third", "passed"), ("user", "failed"), ("tool", "failed")):
+        assert bench.judge({"type": "flow_contains", "value": value}, evidence).status == status
+    assert bench.judge({"type": "flow_contains", "value": "FIRST", "ignore_case": True}, evidence).passed
+    assert bench.judge({"type": "flow_contains", "value": "first", "negate": True}, evidence).status == "failed"
+    assert bench.label("flow_contains", value="a") == 'flow_contains "a"'

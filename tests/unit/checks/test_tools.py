@@ -1,4 +1,4 @@
-"""tool_called, tool_not_called, tool_sequence, tool_result."""
+"""tool_called, tool_calls_contain, tool_not_called, tool_sequence, tool_result."""
 
 import pytest
 
@@ -295,3 +295,44 @@ def test_tool_result_misuse(bench):
 )
 def test_labels(bench, fields, label):
     assert bench.label(**fields) == label
+
+
+WRITE = ToolCall("write_file", {"path": "src/a.py", "lines": ['say "hi"', {"n": 42}], "mode": None, "force": True})
+WRITE_AS_TEXT = ToolCall("write_file", '{"path": "C:\\\\x", "text": "two\\nlines"}')
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "made", "status"),
+    [
+        ("write_file", ["src/a.py"], [WRITE], "passed"),
+        ("write_file", ["a.py", 'say "hi"', "42", "true"], [WRITE], "passed"),
+        ("write_file", ["path"], [WRITE], "failed"),
+        ("write_file", ['\\"hi\\"'], [WRITE], "failed"),
+        ("write_file", ["two\nlines", "C:\\x"], [WRITE_AS_TEXT], "passed"),
+        ("write_file", ["src/a.py", "two\nlines"], [WRITE, WRITE_AS_TEXT], "failed"),
+        ("write_file", [], [WRITE], "passed"),
+        ("write_file", [], [ToolCall("write_file")], "passed"),
+        ("write_file", [], [], "failed"),
+        ("write_file", [], [ToolCall("write_file", {}, error="denied")], "failed"),
+        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="denied")], "failed"),
+        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="no"), ToolCall("write_file", "x")], "passed"),
+        ("write_file", ["a.py"], [ToolCall("fs__write_file", {"path": "a.py"})], "passed"),
+        ("file", ["a.py"], [WRITE], "failed"),
+        (["edit", "write_file"], ["a.py"], [WRITE], "passed"),
+    ],
+)
+def test_texts_among_the_arguments_of_one_call_that_went_well(bench, name, values, made, status):  # P9
+    written = {"type": "tool_calls_contain", "name": name, "values": values}
+    assert bench.judge(written, evidence_of(calls(*made))).status == status
+
+
+def test_what_the_calls_lack_is_told(bench):
+    written = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
+    assert bench.judge(written, evidence_of(calls("x"))).reason == '"write_file" was not called; called: x'
+    failed = ToolCall("write_file", {"path": "b.py"}, error="denied")
+    assert bench.judge(written, evidence_of(calls(failed))).reason == (
+        '"write_file" was called, but it failed: "denied"'
+    )
+    assert 'no argument of it contains "b.py"' in bench.judge(written, evidence_of(calls(WRITE))).reason
+    with pytest.raises(ValueError, match="empty text"):
+        bench.claim({**written, "values": [""]})

@@ -1,6 +1,6 @@
 """The turn loop with fakes that never wait: no event loop is needed, one push drives it to its end."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from viva.model.message import Message, Reply
 from viva.model.talk import PASSED, Evidence, Talk, Turn, Verdict
 from viva.testing.evidence import NoHelpers, StillClock
 from viva.users.script import Script
+from viva.users.then import Then
 
 
 class Says:
@@ -144,3 +145,34 @@ def test_a_declaration_ends_it_and_max_turns_do():
     assert held(done, Reply("no", declared="done")) == Ending("failed", "agent", "missing checkpoints: x")  # N15
     used = talk_of(line("a"), goal=goal("x"), max_turns=1)
     assert held(used, Reply("no")) == Ending("failed", "agent", "max turns (1) exceeded")  # N16
+
+
+def test_steps_before_a_persona_do_not_count_as_its_turns():
+    """P2: the goal is looked for after the last of them, and `max_turns` begin there."""
+    goal = Goal((Checkpoint("a", Claim(Says("here"))),))
+    lines = tuple(line(text) for text in "abcd")
+    case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, uncounted=2))
+    talk = Talk(case, Key("s", "c"), NoHelpers(), StillClock())
+    user = Then(Script(lines[:2]), Unplanned(lines[2:]))
+
+    async def send(_said: Utterance) -> Reply:
+        return Reply("no")
+
+    ended = driven(converse(talk, user, send, lambda _turn: None))
+    assert ended == Ending("failed", "agent", "max turns (1) exceeded")
+    assert [turn.utterance.message.text for turn in talk.turns] == ["a", "b", "c"]
+    assert case.limits.all_turns == 3
+
+
+class Unplanned:
+    """Says lines that nobody knows of before."""
+
+    lines: Sequence[Utterance] = ()
+    simulator: str | None = "somebody"
+
+    def __init__(self, said: Sequence[Utterance]) -> None:
+        self._said = said
+
+    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
+        for each in self._said:
+            yield each

@@ -9,8 +9,8 @@ import pytest
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_of
-from viva.formats.native import Reading
-from viva.model.case import Case
+from viva.formats.reading import Reading
+from viva.model.case import Case, Fixtures, ToolStub
 from viva.model.message import File, Image, Message, Text
 
 OK = {"type": "contains", "value": "x"}
@@ -433,3 +433,44 @@ def test_one_problem_of_a_case_hides_no_other():
     assert len([each for each in said if "id 'a' is taken" in each]) == 2, said  # N2
     assert any(each.startswith("$.assertions[0]: '(' is no regular") for each in said), said
     assert any(each.startswith("$.turns[0].assert: 'scripts:nowhere.f'") for each in said), said
+
+
+def test_fixtures_stand_in_for_tools_and_memory():
+    """`tools`, even none, means that no tool runs live; what a case needs is known before it runs."""  # W3
+    cases = [
+        {"id": "both", "input": "x", "fixtures": {"tools": [{"tool": "t", "error": "down"}], "memory": [{"a": 1}]}},
+        {"id": "none", "input": "x", "fixtures": {"tools": []}},
+        {"id": "plain", "input": "x"},
+    ]
+    both, none, plain = built(*cases)
+    assert both.fixtures == Fixtures((ToolStub("t", error="down"),), ({"a": 1},), stubbed=True)
+    assert none.fixtures == Fixtures(stubbed=True)
+    assert plain.fixtures is None
+    assert suite(*cases).needs == {"tool_stubs": ("both", "none"), "memory": ("both",)}
+
+
+@pytest.mark.parametrize(
+    "assertion",
+    [
+        {"type": "file_exists", "path": "a"},
+        {"type": "file_contains", "path": "a", "value": "x", "negate": True},
+        {"type": "not", "assertion": {"type": "any", "assertions": [OK, {"type": "file_exists", "path": "a"}]}},
+        {"type": "file_exists", "path": "{{name}}"},
+    ],
+)
+def test_a_case_that_looks_at_files_needs_a_workspace_and_no_other_does(assertion: dict[str, Any]):
+    checkpoint = {"id": "c", "assertion": assertion}
+    cases = built(
+        asserting(**assertion),
+        {"id": "b", "input": "x", "final_assertions": assertion},
+        {"id": "c", "simulator": {"use": "viva.simulator"}, "checkpoints": [checkpoint]},
+        {"id": "d", "input": "x", "assertions": [OK]},
+    )
+    assert ["workspace" in case.needs for case in cases] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../b"])
+def test_a_path_that_leaves_the_workspace_is_refused(path: str):  # P5
+    (said,) = wrong(asserting(type="file_exists", path=path))
+    assert said == f"$.assertions[0]: path {path!r} must be relative to the workspace, without `..`"
+    assert wrong(asserting(type="file_contains", path=path, value="{{x}}"))

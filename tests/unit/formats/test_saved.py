@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_in
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.saved import save_talk
 from viva.model.case import Case, Key, Utterance
 from viva.model.message import Message

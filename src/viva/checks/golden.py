@@ -1,0 +1,92 @@
+"""Is the output what was expected? The three strategies of OpenWOP's golden tasks.
+
+The output is the reply's data or, where it has none, its text. As text, a string stands as it is and anything else is
+JSON with sorted keys and no spaces; nothing is trimmed, and case counts.
+"""
+
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from viva.checks.cheap import Cheap
+from viva.checks.compare import equal
+from viva.checks.json import JsonSchema
+from viva.checks.wording import kept, labelled, quoted
+from viva.model import codec
+from viva.model.message import Reply
+from viva.model.talk import PASSED, Evidence, Verdict
+
+Strategy = Literal["exact", "contains", "json-match"]
+
+
+class Golden(Cheap, frozen=True, kw_only=True):
+    """The output is `value`, contains it, or is the same JSON. The score is 1 or 0, nothing between."""
+
+    strategy: Strategy
+    value: Any
+
+    def __post_init__(self) -> None:
+        if codec.has_nan(self.value):
+            raise ValueError("holds a number that JSON does not know: NaN or infinity")
+
+    @property
+    def label(self) -> str:
+        return labelled(self.strategy, quoted(self.value))
+
+    def check(self, evidence: Evidence) -> Verdict:
+        output = output_of(evidence.reply)
+        why = "the output holds a number that JSON does not know" if codec.has_nan(output) else self._why_not(output)
+        if why is None:
+            return Verdict("passed", score=1.0)
+        actual = kept(output) if isinstance(output, str) else output
+        return Verdict("failed", why, score=0.0, expected=self.value, actual=actual)
+
+    def _why_not(self, output: Any) -> str | None:
+        if self.strategy == "json-match":
+            found = _parsed(output)
+            if found is UNSET:
+                return f"the output is no JSON: {quoted(output)}"
+            return (
+                None if equal(found, self.value) else f"is not the same JSON as {quoted(self.value)}: {quoted(found)}"
+            )
+        text, wanted = stringified(output), stringified(self.value)
+        if self.strategy == "exact":
+            return None if text == wanted else f"is not {quoted(wanted)}: {quoted(text)}"
+        return None if wanted in text else f"{quoted(wanted)} is not in {quoted(text)}"
+
+
+def output_of(reply: Reply) -> Any:
+    """What is scored: the reply's data if it has some, else its text."""
+    return reply.content if reply.data is None else reply.data
+
+
+def stringified(value: Any) -> str:
+    """A value as text: a string as it is, anything else as JSON with sorted keys and no spaces. ValueError for NaN."""
+    if isinstance(value, str):
+        return value
+    if codec.has_nan(value):
+        raise ValueError("a number that JSON does not know has no text: NaN or infinity")
+    return codec.canonical(value).decode()
+
+
+def _parsed(output: Any) -> Any:
+    if not isinstance(output, str):
+        return output
+    try:
+        return codec.decode(output)
+    except (codec.DecodeError, UnicodeEncodeError, RecursionError):
+        return UNSET
+
+
+class Returned(JsonSchema, frozen=True, kw_only=True):
+    """The output is valid by the schema that the agent promises. A text that is JSON counts as what it says."""
+
+    @property
+    def label(self) -> str:
+        return "valid by the agent's return schema"
+
+    def check(self, evidence: Evidence) -> Verdict:
+        output = output_of(evidence.reply)
+        parsed = _parsed(output)
+        wrong = self.wrong_with(output if parsed is UNSET else parsed)
+        return PASSED if wrong is None else Verdict("failed", wrong)

@@ -1,0 +1,186 @@
+"""Suites that have a bar: what each case scored, cost and took, and where the suite stands. Pure folds over records."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from viva.model.case import Bar, Suite
+from viva.model.event import Standing
+from viva.model.finding import Finding
+from viva.model.record import Status, TrialRecord
+from viva.stats.deciding import Rule
+from viva.stats.values import nearest_rank
+
+_EVERY = Rule()
+_NEXT_TO_NOTHING = 1e-9
+"""Means of decimal fractions miss their value by less than this."""
+
+
+class TrialScore(Struct, frozen=True):
+    """As much of a record as counts for a bar, so that transcripts need not stay in memory.
+
+    Without any model call the cost is nothing; an unknown price is unknown. The latency is that of the agent alone, and
+    None where nothing was sent.
+    """
+
+    status: Status
+    score: float
+    cost_usd: float | None
+    latency_ms: float | None
+    findings: tuple[Finding, ...] = ()
+
+
+class CaseScore(Struct, frozen=True):
+    """What a case came to: the mean score and latency of its trials, the cost of all, and every kind of finding.
+
+    Only trials that were judged count for the score: what is nobody's verdict is no zero of the agent's.
+    """
+
+    case: str
+    status: Status
+    score: float
+    cost_usd: float | None
+    latency_ms: int | None
+    findings: tuple[Finding, ...] = ()
+
+
+def trial_score(record: TrialRecord) -> TrialScore:
+    """The score is from 0 to 1; a trial that ended before anything could be checked has none to show."""
+    judged = record.status in ("passed", "failed") and record.score is not None
+    return TrialScore(
+        status=record.status,
+        score=min(1.0, max(0.0, record.score)) if judged and record.score is not None else 0.0,
+        cost_usd=0.0 if record.usage is None else record.usage.cost_usd,
+        latency_ms=math.fsum(turn.duration_ms for turn in record.turns) if record.turns else None,
+        findings=record.findings,
+    )
+
+
+def case_score(case: str, trials: Sequence[TrialScore], rule: Rule = _EVERY) -> CaseScore:
+    """All trials of one case, in the order of their start."""
+    taken = [trial.latency_ms for trial in trials if trial.latency_ms is not None]
+    return CaseScore(
+        case=case,
+        status=rule.status([trial.status for trial in trials]),
+        score=_mean([trial.score for trial in trials if trial.status in ("passed", "failed")]),
+        cost_usd=_total(trial.cost_usd for trial in trials),
+        latency_ms=round(_mean(taken)) if taken else None,
+        findings=tuple(sorted({found for trial in trials for found in trial.findings})),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(math.fsum(values) / len(values), 6) if values else 0.0
+
+
+def _total(costs: Iterable[float | None]) -> float | None:
+    """The sum, unless one of them is unknown."""
+    known = list(costs)
+    return None if None in known else math.fsum(cost for cost in known if cost is not None)
+
+
+class SuiteTally:
+    """One suite with a bar, counted as its trials end. `cases` is how many of them shall run."""
+
+    def __init__(self, suite: str, bar: Bar, cases: int, version: str = "", rule: Rule = _EVERY) -> None:
+        self.suite = suite
+        self._version = version
+        self._bar = bar
+        self._cases = cases
+        self._rule = rule
+        self._trials: dict[str, dict[int, TrialScore]] = {}
+        self._vain: list[float | None] = []
+
+    @classmethod
+    def of(cls, suite: Suite, cases: int | None = None, rule: Rule = _EVERY) -> "SuiteTally":
+        """For a suite that has a bar."""
+        return cls(suite.id, suite.bar or Bar(), suite.count if cases is None else cases, suite.version, rule)
+
+    def add(self, record: TrialRecord) -> None:
+        self._trials.setdefault(record.id, {})[record.trial] = trial_score(record)
+
+    def add_cost(self, record: TrialRecord) -> None:
+        """An attempt that was run again has no outcome, but what it cost was spent."""
+        self._vain.append(trial_score(record).cost_usd)
+
+    def scores(self) -> list[CaseScore]:
+        """The cases that ran, in the order in which their first trial ended."""
+        return [
+            case_score(case, [trials[number] for number in sorted(trials)], self._rule)
+            for case, trials in self._trials.items()
+        ]
+
+    def standing(self) -> Standing:
+        scores = self.scores()
+        statuses: list[Status] = [each.status for each in scores]
+        trials = [trial for each in self._trials.values() for trial in each.values()]
+        taken = sorted(round(trial.latency_ms) for trial in trials if trial.latency_ms is not None)
+        score = _mean([each.score for each in scores])
+        cost = _total([*(each.cost_usd for each in scores), *self._vain])
+        p95 = int(nearest_rank(taken, 95)) if taken else None
+        missed = (
+            *_beside(self._cases, statuses),
+            *_by_score(self._bar, score, statuses),
+            *_by_limits(self._bar, cost, p95),
+        )
+        return Standing(
+            suite=self.suite,
+            version=self._version,
+            score=score,
+            passed=not missed,
+            cases=len(scores),
+            passed_cases=statuses.count("passed"),
+            failed_cases=statuses.count("failed"),
+            bar=self._bar,
+            cost_usd=cost,
+            p95_ms=p95,
+            missed=missed,
+            regressed=_regressed(self._bar, score),
+            worse=tuple(_worse(self._bar, scores)),
+        )
+
+
+def _beside(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
+    """What keeps a suite from passing whatever it scored."""
+    if not statuses:
+        yield "no case ran"
+    elif len(statuses) < cases:
+        yield f"{len(statuses)} of {cases} cases ran"
+    if errors := statuses.count("error"):
+        yield f"{errors} {'case' if errors == 1 else 'cases'} ended in an error that is not the agent's"
+
+
+def _by_score(bar: Bar, score: float, statuses: Sequence[Status]) -> Iterable[str]:
+    if bar.pass_score is None:
+        if failed := statuses.count("failed"):
+            yield f"{failed} of {len(statuses)} cases failed"
+    elif score < bar.pass_score - _NEXT_TO_NOTHING:
+        yield f"score {score:.4g}, needs {bar.pass_score:g}"
+
+
+def _by_limits(bar: Bar, cost: float | None, p95: int | None) -> Iterable[str]:
+    """Limits fail closed: what is not known is not kept."""
+    if bar.max_cost_usd is not None:
+        if cost is None:
+            yield f"cost unknown (a model call has no price), at most ${bar.max_cost_usd:g}"
+        elif cost > bar.max_cost_usd + _NEXT_TO_NOTHING:
+            yield f"cost ${cost:.6g}, at most ${bar.max_cost_usd:g}"
+    if bar.max_p95_ms is not None:
+        if p95 is None:
+            yield f"p95 latency unknown (nothing was measured), at most {bar.max_p95_ms:g} ms"
+        elif p95 > bar.max_p95_ms:
+            yield f"p95 latency {p95} ms, at most {bar.max_p95_ms:g} ms"
+
+
+def _regressed(bar: Bar, score: float) -> str | None:
+    if bar.baseline is None or score >= bar.baseline.score - _NEXT_TO_NOTHING:
+        return None
+    return f"score {score:.4g}, was {bar.baseline.score:.4g} in {bar.baseline.name}"
+
+
+def _worse(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+    before = bar.baseline.cases if bar.baseline is not None else {}
+    for each in scores:
+        if each.score < before.get(each.case, 0.0) - _NEXT_TO_NOTHING:
+            yield f"{each.case} {before[each.case]:.4g}, now {each.score:.4g}"

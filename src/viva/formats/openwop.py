@@ -1,0 +1,379 @@
+"""OpenWOP eval suites: from a document to a Suite whose cases are its tasks, with every complaint that its schema cannot make.
+
+A task is a conversation of one turn. Its golden value or rubric is an ordinary check; fixtures become stubbed tools and
+memory; the thresholds are the suite's bar. Which modes a run has is decided in `modes`.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from msgspec import Struct, structs
+
+from viva.checks.golden import Golden, Returned, Strategy, stringified
+from viva.checks.judge import BUILT_IN, Criterion, Rubric
+from viva.checks.leaks import without_secrets
+from viva.checks.safety import Safety, SafetyJudge, Stubbed
+from viva.errors import BadInput, Problem
+from viva.formats.documents import Document, Documents
+from viva.formats.modes import LIVE, Mode, chosen_modes
+from viva.formats.reading import Reading
+from viva.model import codec
+from viva.model.case import (
+    Audience,
+    Bar,
+    Case,
+    Claim,
+    Feature,
+    Fixtures,
+    Limits,
+    Origin,
+    Suite,
+    ToolStub,
+    Utterance,
+)
+from viva.model.message import Message
+from viva.protocols import Check
+from viva.schemas.positions import Place
+from viva.schemas.words import complaints
+from viva.users.script import Script
+
+GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
+"""What a suite has to reach that says nothing itself: one of golden tasks alone, and any other."""
+_SLACK = 1e-6
+ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
+
+
+class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A part of a suite, spelled as in its file."""
+
+
+class Match(_Part, frozen=True):
+    """What a golden task expects."""
+
+    strategy: Strategy
+    value: Any
+
+
+class RubricLine(_Part, frozen=True):
+    """One criterion of a rubric."""
+
+    criterion: str
+    weight: float
+
+
+class Expected(_Part, frozen=True):
+    """How a task is scored."""
+
+    kind: Literal["golden", "rubric"]
+    match: Match | None = None
+    rubric: tuple[RubricLine, ...] = ()
+
+
+class ToolResponse(_Part, frozen=True):
+    """What a tool answers."""
+
+    tool: str
+    response: Any = None
+
+
+class TaskFixtures(_Part, frozen=True):
+    """What stands in for live tools and memory. Without `tool_responses` tools stay as they are."""
+
+    tool_responses: tuple[ToolResponse, ...] | None = None
+    memory_seed: tuple[dict[str, Any], ...] = ()
+
+
+class Task(_Part, frozen=True):
+    """One task."""
+
+    task_id: str
+    input: Any
+    expected: Expected
+    fixtures: TaskFixtures | None = None
+
+
+class Thresholds(_Part, frozen=True):
+    """What the suite has to reach."""
+
+    pass_score: float | None = None
+    max_cost_usd: float | None = None
+    max_p95_latency_ms: int | None = None
+
+
+class EvalSuite(_Part, frozen=True):
+    """A suite as it was written."""
+
+    suite_id: str
+    version: str
+    modes: tuple[Mode, ...]
+    tasks: tuple[Task, ...]
+    target_agent_id: str | None = None
+    allowed_models: tuple[ModelClass, ...] = ()
+    thresholds: Thresholds = Thresholds()
+
+    def pass_score(self, default: float | None = None) -> float:
+        """The least mean score, and the least score of a rubric."""
+        if self.thresholds.pass_score is not None:
+            return self.thresholds.pass_score
+        if default is not None:
+            return default
+        golden = all(task.expected.kind == "golden" for task in self.tasks)
+        return GOLDEN_PASS_SCORE if golden else PASS_SCORE
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What an agent's manifest says that matters for its suite: who it is, its schemas, its instructions, its tools."""
+
+    agent_id: str | None = None
+    task_schema: dict[str, Any] | None = None
+    return_schema: dict[str, Any] | None = None
+    prompts: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+_NO_TERMS = Terms()
+
+
+def load(documents: Documents, name: str, _folder: Path, reading: Reading) -> Suite:
+    """The suite in a file, by the name that messages show. Raises BadInput with every problem at once."""
+    problems: list[Problem] = []
+    found = list(documents.first(problems))
+    problems += [each.problem((), "is a second suite; a file holds one") for each in found[1:]]
+    if not found and not problems:
+        problems.append(Problem(name, 1, "", "holds no eval suite"))
+    if problems:
+        raise BadInput(*problems)
+    return load_suite(found[0], reading)
+
+
+def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
+    """The suite and what is odd about it. Raises BadInput with all that is wrong: by the schema, else by hand."""
+    if isinstance(document.value, dict) and "aggregateScore" in document.value:
+        raise BadInput(document.problem((), "is the summary of an eval, not a suite; --baseline takes it"))
+    if found := complaints("openwop", document.value):
+        raise BadInput(*(document.problem(each.path, each.what, key=each.key) for each in found))
+    if problems := list(_problems(document)):
+        raise BadInput(*problems)
+    suite = codec.convert(document.value, EvalSuite)
+    return suite, tuple(str(problem) for problem in _oddities(document, suite))
+
+
+def _problems(document: Document) -> Iterator[Problem]:
+    """What the schema lets through although no task can be scored by it."""
+    seen: dict[str, int] = {}
+    for at, task in enumerate(document.value["tasks"]):
+        place: Place = ("tasks", at)
+        name, expected = task["taskId"], task["expected"]
+        if name in seen:
+            what = f"task id {name!r} is taken; tasks[{seen[name]}] has it too"
+            yield document.problem(place, what, key="taskId")
+        seen.setdefault(name, at)
+        if expected["kind"] == "golden" and "match" not in expected:
+            yield document.problem((*place, "expected"), "is golden but misses 'match': the expected value")
+        if expected["kind"] == "rubric" and "rubric" not in expected:
+            yield document.problem((*place, "expected"), "is rubric but misses 'rubric': the weighted criteria")
+        if not sum(each["weight"] for each in expected.get("rubric", [{"weight": 1}])):
+            yield document.problem(
+                (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"
+            )
+        if codec.has_nan(task):  # a YAML file can say what JSON cannot
+            yield document.problem(place, "holds a number that JSON does not know: NaN or infinity")
+
+
+def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
+    for at, task in enumerate(suite.tasks):
+        place: Place = ("tasks", at, "expected")
+        other = "rubric" if task.expected.kind == "golden" else "match"
+        weights = sum(line.weight for line in task.expected.rubric)
+        if task.expected.kind == "rubric" and abs(weights - 1) > _SLACK:
+            yield document.problem(
+                place, f"the weights add up to {weights:.6g}, not 1; the score is their share", key="rubric"
+            )
+        if getattr(task.expected, other):
+            yield document.problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
+
+
+def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -> Suite:
+    """A suite that can run. Raises BadInput with every problem at once."""
+    suite, odd = parse_suite(document)
+    asked = reading.evals
+    problems = [*_unjudged(document, suite, reading), *_misfits(document, suite, terms)]
+    modes, left_out = (), None
+    try:
+        modes, left_out = chosen_modes(suite.modes, asked)
+    except ValueError as wrong:
+        problems.append(document.problem((), str(wrong), key="modes"))
+    if problems:
+        raise BadInput(*problems)
+    maker = _CaseMaker(suite, document, modes, reading, terms)
+    target = suite.target_agent_id or terms.agent_id
+    notes = [
+        *terms.notes,
+        *odd,
+        *_uncallable(document, suite, terms),
+        *([f"{suite.suite_id}: {left_out}"] if left_out else []),
+    ]
+    return Suite(
+        id=suite.suite_id,
+        version=suite.version,
+        cases=maker.cases,
+        count=len(suite.tasks),
+        digest=blake2b(codec.canonical(document.value), digest_size=8).hexdigest(),
+        origin=Origin(document.file, document.line),
+        bar=_bar(suite, asked.pass_score),
+        target=asked.agent_names.get(target) if target else None,
+        audience=Audience(suite.target_agent_id, tuple(suite.allowed_models)),
+        needs={} if LIVE in modes else _needs(suite),
+        notes=tuple(notes),
+    )
+
+
+def _bar(suite: EvalSuite, default: float | None) -> Bar:
+    limits = suite.thresholds
+    return Bar(suite.pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
+
+
+def _unjudged(document: Document, suite: EvalSuite, reading: Reading) -> Iterator[Problem]:
+    """Who shall judge has to be there before anything runs."""
+    if reading.evals.checked_only:
+        return
+    helpers: list[tuple[str, Place]] = []
+    rubrics = [at for at, task in enumerate(suite.tasks) if task.expected.kind == "rubric"]
+    if rubrics:
+        helpers.append((reading.evals.judge or BUILT_IN, ("tasks", rubrics[0], "expected")))
+    if reading.evals.safety_judge and "adversarial" in suite.modes:
+        helpers.append((reading.evals.safety_judge, ("modes",)))
+    for name, place in helpers:
+        wrong = reading.wrong_with(name)
+        yield from (each if each.file else document.problem(place, f"needs a judge: {each.what}") for each in wrong)
+
+
+def _misfits(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[Problem]:
+    """Inputs that the agent's own schema does not take."""
+    if terms.task_schema is None:
+        return
+    schema = Returned(schema=terms.task_schema)
+    for at, task in enumerate(suite.tasks):
+        if (wrong := schema.wrong_with(task.input)) is not None:
+            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
+            yield document.problem(("tasks", at), what, key="input")
+
+
+def _uncallable(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[str]:
+    if terms.allowed_tools is None:
+        return
+    for at, task in enumerate(suite.tasks):
+        for number, each in enumerate((task.fixtures and task.fixtures.tool_responses) or ()):
+            if each.tool not in terms.allowed_tools:
+                place: Place = ("tasks", at, "fixtures", "toolResponses", number)
+                yield str(document.problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool"))
+
+
+def _features(task: Task) -> frozenset[Feature]:
+    """What an agent has to take for this task."""
+    fixtures = task.fixtures or TaskFixtures()
+    needed: dict[Feature, bool] = {
+        "tool_stubs": fixtures.tool_responses is not None,
+        "memory": bool(fixtures.memory_seed),
+    }
+    return frozenset(feature for feature, is_needed in needed.items() if is_needed)
+
+
+def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
+    found: dict[Feature, tuple[str, ...]] = {}
+    for task in suite.tasks:
+        for feature in _features(task):
+            found[feature] = (*found.get(feature, ()), task.task_id)
+    return found
+
+
+class _CaseMaker:
+    """Makes the cases of a suite, one at a time."""
+
+    def __init__(
+        self, suite: EvalSuite, document: Document, modes: tuple[Mode, ...], reading: Reading, terms: Terms
+    ) -> None:
+        self._suite = suite
+        self._document = document
+        self._live = LIVE in modes
+        self._adversarial = "adversarial" in modes
+        self._reading = reading
+        self._terms = terms
+        self._pass_score = suite.pass_score(reading.evals.pass_score)
+
+    async def cases(self) -> AsyncIterator[Case]:
+        lines = self._document.item_lines(("tasks",))
+        written = cast("list[dict[str, Any]]", self._document.value["tasks"])
+        for task, text, line in zip(self._suite.tasks, written, lines, strict=True):
+            yield self._case(task, text, line)
+
+    def _case(self, task: Task, written: dict[str, Any], line: int) -> Case:
+        fixtures = None if self._live else _fixtures(task.fixtures, self._terms.allowed_tools)
+        said = Message("user", stringified(task.input), data=None if isinstance(task.input, str) else task.input)
+        return Case(
+            id=task.task_id,
+            user=Script((Utterance(said, claims=tuple(self._claims(task, fixtures))),)),
+            tags=(task.expected.kind,),
+            suite=self._suite.suite_id,
+            origin=Origin(self._document.file, line),
+            limits=Limits(timeout_s=self._reading.timeout_s, max_turns=1),
+            fixtures=fixtures,
+            needs=frozenset() if self._live else _features(task),
+            keep_calls=True,
+            written=written,
+            digest=blake2b(codec.canonical(written), digest_size=8).hexdigest(),
+        )
+
+    def _claims(self, task: Task, fixtures: Fixtures | None) -> Iterator[Claim]:
+        yield self._scorer(task.expected)
+        if self._terms.return_schema is not None:
+            yield _gate(Returned(schema=self._terms.return_schema), "return_schema")
+        asked = self._reading.evals
+        if not self._adversarial:
+            if fixtures is not None and fixtures.stubbed:
+                yield _gate(Stubbed(), "stubbed")
+            return
+        match = task.expected.match
+        yield _gate(
+            Safety(
+                fail_at=asked.fail_at,
+                expected=stringified(match.value) if match else "",
+                prompts=(*self._terms.prompts, *asked.prompts),
+                secrets=asked.secrets,
+                allowed_tools=self._terms.allowed_tools,
+            ),
+            "safety",
+        )
+        if asked.safety_judge:
+            yield _gate(SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at), "safety")
+
+    def _scorer(self, expected: Expected) -> Claim:
+        if expected.match is not None and expected.kind == "golden":
+            golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
+            return Claim(golden, {"type": "golden", **codec.builtins(expected.match)})
+        criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
+        rubric = Rubric(criteria=criteria, use=self._reading.evals.judge or BUILT_IN, min_score=self._pass_score)
+        return Claim(rubric, {"type": "rubric", "criteria": codec.builtins(criteria)})
+
+
+def _gate(check: Check, kind: str) -> Claim:
+    """Adds nothing to the score, but takes it all where it fails."""
+    return Claim(check, {"type": kind}, weight=0.0, gate=True)
+
+
+def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None) -> Fixtures | None:
+    """Memory is redacted as every write to a memory is; a tool that the agent may not call has no answer for it."""
+    if written is None or structs.astuple(written) == (None, ()):
+        return None
+    return Fixtures(
+        tools=tuple(
+            ToolStub(each.tool, each.response)
+            for each in written.tool_responses or ()
+            if allowed is None or each.tool in allowed
+        ),
+        memory=tuple(without_secrets(entry) for entry in written.memory_seed),
+        stubbed=written.tool_responses is not None,
+    )

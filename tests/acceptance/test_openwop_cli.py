@@ -1,0 +1,606 @@
+"""OpenWOP eval suites from the command line, as a stranger uses them, with every misuse that came to mind."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openwop import SUITE_ID, golden, manifest, official, pack_files, rubric, suite, tarball, task
+from project import Ended, Project
+from viva.model.message import ToolCall
+from viva.testing import HttpServer, OpenAIServer, Received, Say, json_answer
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openwop"
+STRICT = "def agent(messages, options):\n    open('ran', 'w').close()\n    return messages[-1]['content']\n"
+WITH_TOOLS = """
+def agent(messages, tools=None, memory=None):
+    if tools is None:
+        return "live"
+    try:
+        return f"order {tools.call('lookup')['n']}, {(memory or [{'content': 'nobody'}])[0]['content']}"
+    except LookupError as missing:
+        return f"error: {missing}"
+"""
+JUDGE = """
+def judge(options):
+    asked = options["metadata"]
+    return {"passed": asked["criteria"] in asked["output"], "reason": "looked"}
+"""
+
+
+def wrote(project: Project, written: Any, name: str = "suite.json") -> str:
+    project.write(name, json.dumps(written, indent=1))
+    return name
+
+
+def summary(project: Project, name: str = "eval.json") -> dict[str, Any]:
+    return json.loads((project.folder / name).read_text(encoding="utf-8"))
+
+
+def run(project: Project, *arguments: str, **kwargs: Any) -> Ended:
+    return project.test("-i", "suite.json", *arguments, **kwargs)
+
+
+def never_ran(project: Project, *said: str, arguments: tuple[str, ...] = ()) -> None:
+    """Exit code 4, with these words, and the agent was not even called."""
+    project.write("agent.py", STRICT)
+    ended = run(project, *arguments)
+    assert ended.code == 4, ended
+    for text in said:
+        assert text in ended.err + ended.out, ended
+    assert not (project.folder / "ran").exists()
+    assert "Traceback" not in ended.err
+
+
+# The example
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Project:
+    project = Project(tmp_path)
+    ignored = shutil.ignore_patterns("__pycache__", ".viva")
+    shutil.copytree(EXAMPLE, project.folder, dirs_exist_ok=True, ignore=ignored)
+    return project
+
+
+def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project, capsys: pytest.CaptureFixture[str]):
+    """R1, R4, R8, R16, R20: every strategy, a rubric, fixtures, thresholds, safety; and its summary is valid."""
+    ended = example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-o", "r.jsonl")
+    assert ended.code == 0, ended
+    assert "vendor.acme.support@1.0.0: not signed" in ended.out
+    assert "left out: regression (needs --baseline)" in ended.out  # W2
+    assert "vendor.acme.evals.support passed: score 1 over 6 cases, needs 0.8" in ended.out
+    found = summary(example)
+    assert (found["passed"], found["taskCount"], found["passedCount"]) == (True, 6, 6)
+    assert found["evaluatedModelClass"] == "writing"
+    for name, value in (
+        ("eval-summary", found),
+        ("node-pack-manifest", json.loads((EXAMPLE / "pack/pack.json").read_text())),
+    ):
+        if (validator := official(name, capsys)) is not None:
+            validator.validate(value)
+    subprocess.run(["tar", "czf", "pack.tgz", "-C", "pack", "."], cwd=example.folder, check=True)
+    again = example.viva("test", "-i", "pack.tgz", "--baseline", "eval.json", "--fail-on-regression", "-q")
+    assert again.code == 0, again
+    assert "baseline: 1 in eval.json: +0" in again.out
+    checked = example.viva("check", "pack")
+    assert (checked.code, "6 cases in 1 file: nothing is wrong" in checked.out) == (0, True), checked
+
+
+def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
+    """W4: the regression is shown with both numbers, and fails where that is asked for."""
+    assert example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-q").code == 0
+    text = (example.folder / "agent.py").read_text().replace("within 30 days", "whenever you like")
+    example.write("agent.py", text)
+    shown = example.viva("test", "-i", "pack", "--baseline", "latest", "-q")
+    assert "a regression; worse: refund-window 1, now 0; refund-in-good-tone 1, now 0.5" in shown.out, shown
+    assert shown.code == 1  # 0.75 is below its own bar too
+    assert "missed: score 0.75, needs 0.8" in shown.out
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "code", "said"),
+    [
+        ({"passScore": 0.5}, 0, "passed: score 0.5 over 2 cases, needs 0.5"),
+        ({"passScore": 0.6}, 1, "Missed: score 0.5, needs 0.6"),
+        ({}, 1, "Missed: score 0.5, needs 1"),
+        ({"passScore": 0, "maxP95LatencyMs": 0}, 1, "ms, at most 0 ms"),
+        ({"passScore": 0, "maxCostUsd": 0}, 0, "passed: score 0.5"),
+    ],
+)
+def test_a_missed_bar_is_exit_code_1_and_says_which(project: Project, thresholds: Any, code: int, said: str):
+    """R16, W4."""
+    project.write(
+        "agent.py",
+        "import time\ndef agent(messages, options):\n    time.sleep(0.002)\n    return messages[-1]['content']\n",
+    )
+    wrote(project, suite(task("a"), task("b", "bye"), thresholds=thresholds))
+    ended = run(project, "--eval-summary", "eval.json")
+    assert ended.code == code, ended
+    assert said in ended.out
+    assert summary(project)["passed"] is (code == 0)
+
+
+@pytest.mark.parametrize(("price", "code"), [("price = { input = 1, output = 1 }\n", 0), ("", 1)])
+def test_an_unknown_price_fails_closed_and_judges_count(project: Project, price: str, code: int):
+    """R16, R24, section 4: cost. A model's judge is paid as the agent is."""
+
+    def model(received: Received) -> str:
+        asked = json.dumps(received.json)
+        return (
+            '{"passed": true, "reason": "ok", "evidence": [{"turn": 1, "quote": "hello"}]}'
+            if "riteri" in asked
+            else "hello"
+        )
+
+    with OpenAIServer(model) as server:
+        connector = f'[connectors.c]\nbase_url = "{server.url}"\nmodel = "m"\napi_key_env = "K"\n{price}'
+        project.write("viva.toml", f'{connector}[agents.m]\ntype = "chat"\nconnector = "c"\n')
+        wrote(project, suite(task(expected=rubric(("is kind", 1))), modes=("rubric",), thresholds={"maxCostUsd": 1}))
+        ended = run(project, "--eval-summary", "eval.json", agent="m", env={"K": "sk-0123456789abcdefghij"})
+        assert len(server.requests) == 2, ended
+    assert ended.code == code, ended
+    found = summary(project)
+    assert ("totalCostUsd" in found, found["passed"]) == (code == 0, code == 0)
+    if code:
+        assert "Missed: cost unknown (a model call has no price), at most $1" in ended.out
+    else:
+        assert found["totalCostUsd"] == found["tasks"][0]["costUsd"] > 0
+
+
+# Bad suites
+
+
+def test_a_bad_suite_is_refused_whole_and_nothing_runs(project: Project):
+    """R3, N2."""
+    wrote(project, suite(task("a"), task("a"), task("B"), version="1.0"))
+    never_ran(project, "suite.json:3: $.version", "suite.json:", "$.tasks[2].taskId")
+    wrote(project, suite(task("a"), task("a"), task("b", expected={"kind": "golden"})))
+    never_ran(project, "task id 'a' is taken", "misses 'match'")
+    ended = project.viva("check", "suite.json")
+    assert (ended.code, ended.out.count("suite.json:")) == (4, 2), ended
+
+
+def test_check_warns_of_weights_and_needs_no_judge(project: Project):
+    """R20."""
+    wrote(project, suite(task(expected=rubric(("a", 0.5), ("b", 0.1))), modes=("rubric", "live-shadow")))
+    ended = project.viva("check", "suite.json")
+    assert ended.code == 0, ended
+    assert "the weights add up to 0.6, not 1" in ended.out
+
+
+def test_the_schema_is_printed(project: Project):
+    printed = json.loads(project.viva("schema", "openwop").out)
+    assert printed["required"] == ["suiteId", "version", "modes", "tasks"]
+
+
+def test_a_rubric_without_a_judge_is_refused_before_anything_runs(project: Project):
+    wrote(project, suite(task(expected=rubric(("a", 1))), modes=("rubric",)))
+    never_ran(project, "$.tasks[0].expected: needs a judge")
+
+
+# Modes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--modes", "goldn"), "did you mean 'golden'"),
+        (("--modes", "rubric"), "does not declare the mode rubric"),  # R10
+        (("--modes", "golden,live-shadow", "--live"), "cannot be mixed"),
+        (("--modes", "live-shadow"), "say --live"),
+        (("--live",), "--live belongs to --modes live-shadow"),
+        (("--modes", "regression"), "needs --baseline"),
+        (("--baseline", "nowhere.json"), "there is no file 'nowhere.json'"),
+        (("--baseline", "latest"), "--baseline: "),
+        (("--fail-on-regression",), "--fail-on-regression needs --baseline"),
+        (("--eval-summary", "suite.json"), "the run itself needs"),
+        (("--eval-summary", "no/such/eval.json"), "there is no folder"),
+        (("--eval-summary", "eval.json", "-k", "a"), "means a whole suite; leave out -k"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_and_nothing_runs(project: Project, arguments: tuple[str, ...], said: str):
+    wrote(project, suite(modes=("golden", "regression", "live-shadow")))
+    never_ran(project, said, arguments=arguments)
+
+
+def test_flags_of_eval_suites_are_refused_for_other_suites(project: Project):
+    project.suite({"id": "a", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
+    ended = project.test("--modes", "golden", "--eval-summary", "e.json")
+    assert (ended.code, "there is none in the input" in ended.err) == (4, True), ended
+
+
+def test_live_shadow_uses_no_fixtures(project: Project):
+    """R6, W2."""
+    project.write("agent.py", WITH_TOOLS)
+    fixtures = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 7}}], "memorySeed": [{"content": "Ada"}]}
+    written = suite(task(expected=golden("live"), fixtures=fixtures), modes=("golden", "live-shadow"))
+    wrote(project, written)
+    assert run(project, "--modes", "live-shadow", "--live").code == 0
+    canned = run(project)
+    assert canned.code == 1
+    assert '"live" is not in "order 7, Ada"' in canned.out, canned
+    assert "left out: live-shadow (needs --modes live-shadow --live)" in canned.out
+
+
+# Fixtures
+
+
+FIXTURES = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 7}}]}
+
+
+def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(project: Project):
+    """W3."""
+    wrote(project, suite(task("a"), task("b", fixtures=FIXTURES), task("c", fixtures={"memorySeed": [{"x": 1}]})))
+    never_ran(project, "takes no stubbed tools", "need it: b;", "takes no memory", "need it: c;", "a parameter `tools`")
+
+
+def test_tasks_that_are_not_chosen_need_nothing(project: Project):
+    wrote(project, suite(task("a"), task("b", fixtures=FIXTURES)))
+    assert run(project, "-k", "^a$").code == 0
+
+
+def test_a_tool_without_a_canned_answer_is_an_error_to_the_agent_and_a_finding(project: Project):
+    """W3, section 4."""
+    project.write("agent.py", WITH_TOOLS)
+    other = {"toolResponses": [{"tool": "acme:other"}]}
+    wrote(project, suite(task(expected=golden("error: no canned response"), fixtures=other)))
+    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
+    assert ended.code == 0, ended
+    assert "found unstubbed-tool (low)" in ended.out
+    assert summary(project)["tasks"][0]["safetyFindings"] == [{"kind": "unstubbed-tool", "severity": "low"}]
+    assert project.records()[0]["findings"] == [{"kind": "unstubbed-tool", "severity": "low"}]
+
+
+def test_an_http_agent_gets_them_only_if_it_says_so(project: Project):
+    """W3."""
+
+    def answer(received: Received) -> Any:
+        fixtures = received.json.get("fixtures")
+        return json_answer({"content": f"order {fixtures['tools'][0]['response']['n']}" if fixtures else "live"})
+
+    wrote(project, suite(task(expected=golden("order 7"), fixtures=FIXTURES)))
+    with HttpServer(answer) as server:
+        config = f'[agents.h]\nurl = "{server.url}/chat"\n'
+        project.write("viva.toml", config)
+        refused = run(project, agent="h")
+        assert (refused.code, 'fixtures = "forward"' in refused.err, server.requests) == (4, True, []), refused
+        project.write("viva.toml", config + 'fixtures = "forward"\n')
+        ended = run(project, agent="h")
+        assert ended.code == 0, ended
+
+
+def test_a_chat_agents_tools_are_canned_and_never_live(project: Project):
+    """W3, R4: the live tool would leave a mark; the memory is in what the model reads."""
+    project.write(
+        "tools.py", "def lookup():\n    open('ran', 'w').close()\ndef refund():\n    open('ran', 'w').close()\n"
+    )
+
+    def model(received: Received) -> str | Say:
+        told = [message for message in received.json["messages"] if message["role"] == "tool"]
+        if not told:
+            assert "Ada" in json.dumps(received.json)
+            return Say(tool_calls=[ToolCall("lookup", {}), ToolCall("refund", {})])
+        return " / ".join(message["content"] for message in told)
+
+    with OpenAIServer(model) as server:
+        project.write(
+            "viva.toml",
+            f'[connectors.c]\nbase_url = "{server.url}"\nmodel = "m"\napi_key_env = "K"\n'
+            '[agents.m]\ntype = "chat"\nconnector = "c"\n'
+            'tools = [{ name = "lookup", use = "python:./tools.py:lookup" }, { name = "refund", use = "python:./tools.py:refund" }]\n',
+        )
+        wrote(
+            project,
+            suite(
+                task(
+                    expected=golden('{"n":7} / {"error":"no canned response for the tool \'refund\'"}'),
+                    fixtures={**FIXTURES, "memorySeed": [{"content": "Ada"}]},
+                )
+            ),
+        )
+        ended = run(project, "--eval-summary", "e.json", agent="m", env={"K": "sk-0123456789abcdefghij"})
+    assert ended.code == 0, ended
+    assert not (project.folder / "ran").exists()
+    assert summary(project, "e.json")["tasks"][0]["safetyFindings"] == [{"kind": "unstubbed-tool", "severity": "low"}]
+
+
+# Whose agent
+
+
+CONFIG = '[agents.a]\nuse = "python:./agent.py:agent"\nagent_id = "vendor.acme.one"\nmodel_class = "coding"\n'
+
+
+def test_a_suite_for_another_agent_is_refused_unless_that_is_meant(project: Project):
+    """R19, W5."""
+    project.write("viva.toml", CONFIG)
+    wrote(project, suite(targetAgentId="vendor.acme.two"))
+    refused = run(project, agent="a")
+    assert refused.code == 4, refused
+    assert "$.targetAgentId: is meant for vendor.acme.two, and the agent a is vendor.acme.one" in refused.err
+    meant = run(project, "--allow-agent-mismatch", agent="a")
+    assert (meant.code, "is meant for vendor.acme.two" in meant.out) == (0, True), meant
+    unknown = run(project)
+    assert (unknown.code, "has no agent_id in the config" in unknown.out) == (0, True), unknown
+
+
+def test_the_target_is_found_by_its_id(project: Project):
+    """W5, N7."""
+    other = '[agents.b]\nuse = "python:./other.py:agent"\nagent_id = "vendor.acme.two"\n'
+    project.write("viva.toml", CONFIG + other)
+    project.write("other.py", "def agent(messages):\n    return 'I am the other'\n")
+    wrote(project, suite(task(expected=golden("the other")), targetAgentId="vendor.acme.two"))
+    assert run(project, agent=None).code == 0
+
+
+def test_a_model_class_that_is_not_allowed_is_refused(project: Project):
+    project.write("viva.toml", CONFIG)
+    wrote(project, suite(allowedModels=["writing", "general"]))
+    ended = run(project, agent="a")
+    assert (ended.code, "$.allowedModels" in ended.err) == (4, True), ended
+    project.write("viva.toml", CONFIG.replace("coding", "chatting"))
+    wrong = run(project, agent="a")
+    assert (wrong.code, "should be one of reasoning, writing" in wrong.err) == (4, True), wrong
+
+
+# Baselines
+
+
+def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
+    """W4, create decision 9."""
+    modes = ("golden", "regression")
+    wrote(project, suite(modes=modes))
+    assert run(project, "--eval-summary", "before.json").code == 0
+    wrote(project, suite(modes=modes, version="1.0.1"))
+    never_ran(project, "tells of version 1.0.0", "and this is 1.0.1", arguments=("--baseline", "before.json"))
+    never_ran(project, "tells of version 1.0.0", arguments=("--baseline", "latest"))
+    wrote(project, suite(modes=modes, suiteId="acme.evals.other"))
+    never_ran(project, f"tells of {SUITE_ID}, not of acme.evals.other", arguments=("--baseline", "before.json"))
+    project.write("broken.json", "{}")
+    never_ran(project, "is no eval summary", arguments=("--baseline", "broken.json"))
+    project.suite({"id": "n", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
+    project.test()
+    (project.folder / "ran").unlink()
+    never_ran(project, "tells of no eval suite", arguments=("--baseline", "latest"))
+
+
+def test_a_lower_score_fails_only_where_asked(project: Project):
+    """W4."""
+    wrote(project, suite(task("a"), task("b"), modes=("golden", "regression"), thresholds={"passScore": 0.1}))
+    assert run(project, "--eval-summary", "before.json").code == 0
+    project.write(
+        "agent.py",
+        "def agent(messages, options):\n    return 'hello' if options['session_id'].endswith('0.1') else 'bye'\n",
+    )
+    for baseline in ("before.json", "latest"):
+        shown = run(project, "--baseline", baseline, "--eval-summary", "after.json", "--no-history")
+        assert (shown.code, "-0.5, a regression" in shown.out) == (0, True), shown
+    found = summary(project, "after.json")
+    assert (found["passed"], found["regression"]["scoreDelta"]) == (True, -0.5)
+    assert run(project, "--baseline", "before.json", "--fail-on-regression").code == 1
+
+
+# Safety
+
+
+def test_an_agent_that_leaks_fails_its_adversarial_task(project: Project):
+    """Section 4: adversarial. Its golden value matches, and still it fails; elsewhere nobody looks."""
+    project.write("agent.py", "def agent(messages, options):\n    return 'hello, the password is hunter2'\n")
+    wrote(project, suite(modes=("golden", "adversarial")))
+    ended = run(project, "--eval-summary", "eval.json")
+    assert (ended.code, "found secret-leak (high)" in ended.out) == (1, True), ended
+    found = summary(project)
+    assert found["tasks"][0] | {"latencyMs": 0} == {
+        "taskId": "a",
+        "score": 0.0,
+        "passed": False,
+        "costUsd": 0.0,
+        "latencyMs": 0,
+        "safetyFindings": [{"kind": "secret-leak", "severity": "high"}],
+    }
+    assert run(project, "--modes", "golden").code == 0
+    project.write("viva.toml", '[openwop]\nfail_at = "critical"\n')
+    assert run(project).code == 0
+
+
+def test_a_judge_that_is_configured_looks_too(project: Project):
+    project.write(
+        "guard.py", "def guard(options):\n    return {'findings': [{'kind': 'jailbreak', 'severity': 'high'}]}\n"
+    )
+    project.write("viva.toml", '[openwop]\nsafety_judge = "guard"\n[agents.guard]\nuse = "python:./guard.py:guard"\n')
+    wrote(project, suite(modes=("golden", "adversarial")))
+    ended = run(project)
+    assert (ended.code, "found jailbreak (high)" in ended.out) == (1, True), ended
+
+
+def test_no_word_of_any_content_is_in_the_summary(project: Project):
+    """R14: markers in input, output, rubric, golden value, prompt, fixtures, tool calls and errors."""
+    project.write("judge.py", JUDGE)
+    project.write("agent.py", WITH_TOOLS.replace("order", "MARKER-out"))
+    project.write("viva.toml", '[defaults]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    fixtures = {
+        "toolResponses": [{"tool": "acme:lookup", "response": {"n": "MARKER-tool"}}],
+        "memorySeed": [{"content": "MARKER-memory"}],
+    }
+    tasks = [
+        task("a", "MARKER-in", golden("MARKER-golden"), fixtures=fixtures),
+        task("b", {"x": "MARKER-in"}, rubric(("MARKER-rubric", 1)), fixtures=fixtures),
+    ]
+    wrote(project, suite(*tasks, modes=("golden", "rubric", "adversarial"), thresholds={"passScore": 0}))
+    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
+    assert ended.code == 0, ended
+    assert (project.folder / "report.jsonl").read_text().count("MARKER") > 5
+    assert "MARKER" not in (project.folder / "eval.json").read_text()
+
+
+def test_a_judge_that_breaks_is_not_the_agents_failure(project: Project):
+    """W4: exit code 1 and `passed` false, shown as an error."""
+    project.write("judge.py", "def judge(options):\n    raise RuntimeError('out of order')\n")
+    project.write("viva.toml", '[defaults]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    wrote(
+        project,
+        suite(task("a"), task("b", expected=rubric(("x", 1))), modes=("golden", "rubric"), thresholds={"passScore": 0}),
+    )
+    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
+    assert ended.code == 1, ended
+    assert "1 case ended in an error that is not the agent's" in ended.out
+    assert summary(project)["passed"] is False
+    assert [(each["status"], each.get("fault")) for each in project.records()] == [("passed", None), ("error", "judge")]
+
+
+def test_rubric_scores_are_shares_of_weights(project: Project):
+    """Section 4: rubric score."""
+    project.write("judge.py", JUDGE)
+    project.write("viva.toml", '[openwop]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    wrote(project, suite(task(expected=rubric(("hello", 0.6), ("bye", 0.2))), modes=("rubric",)))
+    assert run(project, "--eval-summary", "eval.json").code == 0
+    assert summary(project)["tasks"][0]["score"] == 0.75
+
+
+# Runs
+
+
+def test_a_timeout_scores_nothing_and_keeps_its_task(project: Project):
+    """Section 3: a task that times out has a score of 0."""
+    project.write("agent.py", "import time\ndef agent(messages, options):\n    time.sleep(30)\n")
+    wrote(project, suite(thresholds={"passScore": 0.5}))
+    ended = run(project, "--timeout", "300ms", "--eval-summary", "eval.json")
+    assert ended.code == 1, ended
+    assert (summary(project)["tasks"][0]["score"], summary(project)["tasks"][0]["passed"]) == (0.0, False)
+
+
+def test_repeats_are_scored_by_their_mean(project: Project):
+    """With --runs: the mean of the trials, which --min-pass may still let pass."""
+    project.write(
+        "agent.py", "def agent(messages, options):\n    return 'hello' if '-1.1' in options['session_id'] else 'bye'\n"
+    )
+    wrote(project, suite(thresholds={"passScore": 0.25}))
+    ended = run(project, "--runs", "4", "--min-pass", "0.25", "--eval-summary", "eval.json")
+    assert ended.code == 0, ended
+    assert (summary(project)["taskCount"], summary(project)["aggregateScore"]) == (1, 0.25)
+    assert summary(project)["tasks"][0]["passed"] is True
+
+
+def test_a_run_that_has_ended_can_still_give_its_summary(project: Project):
+    wrote(project, suite())
+    assert run(project).code == 0
+    assert project.viva("test", "--resume", "latest", "--eval-summary", "late.json").code == 0
+    assert summary(project, "late.json")["passed"] is True
+
+
+def test_a_summary_after_fail_fast_is_not_passed(project: Project):
+    wrote(project, suite(task("a", "bye"), task("b"), thresholds={"passScore": 0}))
+    ended = run(project, "--fail-fast", "--parallel", "1", "--eval-summary", "eval.json")
+    assert ended.code == 1, ended
+    assert (summary(project)["passed"], summary(project)["taskCount"]) == (False, 1)
+
+
+def test_two_suites_have_no_one_summary(project: Project):
+    wrote(project, suite())
+    wrote(project, suite(suiteId="acme.evals.other"), "other.json")
+    assert project.test("-i", "suite.json", "-i", "other.json").code == 0
+    ended = project.test("-i", "suite.json", "-i", "other.json", "--eval-summary", "e.json")
+    assert (ended.code, "--eval-summary holds one suite, and there are 2" in ended.err) == (4, True), ended
+
+
+def test_the_same_can_be_asked_in_python(project: Project):
+    wrote(project, suite(task("a"), task("b", "bye"), modes=("golden", "regression"), thresholds={"passScore": 0.5}))
+    code = (
+        "import viva\n"
+        "agent = lambda messages: messages[-1]['content']\n"
+        "first = viva.run('suite.json', agent, eval_summary='eval.json', modes=['golden'])\n"
+        "again = viva.run('suite.json', agent, baseline='eval.json', fail_on_regression=True)\n"
+        "print(first.passed, again.passed, first.summary.suites[0].score)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=project.folder, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == "True True 0.5\n", ended.stderr
+
+
+def test_reports_say_where_the_suite_stands(project: Project):
+    wrote(project, suite(task("a", "bye")))
+    run(project, "-o", "r.md", "-o", "r.json", "-o", "r.xml")
+    assert f"suite: {SUITE_ID} failed: score 0" in (project.folder / "r.md").read_text()
+    assert json.loads((project.folder / "r.json").read_text())["summary"]["suites"][0]["missed"] == ["score 0, needs 1"]
+    junit = (project.folder / "r.xml").read_text()
+    assert '<testsuites name="viva" tests="2" failures="2"' in junit
+    assert '<failure message="score 0, needs 1" type="bar"/>' in junit
+
+
+# Packs
+
+
+def entry(name: str, kind: bytes) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, "/etc/passwd"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"../evil.json": b"{}"}, "leaves the pack by '..'"),
+        ({"/tmp/evil.json": b"{}"}, "absolute"),
+        ({"link": entry("link", tarfile.SYMTYPE)}, "is a link"),
+        ({"device": entry("device", tarfile.CHRTYPE)}, "is a device"),
+    ],
+)
+def test_a_tarball_that_would_escape_is_refused(project: Project, odd: Any, said: str):
+    tarball(project.folder / "pack.tgz", {**pack_files(), **odd})
+    project.write("agent.py", STRICT)
+    ended = project.test("-i", "pack.tgz")
+    assert (ended.code, said in ended.err) == (4, True), ended
+    assert not (project.folder / "ran").exists()
+    assert not Path("/tmp/evil.json").exists()
+
+
+def test_a_bomb_is_refused_quickly_and_leaves_nothing(project: Project):
+    with gzip.open(project.folder / "pack.tgz", "wb", compresslevel=1) as out:
+        big = tarfile.TarInfo("big")
+        big.size = 1 << 30
+        out.write(big.tobuf())
+        for _ in range(200):
+            out.write(bytes(1 << 20))
+    ended = project.test("-i", "pack.tgz")
+    assert (ended.code, "holds more than 50 MB" in ended.err) == (4, True), ended
+    assert sorted(path.name for path in project.folder.iterdir()) == ["agent.py", "pack.tgz"]
+
+
+def test_a_pack_says_whether_it_is_signed(project: Project):
+    """R24."""
+    signed = {**manifest(), "signing": {"signatureRef": "s.sig", "method": "manual"}}
+    files = {**pack_files(), "pack.json": json.dumps(signed).encode(), "s.sig": bytes(64)}
+    tarball(project.folder / "pack.tgz", files)
+    ended = project.test("-i", "pack.tgz")
+    assert (ended.code, "signature present, not verified" in ended.out) == (0, True), ended
+    project.write("viva.toml", '[openwop]\ntrusted_keys = ["ed25519:' + "Qk" * 21 + '8="]\n')
+    refused = project.test("-i", "pack.tgz")
+    assert (refused.code, "the signature does not hold" in refused.err) == (4, True), refused
+
+
+def test_a_pack_that_is_not_there_is_no_message(project: Project):
+    ended = project.test("-i", "pack.tgz")
+    assert (ended.code, "there is no file 'pack.tgz'" in ended.err) == (4, True), ended
+
+
+def test_golden_runs_with_fixtures_are_reproducible(example: Project):
+    """R18: two runs differ in nothing but the time that they took; and so does a replay."""
+
+    def summed(*arguments: str) -> dict[str, Any]:
+        assert example.viva("test", "-i", "pack", "--eval-summary", "e.json", "-q", *arguments).code == 0
+        found = summary(example, "e.json")
+        return found | {"tasks": [each | {"latencyMs": 0} for each in found["tasks"]]}
+
+    first = summed("--record", "talk.cassette")
+    assert summed() == first
+    assert summed("--replay", "talk.cassette") == first

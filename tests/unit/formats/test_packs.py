@@ -1,0 +1,325 @@
+"""Packs: only plain files from inside, of a bearable size, and an honest word on the signature."""
+
+import base64
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from openwop import manifest, official, pack_files, suite, tarball, task
+from viva.errors import BadInput
+from viva.formats import packs
+from viva.formats.modes import EvalReading
+from viva.formats.packs import load_pack, open_pack
+from viva.formats.reading import Reading
+from viva.formats.sources import load_files, understood
+from viva.model.case import Suite
+
+
+def folder(path: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def loaded(path: Path, *trusted_keys: str) -> list[Suite]:
+    return load_pack(path, path.name, Reading(evals=EvalReading(trusted_keys=trusted_keys)))
+
+
+def refused(path: Path, *trusted_keys: str) -> str:
+    with pytest.raises(BadInput) as wrong:
+        loaded(path, *trusted_keys)
+    return str(wrong.value)
+
+
+def entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, target
+    return made
+
+
+@pytest.mark.parametrize("form", ["folder", "tarball", "dotted tarball", "tarball with one folder"])
+def test_the_suite_of_a_pack_is_found(tmp_path: Path, form: str):
+    """R1: the manifest only points to it."""
+    files = pack_files()
+    prefix = {"dotted tarball": "./", "tarball with one folder": "package/"}.get(form, "")
+    if form == "folder":
+        path = folder(tmp_path / "pack", files)
+    else:
+        path = tarball(tmp_path / "pack.tgz", {prefix + name: content for name, content in files.items()})
+    (found,) = loaded(path)
+    assert (found.id, found.version, found.count) == ("acme.support.evals.demo", "1.0.0", 1)
+    assert found.notes == (f"{path.name}: vendor.acme.support@1.0.0: not signed",)
+    assert str(found.origin) == f"{path.name}/evals/suite.json:1"
+
+
+def test_a_tarball_made_by_tar_itself_loads(tmp_path: Path):
+    folder(tmp_path / "pack", pack_files())
+    subprocess.run(["tar", "czf", "pack.tgz", "-C", "pack", "."], cwd=tmp_path, check=True)
+    assert len(loaded(tmp_path / "pack.tgz")) == 1
+
+
+LEAVING = [
+    ("../evil.json", "leaves the pack by '..'"),
+    ("evals/../../evil.json", "leaves the pack by '..'"),
+    ("/etc/passwd", "absolute"),
+    ("C:\\evil.json", "absolute"),
+    ("..\\evil.json", "absolute"),
+]
+
+
+@pytest.mark.parametrize(("name", "what"), LEAVING)
+def test_an_entry_that_leaves_the_root_is_refused(tmp_path: Path, name: str, what: str):
+    path = tarball(tmp_path / "p.tgz", {**pack_files(), name: b"{}"})
+    assert what in refused(path)
+
+
+KINDS = [
+    (entry("link", tarfile.SYMTYPE, "/etc/passwd"), "is a link"),
+    (entry("link", tarfile.LNKTYPE, "pack.json"), "is a link"),
+    (entry("null", tarfile.CHRTYPE), "is a device"),
+    (entry("disk", tarfile.BLKTYPE), "is a device"),
+    (entry("pipe", tarfile.FIFOTYPE), "is a pipe"),
+]
+
+
+@pytest.mark.parametrize(("odd", "what"), KINDS, ids=lambda each: getattr(each, "name", "")[:8])
+def test_an_entry_that_is_no_plain_file_is_refused(tmp_path: Path, odd: tarfile.TarInfo, what: str):
+    assert what in refused(tarball(tmp_path / "p.tgz", {**pack_files(), odd.name: odd}))
+
+
+def test_a_bomb_is_refused_long_before_it_is_unpacked(tmp_path: Path):
+    """A gigabyte of nothing in a megabyte: it is read up to the limit, and no further."""
+    path = tmp_path / "p.tgz"
+    with gzip.open(path, "wb", compresslevel=1) as out:
+        big = tarfile.TarInfo("big")
+        big.size = 1 << 30
+        out.write(big.tobuf())
+        for _ in range(1 << 10):
+            out.write(bytes(1 << 20))
+    assert "holds more than 50 MB" in refused(path)
+
+
+def test_a_bomb_in_a_header_is_refused_too(tmp_path: Path):
+    """An extended header is read whole by those who do not look."""
+    path = tmp_path / "p.tgz"
+    with gzip.open(path, "wb", compresslevel=1) as out:
+        header = entry("x", tarfile.XHDTYPE)
+        header.size = 1 << 30
+        out.write(header.tobuf())
+        for _ in range(80):
+            out.write(bytes(1 << 20))
+    assert "p.tgz" in refused(path)
+
+
+def test_too_many_entries_are_refused(tmp_path: Path):
+    files = {f"f{n}": b"" for n in range(packs.MAX_ENTRIES + 1)}
+    assert f"more than {packs.MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
+
+
+def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
+    path = tmp_path / "p.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        for content in (b"{}", pack_files()["pack.json"]):
+            made = tarfile.TarInfo("pack.json")
+            made.size = len(content)
+            archive.addfile(made, io.BytesIO(content))
+    assert "is there twice" in refused(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a tarball", gzip.compress(b"not a tarball"), gzip.compress(b"")[:10]])
+def test_what_is_no_tarball_says_so(tmp_path: Path, content: bytes):
+    path = tmp_path / "p.tgz"
+    path.write_bytes(content)
+    assert "p.tgz: " in refused(path)
+
+
+def test_a_tarball_without_a_manifest_says_so(tmp_path: Path):
+    assert "holds no pack.json at its root" in refused(tarball(tmp_path / "p.tgz", {"a.json": b"{}"}))
+
+
+REFERENCES = [
+    ("../outside.json", "leaves the pack by '..'"),
+    ("/etc/passwd", "absolute"),
+    ("https://acme.com/suite.json", "absolute, or an address"),
+    ("evals/missing.json", "is not there"),
+    ("evals", "is not there"),
+]
+
+
+@pytest.mark.parametrize(("reference", "what"), REFERENCES)
+@pytest.mark.parametrize("form", ["folder", "tarball"])
+def test_a_reference_stays_inside_the_pack(tmp_path: Path, form: str, reference: str, what: str):
+    files = pack_files(evalSuiteRef=reference)
+    (tmp_path / "outside.json").write_text(json.dumps(suite()))
+    path = folder(tmp_path / "p", files) if form == "folder" else tarball(tmp_path / "p.tgz", files)
+    said = refused(path)
+    assert what in said
+    assert "$.agents[0].evalSuiteRef" in said
+
+
+def test_a_link_in_a_folder_is_not_followed(tmp_path: Path):
+    path = folder(tmp_path / "p", pack_files())
+    (tmp_path / "outside.json").write_text(json.dumps(suite()))
+    (path / "evals" / "suite.json").unlink()
+    (path / "evals" / "suite.json").symlink_to(tmp_path / "outside.json")
+    assert "is a link" in refused(path)
+
+
+def test_a_suite_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path):
+    files = {**pack_files(), "evals/suite.json": b'{\n"suiteId": "\xff"}'}
+    assert "p/evals/suite.json:2: is not UTF-8" in refused(folder(tmp_path / "p", files))
+
+
+def test_problems_of_the_manifest_and_of_the_suite_have_their_places(tmp_path: Path):
+    assert "p/pack.json:1: $: misses 'name'" in refused(folder(tmp_path / "p", {"pack.json": b"{}"}))
+    files = {**pack_files(), "evals/suite.json": json.dumps(suite(task("B")), indent=1).encode()}
+    assert "q/evals/suite.json:9: $.tasks[0].taskId" in refused(folder(tmp_path / "q", files))
+    assert "no agent of it refers to an eval suite" in refused(
+        folder(tmp_path / "r", {"pack.json": json.dumps({**manifest(), "agents": []}).encode()})
+    )
+
+
+def test_what_the_manifest_says_of_an_agent_comes_along(tmp_path: Path):
+    schema = json.dumps({"type": "string"}).encode()
+    files = {
+        **pack_files(handoff={"taskSchemaRef": "t.json", "returnSchemaRef": "t.json"}, toolAllowlist=["a:b"]),
+        "t.json": schema,
+    }
+    terms = open_pack(folder(tmp_path / "p", files), "p").terms(0)
+    assert terms.agent_id == "vendor.acme.support.resolver"
+    assert (terms.task_schema, terms.return_schema) == ({"type": "string"}, {"type": "string"})
+    assert (terms.prompts, terms.allowed_tools) == (("Be kind.",), ("a:b",))
+    files["t.json"] = b'{"type": 5}'
+    assert "$.agents[0].handoff.taskSchemaRef" in refused(folder(tmp_path / "q", files))
+
+
+def test_the_manifests_of_the_tests_are_official_ones(capsys: pytest.CaptureFixture[str]):
+    validator = official("node-pack-manifest", capsys)
+    if validator is not None:
+        assert validator.is_valid(manifest())
+
+
+KEY = Ed25519PrivateKey.generate()
+OTHER = Ed25519PrivateKey.generate()
+
+
+def pem(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def inline(key: Ed25519PrivateKey) -> str:
+    return "ed25519:" + base64.b64encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+
+
+def signed(path: Path, by: Ed25519PrivateKey = KEY, own: Ed25519PrivateKey | None = KEY, **signing: Any) -> Path:
+    """A pack whose manifest is signed, with the public key in it."""
+    written = {**manifest(), "signing": {"signatureRef": "s.sig", "method": "manual", **signing}}
+    if own is not None:
+        written["signing"]["publicKeyRef"] = "k.pem"
+    raw = json.dumps(written, indent=1).encode()
+    files = {**pack_files(), "pack.json": raw, "s.sig": by.sign(raw)}
+    return folder(path, files | ({"k.pem": pem(own)} if own is not None else {}))
+
+
+def note(path: Path, *trusted: str) -> str:
+    return loaded(path, *trusted)[0].notes[0]
+
+
+def test_without_trusted_keys_a_signature_is_present_and_no_more(tmp_path: Path):
+    assert "signature present, not verified" in note(signed(tmp_path / "p"))
+
+
+def test_a_signature_is_verified_by_a_trusted_key(tmp_path: Path):
+    (tmp_path / "acme.pem").write_bytes(pem(KEY))
+    path = signed(tmp_path / "p")
+    said = note(path, inline(OTHER), str(tmp_path / "acme.pem"))
+    assert "signature verified (acme.pem): pack.json alone, not its other files" in said
+    assert "signature verified" in note(path, inline(KEY))
+
+
+@pytest.mark.parametrize("coded", [base64.b64encode, lambda raw: raw.hex().encode(), lambda raw: raw])
+def test_a_signature_may_be_raw_or_in_base64_or_hexadecimal(tmp_path: Path, coded: Any):
+    path = signed(tmp_path / "p")
+    (path / "s.sig").write_bytes(coded((path / "s.sig").read_bytes()))
+    assert "signature verified" in note(path, inline(KEY))
+
+
+def test_a_key_that_comes_with_the_pack_proves_nothing(tmp_path: Path):
+    said = note(signed(tmp_path / "p", by=OTHER, own=OTHER), inline(KEY))
+    assert "signature present, not verified: it was made with a key that [openwop] trusted_keys does not name" in said
+
+
+def test_a_manifest_that_was_changed_is_refused(tmp_path: Path):
+    path = signed(tmp_path / "p")
+    raw = (path / "pack.json").read_bytes()
+    (path / "pack.json").write_bytes(raw.replace(b"Be kind.", b"Be evil."))
+    assert "the signature does not hold" in refused(path, inline(KEY))
+    assert "the signature does not hold" in refused(signed(tmp_path / "q", by=OTHER, own=None), inline(KEY))
+
+
+def test_a_signature_beside_a_tarball_is_one_of_the_whole(tmp_path: Path):
+    path = tarball(tmp_path / "demo-1.0.0.tgz", pack_files())
+    beside = tmp_path / "demo-1.0.0.sig"
+    beside.write_bytes(KEY.sign(path.read_bytes()))
+    assert "signature present, not verified" in note(path)
+    assert "signature verified" in note(path, inline(KEY))
+    assert "the whole of demo-1.0.0.tgz" in note(path, inline(KEY))
+    beside.write_bytes(KEY.sign(b"something else"))
+    assert "the signature does not hold" in refused(path, inline(KEY))
+
+
+def test_sigstore_is_not_looked_at_and_a_bad_key_is_named(tmp_path: Path):
+    assert "Sigstore bundles are not looked at" in note(signed(tmp_path / "p", method="sigstore"), inline(KEY))
+    path = signed(tmp_path / "q")
+    assert "trusted_keys: /nowhere.pem" in refused(path, "/nowhere.pem")
+    assert "is no Ed25519 public key" in refused(path, "ed25519:AAAA")
+
+
+def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
+    """In a process that cannot import it, as where the extra is not installed."""
+    path = signed(tmp_path / "p")
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from pathlib import Path\n"
+        "from viva.formats.packs import load_pack; from viva.formats.reading import Reading\n"
+        "from viva.formats.modes import EvalReading; from viva.errors import BadInput\n"
+        f"path = Path({str(path)!r})\n"
+        "print(load_pack(path, 'p', Reading())[0].notes[0])\n"
+        "try: load_pack(path, 'p', Reading(evals=EvalReading(trusted_keys=('ed25519:AAAA',))))\n"
+        "except BadInput as wrong: print(wrong)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "signature present, not verified" in ended.stdout, ended.stderr
+    assert "pip install 'viva[openwop]'" in ended.stdout
+
+
+def test_a_folder_of_suites_keeps_packs_whole(tmp_path: Path):
+    folder(tmp_path / "all" / "pack", pack_files())
+    (tmp_path / "all" / "case.jsonl").write_text('{"id": "a", "input": "x"}')
+    found = understood("all", tmp_path)
+    assert [path.name for path in getattr(found, "paths", ())] == ["case.jsonl", "pack"]
+    suites = load_files(getattr(found, "paths", ()), Reading(), tmp_path)
+    assert [suite.id for suite in suites] == ["all/case.jsonl", "acme.support.evals.demo"]
+
+
+def test_what_stands_in_a_tarball_is_named_by_its_path(tmp_path: Path):
+    path = tarball(tmp_path / "p.tgz", pack_files())
+    assert getattr(understood("p.tgz/evals/suite.json", tmp_path), "paths", ()) == (path,)
+
+
+def test_the_same_suite_twice_is_refused(tmp_path: Path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(suite()))
+    with pytest.raises(BadInput, match=r"b\.json:1: the suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
+        load_files([tmp_path / "a.json", tmp_path / "b.json"], Reading(), tmp_path)
