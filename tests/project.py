@@ -29,7 +29,9 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.env = {
-            key: value for key, value in os.environ.items() if not key.startswith(("VIVA", "OPENAI", "NO_COLOR"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("VIVA", "OPENAI", "NO_COLOR", "FORCE_COLOR", "COLUMNS"))
         }
         self.write("agent.py", ECHO)
 

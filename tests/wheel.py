@@ -14,7 +14,13 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BELONGS = ("viva/py.typed", "viva/schemas/native.schema.json", "viva/schemas/config.schema.json", "viva/cli/main.py")
+BELONGS = (
+    "viva/py.typed",
+    "viva/schemas/native.schema.json",
+    "viva/schemas/config.schema.json",
+    "viva/reporters/page.html",
+    "viva/cli/main.py",
+)
 
 
 def main() -> int:
@@ -48,6 +54,7 @@ def check_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     missing = [name for name in BELONGS if name not in names]
     foreign = [name for name in names if not name.startswith("viva/") and ".dist-info/" not in name]
+    foreign += [name for name in names if name.startswith("viva/viewer/ui/")]
     if missing or foreign:
         sys.exit(f"wheel: missing {missing}, does not belong: {foreign}")
 

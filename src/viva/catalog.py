@@ -35,19 +35,25 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "equals": f"{_json}:Equals",
         "contains": f"{_text}:Contains",
         "not_contains": f"{_text}:NotContains",
+        "flow_contains": f"{_text}:FlowContains",
         "regex": f"{_text}:Regex",
         "json_path": f"{_json}:JsonPath",
         "type": f"{_json}:TypeIs",
         "json_schema": f"{_json}:JsonSchema",
         "tool_called": f"{_tools}:ToolCalled",
+        "tool_calls_contain": f"{_tools}:ToolCallsContain",
         "tool_not_called": f"{_tools}:ToolNotCalled",
         "tool_sequence": f"{_tools}:ToolSequence",
         "tool_result": f"{_tools}:ToolResult",
+        "file_exists": "viva.checks.files:FileExists",
+        "file_contains": "viva.checks.files:FileContains",
         "snapshot": "viva.checks.snapshot:Snapshot",
         "max_latency": f"{_limits}:MaxLatency",
         "max_cost": f"{_limits}:MaxCost",
         "max_tokens": f"{_limits}:MaxTokens",
         "max_turns": f"{_limits}:MaxTurns",
+        "golden": "viva.checks.golden:Golden",
+        "safety": "viva.checks.safety:Safety",
         "script": "viva.checks.script:Script",
         "agent": "viva.checks.judge:AgentSays",
         "rubric": "viva.checks.judge:Rubric",
@@ -64,11 +70,20 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "prompt": "viva.agents.prompt:PromptAgent",
         "anthropic": "viva.agents.anthropic:AnthropicAgent",
         "gemini_api": "viva.agents.gemini_api:GeminiAgent",
+        "openwop": "viva.agents.openwop:OpenwopAgent",
+        "gemini": "viva.agents.cli.gemini:GeminiCli",
+        "claude": "viva.agents.cli.claude:ClaudeCode",
+        "codex": "viva.agents.cli.codex:Codex",
+        "qwen": "viva.agents.cli.qwen:QwenCode",
+        "opencode": "viva.agents.cli.opencode:Opencode",
+        "command": "viva.agents.cli.command:CommandAgent",
+        "acp": "viva.agents.acp:AcpAgent",
     },
     "reporter": {
         ".jsonl": "viva.reporters.jsonl:JsonlReport",
         ".json": "viva.reporters.json:JsonReport",
         ".xml": "viva.reporters.junit:JunitReport",
+        ".html": "viva.reporters.html:HtmlReport",
         ".md": "viva.reporters.markdown:MarkdownReport",
     },
 }
@@ -105,13 +120,19 @@ def find(kind: Kind, name: str) -> type[Any] | None:
 
 def load_plugins(paths: Iterable[str] = ()) -> None:
     """Imports what the config and the installed packages offer, so that their decorators register."""
+    _load_installed()
+    for path in paths:
+        _import(path)
+
+
+@cache
+def _load_installed() -> None:
+    """Once in a process: to look through all that is installed takes a while, and it does not change."""
     for entry in entry_points(group="viva"):
         try:
             entry.load()
         except Exception as broken:  # a plugin is other people's code: name it, whatever it raised
             raise BadInput.saying(f"plugin {entry.name!r} ({entry.value}) does not import: {broken!r}") from broken
-    for path in paths:
-        _import(path)
 
 
 def _import(path: str) -> Any:

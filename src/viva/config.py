@@ -11,8 +11,10 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
+from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Price, Secret
 from viva.model.duration import parse_duration
+from viva.model.finding import Severity
 from viva.schemas.positions import Place, toml_line
 from viva.schemas.words import complaints
 
@@ -31,6 +33,23 @@ class Defaults(Struct, frozen=True):
     simulator: str | None = None
     evaluator: str | None = None
     judge: str | None = None
+    workspace: WorkspaceKind | None = None
+    link_mode: LinkMode | None = None
+    keep_workspace: bool = False
+    sandbox: Sandbox | None = None
+
+
+class OpenwopSettings(Struct, frozen=True):
+    """`[openwop]`: how eval suites are run."""
+
+    pass_score: float | None = None
+    judge: str | None = None
+    safety_judge: str | None = None
+    fail_at: Severity = "low"
+    trusted_keys: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    tenants: Mapping[str, Mapping[str, Any]] = {}
+    """What `viva serve` offers, to all and to each tenant."""
 
 
 class Settings(Struct, kw_only=True):
@@ -44,6 +63,8 @@ class Settings(Struct, kw_only=True):
     plugins: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     confirmation_tools: tuple[str, ...] = ()
+    openwop: OpenwopSettings = OpenwopSettings()
+    serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     secrets: list[str] = field(default_factory=list[str])
     text: str = ""
@@ -112,6 +133,8 @@ def load(file: Path | None, start: Path, env_file: Path | None = None) -> Settin
     settings.plugins = tuple(value.get("plugins", ()))
     settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
     settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
+    settings.openwop = _openwop(value.get("openwop", {}), settings.folder)
+    settings.serve = value.get("serve", {})
     settings.connectors = {
         name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
     }
@@ -147,6 +170,23 @@ def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
         simulator=written.get("simulator"),
         evaluator=written.get("evaluator"),
         judge=written.get("judge"),
+        workspace=written.get("workspace"),
+        link_mode=written.get("link_mode"),
+        keep_workspace=written.get("keep_workspace", False),
+        sandbox=written.get("sandbox"),
+    )
+
+
+def _openwop(written: Mapping[str, Any], folder: Path) -> OpenwopSettings:
+    keys = [key if key.startswith("ed25519:") else str(folder / key) for key in written.get("trusted_keys", ())]
+    return OpenwopSettings(
+        pass_score=written.get("pass_score"),
+        judge=written.get("judge"),
+        safety_judge=written.get("safety_judge"),
+        fail_at=written.get("fail_at", "low"),
+        trusted_keys=tuple(keys),
+        suites=tuple(written.get("suites", ())),
+        tenants=written.get("tenants", {}),
     )
 
 
@@ -160,7 +200,7 @@ def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: 
 
 
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
-    provider = str(written.get("provider", "openai"))
+    provider = str(written.get("provider") or _provider(name, written))
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
     if key:
@@ -191,6 +231,11 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
         )
     except ValueError as wrong:
         raise settings.problem(f"connector {name!r}: {wrong}", "connectors", name, "seed") from wrong
+
+
+def _provider(name: str, written: Mapping[str, Any]) -> str:
+    """A connector that is called as a provider is, and says no other address, means that provider."""
+    return name if name in _KEYS and "base_url" not in written else "openai"
 
 
 def _key_values(environ: Mapping[str, str]) -> list[str]:

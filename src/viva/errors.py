@@ -23,6 +23,9 @@ from typing import Literal
 Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
 Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 
+LAST_WORDS = "stderr: "
+"""What a note on a call that was cut off begins with if it is no trouble of a provider, just the end of what was printed."""
+
 
 class VivaError(Exception):
     """The root: catch this to catch all that Viva raises on purpose."""

@@ -118,6 +118,11 @@ class Workspace(Protocol):
         """Leaves the folder where it is when the trial is over, for people to look at."""
         ...
 
+    @property
+    def kept(self) -> bool:
+        """Will it be there when the trial is over?"""
+        ...
+
 
 Workspaces = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspace]]
 """Makes a workspace for a trial, and cleans it up afterwards; raises a TrialFault where that cannot be done."""

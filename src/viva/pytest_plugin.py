@@ -1,7 +1,9 @@
 """Cases as pytest items, and fixtures for tests of agents. Every pytest run beside Viva loads this: it imports nothing heavy.
 
-pytest                                    collects *.viva.jsonl, *.viva.yaml, *.viva.yml and *.viva.json, an item a case
+pytest                                    collects *.viva.jsonl, *.viva.yaml, *.viva.yml and *.viva.json, an item a case,
+                                          and playbooks: *.playbook.yaml, *.playbook.yml and *.playbook.json
 pytest --viva-agent assistants.expense    against another agent than the one that the nearest viva.toml says
+pytest --viva-evaluator judge             who grades playbooks and plays the user in them
 def test_it(viva): ...                    a fixture that holds conversations and runs suites
 def test_it(t, ctx): ...                  a script test; `Test*(t, ctx)` functions are collected too
 async def test_it(t, ctx): ...            the same with `await ctx.call(...)`; `viva` in an `async def` needs no plugin either
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from viva.session.studio import Desk, Exam, OpenSuite, Studio
     from viva.session.tester import T
 
-_SUFFIXES = (".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json")
+_SUFFIXES = (
+    *(".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json"),
+    *(".playbook.yaml", ".playbook.yml", ".playbook.json"),
+)
 _studio_key = pytest.StashKey["Studio"]()
 _desk_key = pytest.StashKey["Desk"]()
 _exam_key = pytest.StashKey["Exam"]()
@@ -32,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("viva", "examination of agents")
     group.addoption(
         "--viva-agent", metavar="AGENT", help="The agent under test: a name from viva.toml, or a reference."
+    )
+    group.addoption(
+        "--viva-evaluator",
+        metavar="NAME",
+        help="Who grades *.playbook.yaml (.yml, .json) and plays the user in them: a connector, an agent, or a model.",
     )
 
 
@@ -105,7 +115,7 @@ def _studio(config: pytest.Config) -> "Studio":
     if _studio_key not in config.stash:
         from viva.session.studio import Studio
 
-        config.stash[_studio_key] = Studio(config.getoption("--viva-agent"))
+        config.stash[_studio_key] = Studio(config.getoption("--viva-agent"), config.getoption("--viva-evaluator"))
     return config.stash[_studio_key]
 
 
@@ -159,7 +169,9 @@ class VivaFile(pytest.File):
         try:
             suite = _studio(self.config).suite(self.path, self.config.invocation_params.dir)
         except BadInput as wrong:
-            raise self.CollectError(str(wrong).replace("Give -n NAME", "Give --viva-agent NAME")) from wrong
+            raise self.CollectError(
+                str(wrong).replace("Give -n NAME", "Give --viva-agent NAME").replace("--evaluator", "--viva-evaluator")
+            ) from wrong
         for trials in suite.trials:
             yield VivaItem.from_parent(self, name=trials[0].case.id, suite=suite, trials=trials)
 

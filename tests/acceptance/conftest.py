@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from browsing import CHROMIUM
 from project import Ended, Project
+from real_clis import search_path
+
+collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py"]
+collect_ignore_glob += [] if search_path() else ["test_gemini_cli*.py", "test_qwen_cli*.py"]
+"""Without a browser or the CLIs they cannot be run; `tests/conftest.py` says so."""
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from viva import catalog
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector
@@ -26,11 +28,11 @@ def agent_type(connector: Connector) -> Any:
 
 
 def chosen_connector(options: Mapping[str, Any], own: Connector, connectors: Mapping[str, Connector]) -> Connector:
-    """A case may ask for another connector than the agent's own, as `options.connector`."""
-    wanted = options.get("connector")
-    if wanted is None or wanted == own.name:
-        return own
-    other = connectors.get(wanted)
-    if other is None:
+    """A case may ask for another connector than the agent's own, as `options.connector`, or for another model."""
+    wanted, model = options.get("connector"), options.get("model")
+    connector = own if wanted is None or wanted == own.name else connectors.get(wanted)
+    if connector is None:
         raise Unreachable(f"there is no connector {wanted!r}; known: {', '.join(connectors) or 'none'}")
-    return other
+    if isinstance(model, str) and model != connector.model:
+        return structs.replace(connector, model=model)
+    return connector

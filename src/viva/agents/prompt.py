@@ -34,7 +34,7 @@ VARIABLES: Mapping[str, Any] = {
     "criteria": "",
     "persona": "an ordinary user of this assistant",
     "goal": "to get help",
-    "facts": "nothing in particular",
+    "facts": "only what is said above",
     "must_not_know": "nothing in particular",
     "mood": "neutral",
     "language": "the language of the conversation so far; English at the start",

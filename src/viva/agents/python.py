@@ -23,9 +23,10 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.agents.replies import reply_from
+from viva.agents.tools import CannedTools
 from viva.errors import AgentFailed, BadInput, TrialFault
 from viva.model import codec
 from viva.model.case import Feature
@@ -133,11 +134,13 @@ class PythonSession:
         self._thread = thread
         self._messages: list[dict[str, Any]] = [_as_dict(message) for message in context.history]
         self._names = _parameters(call)
+        fixtures = context.fixtures
+        self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stubbed or fixtures.tools) else None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_as_dict(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
-        reply = _kept(self._reply(await _called(self._thread, self._call, *ordered, **named)))
+        reply = _kept(self._with_calls(self._reply(await _called(self._thread, self._call, *ordered, **named))))
         for call in reply.calls:
             self._context.meter(call)
         said = {
@@ -148,6 +151,13 @@ class PythonSession:
         }
         self._messages.append({key: value for key, value in said.items() if key in ("role", "content") or value})
         return reply
+
+    def _with_calls(self, reply: Reply) -> Reply:
+        """With the canned tools that it used in this turn, where it does not report them itself."""
+        if self._tools is None or not self._tools.called:
+            return reply
+        used, self._tools.called = tuple(self._tools.called), []
+        return reply if reply.tool_calls else structs.replace(reply, tool_calls=used)
 
     def _heard(self) -> list[dict[str, Any]]:
         """The history; for a helper, the conversation that it helps with."""
@@ -168,7 +178,7 @@ class PythonSession:
         offered: dict[str, Any] = {
             "messages": self._heard(),
             "options": options,
-            "tools": codec.plain(fixtures.tools) if fixtures else None,
+            "tools": self._tools,
             "memory": list(fixtures.memory) if fixtures else None,
             "workspace": context.workspace.path if context.workspace else None,
             "session_id": options.get("session_id"),
@@ -199,7 +209,10 @@ def _kept(reply: Reply) -> Reply:
         if reply.data is None and not reply.tool_calls:
             reply.content.encode()
             return reply
-        return codec.decode(codec.encode(reply), type=Reply)
+        encoded = codec.encode(reply)
+        if b"null" in encoded and codec.has_nan(reply.data):  # which is what they would become
+            raise ValueError("a number that is NaN or infinite")
+        return codec.decode(encoded, type=Reply)
     except Exception as wrong:  # values of any kind, with encoders of any kind
         raise AgentFailed(f"returned what JSON cannot hold: {_told(wrong)}") from wrong
 

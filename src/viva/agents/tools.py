@@ -10,6 +10,7 @@ from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
 from viva.model.talk import shown
+from viva.model.tool_names import same_tool
 from viva.threads import in_thread
 
 NOT_RUN = "This tool is not run here. What comes of it, the user says next."
@@ -28,16 +29,56 @@ class Tool(Struct, frozen=True):
     run: Callable[..., Any] | None = None
 
 
+class Stubs:
+    """The canned answers of one session: those of a tool are used in order, and the last repeats."""
+
+    def __init__(self, stubs: Sequence[ToolStub]) -> None:
+        self._left: dict[str, list[ToolStub]] = {}
+        for stub in stubs:
+            self._left.setdefault(stub.tool, []).append(stub)
+
+    def answer(self, call: ToolCall) -> ToolCall:
+        """The call with its canned result; an error where there is none, or where several tools could be meant."""
+        names = [call.name] if call.name in self._left else [name for name in self._left if same_tool(call.name, name)]
+        if not names:
+            return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
+        if len(names) > 1:
+            return structs.replace(
+                call, error=f"which tool is {call.name!r}? There are canned responses for {', '.join(names)}"
+            )
+        stubs = self._left[names[0]]
+        stub = stubs.pop(0) if len(stubs) > 1 else stubs[0]
+        if stub.error is not None:
+            return structs.replace(call, error=stub.error)
+        return structs.replace(call, result=stub.response)
+
+
+class CannedTools(list[dict[str, Any]]):
+    """What a Python agent gets as `tools`: each canned answer as a dict, and `call` to use them as tools are used.
+
+    `call` remembers what was called, so that an agent which reports no tool calls has some all the same.
+    """
+
+    def __init__(self, stubs: Sequence[ToolStub]) -> None:
+        super().__init__(codec.plain(stubs))
+        self._stubs = Stubs(stubs)
+        self.called: list[ToolCall] = []
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """The canned answer of a tool. LookupError if there is none, or if it is an error."""
+        used = self._stubs.answer(ToolCall(name, arguments))
+        self.called.append(used)
+        if used.error is not None:
+            raise LookupError(used.error)
+        return codec.plain(used.result)
+
+
 class Toolbox:
-    """The tools of one session. Stubs are used in order, and the last repeats; where there are stubs, nothing runs live."""
+    """The tools of one session. Where there are stubs, nothing runs live."""
 
     def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._stubs: dict[str, list[ToolStub]] | None = None
-        if fixtures is not None and fixtures.stubbed:
-            self._stubs = {}
-            for stub in fixtures.tools:
-                self._stubs.setdefault(stub.tool, []).append(stub)
+        self._stubs = Stubs(fixtures.tools) if fixtures is not None and fixtures.stubbed else None
 
     async def use(self, call: ToolCall) -> ToolCall:
         """The call with its result or error; with neither, if the tool is none that can be run here."""
@@ -49,20 +90,11 @@ class Toolbox:
         if not isinstance(arguments, dict):
             return structs.replace(call, error="the arguments have to be a JSON object")
         if self._stubs is not None:
-            return _canned(call, self._stubs.get(call.name))
+            return self._stubs.answer(call)
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
             return structs.replace(call, error=f"there is no tool {call.name!r}")
         return call if tool is None or tool.run is None else await _run(call, tool.run)
-
-
-def _canned(call: ToolCall, stubs: list[ToolStub] | None) -> ToolCall:
-    if not stubs:
-        return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
-    stub = stubs.pop(0) if len(stubs) > 1 else stubs[0]
-    return (
-        structs.replace(call, result=stub.response) if stub.error is None else structs.replace(call, error=stub.error)
-    )
 
 
 async def _run(call: ToolCall, run: Callable[..., Any]) -> ToolCall:

@@ -1,23 +1,40 @@
-"""`viva agents`: what the config knows, and what of it can be reached."""
+"""`viva agents`: what the config knows, which CLIs there are, and what of it can be reached."""
 
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
 
 from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
+from viva.model import codec
+from viva.session import terminal_agents
 from viva.session.agents import Agents
 from viva.session.loop import run_loop
 
 EPILOG = """\b
 Examples:
   viva agents
+  viva agents --json
   viva agents --config other/viva.toml
 """
+
+
+class _Row(Struct, omit_defaults=True, kw_only=True):
+    """What is known of an agent; `missing` is why it cannot be used."""
+
+    name: str
+    kind: str = ""
+    default: bool = False
+    description: str = ""
+    executable: str | None = None
+    version: str | None = None
+    missing: str | None = None
 
 
 @click.command(epilog=EPILOG)
@@ -27,40 +44,83 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Another config than the nearest viva.toml.",
 )
-def command(config_file: Path | None) -> int:
-    """List agents and connectors, and say what is missing. Exit code 1 if an agent cannot be reached."""
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, for machines.")
+def command(config_file: Path | None, as_json: bool) -> int:
+    """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
     settings = config.load(config_file, Path.cwd())
     catalog.load_plugins(settings.plugins)
+    rows, clis = run_loop(_looked_at(settings))
+    if as_json:
+        print(codec.pretty(codec.encode(_document(settings, rows, clis))).decode())
+    else:
+        _print(settings, rows, clis)
+    return 1 if any(row.missing for row in rows) else 0
+
+
+async def _looked_at(settings: Settings) -> tuple[list[_Row], list[_Row]]:
+    agents = Agents(settings)
+    names = agents.names()
+    rows = [_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
+    others = [_row(agents, name) for name in terminal_agents.CLIS if name not in names]
+    await asyncio.gather(*(_look_at(row, agents) for row in (*rows, *others)))
+    return rows, others
+
+
+def _row(agents: Agents, name: str, *, default: bool = False) -> _Row:
+    try:
+        found = agents.named(name)
+    except BadInput as broken:
+        return _Row(name=name, default=default, missing=broken.problems[0].what)
+    return _Row(name=name, kind=found.kind, default=default, description=found.description)
+
+
+async def _look_at(row: _Row, agents: Agents) -> None:
+    """Fills in whether it is there."""
+    if row.missing is not None:
+        return
+    agent: Any = agents.named(row.name).agent
+    if row.kind in terminal_agents.KINDS:
+        row.executable, row.version, row.missing = await terminal_agents.looked_at(agent)
+        return
+    url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
+    row.missing = await _unreachable(url) if url else None
+
+
+def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
     if settings.file is None:
         print(f"There is no {config.FILE} here or above; `viva init` makes one.")
-        return 0
-    print(f"{settings.file}")
-    return run_loop(_list(settings))
-
-
-async def _list(settings: Settings) -> int:
-    agents = Agents(settings)
-    wrong = 0
-    for name in agents.names():
-        default = " (default)" if settings.defaults.agent == name or len(agents.names()) == 1 else ""
-        try:
-            agent = agents.named(name)
-        except BadInput as broken:
-            wrong += 1
-            print(f"✗ {name}{default}  {broken.problems[0].what}")
-            continue
-        url = getattr(agent.agent, "url", None) or getattr(getattr(agent.agent, "connector", None), "base_url", None)
-        trouble = await _unreachable(url) if url else None
-        wrong += trouble is not None
-        print(
-            f"{'✗' if trouble else '✓'} {name}{default}  {agent.kind}"
-            + (f"  {agent.description}" if agent.description else "")
-            + (f"  {trouble}" if trouble else "")
-        )
+    else:
+        print(f"{settings.file}")
+    for row in rows:
+        print(_line(row))
     for connector in settings.connectors.values():
         key = "" if connector.api_key else f"  {connector.key_from} is not set"
         print(f"  connector {connector.name}  {connector.provider} {connector.model} {connector.base_url}{key}")
-    return 1 if wrong else 0
+    print("\nCLIs that -n can name without a config:")
+    for row in clis:
+        print(_line(row))
+
+
+def _line(row: _Row) -> str:
+    default = " (default)" if row.default else ""
+    kind = row.kind if row.kind != row.name else ""
+    parts = (f"{'✗' if row.missing else '✓'} {row.name}{default}", kind, row.version, row.description, row.missing)
+    return "  ".join(part for part in parts if part)
+
+
+def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[str, Any]:
+    connectors = [
+        {
+            "name": each.name,
+            "provider": each.provider,
+            "model": each.model,
+            "base_url": each.base_url,
+            "missing": None if each.api_key else f"{each.key_from} is not set",
+        }
+        for each in settings.connectors.values()
+    ]
+    file = str(settings.file) if settings.file else None
+    return {"config": file, "agents": rows, "connectors": connectors, "clis": clis}
 
 
 async def _unreachable(url: str) -> str | None:

@@ -9,6 +9,7 @@ import click
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Key
+from viva.model.talk import FileImage
 from viva.record.cassette import Definition, Entry, Header, Line, Took, diff, read_cassette, rewrite, trial_of
 from viva.reporters.figures import counted, seconds
 from viva.reporters.visible import one_line, visible
@@ -21,6 +22,7 @@ Examples:
   viva cassette prune talk.cassette -k '^old'   forget cases by their id
   viva cassette diff old.cassette new.cassette  what is asked and answered otherwise
 """
+_TEXT = 20_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -143,9 +145,17 @@ def _first_change(was: list[Entry], now: list[Entry]) -> str | None:
 
 def _answer(entry: Entry) -> dict[str, object]:
     """What was said or done, without what it cost."""
+    files = {image.path: _shown_file(image) for image in entry.files}
     if (reply := entry.reply) is None:
-        return {"fault": entry.fault, "said": entry.said}
-    return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls}
+        return {"fault": entry.fault, "said": entry.said, "files": files}
+    return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
+
+
+def _shown_file(image: FileImage) -> str | None:
+    """What a file held; None if it was removed."""
+    if image.content is None:
+        return f"→ {image.link}" if image.link is not None else "a folder" if image.folder else None
+    return image.content.decode(errors="replace") if len(image.content) <= _TEXT else f"{len(image.content):,} bytes"
 
 
 def _place(entry: Entry) -> tuple[int, bool, str, str, int]:
@@ -171,6 +181,7 @@ def _said(entry: Entry) -> str:
     asked = entry.sent["message"].get("content", "") if isinstance(entry.sent, dict) else ""
     heard = entry.reply.content or codec.compact(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
     calls = "".join(f"\n      tool {visible(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
+    calls += "".join(f"\n      file {visible(image.path)}" for image in entry.files if not image.folder)
     shown = asked if isinstance(asked, str) else codec.compact(asked)
     return (
         f"{_name(entry.key)}, turn {entry.turn}: {entry.role} {visible(entry.agent)}  {seconds(entry.ms)}\n"

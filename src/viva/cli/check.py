@@ -7,15 +7,18 @@ import click
 
 from viva import catalog, config
 from viva.errors import BadInput, Problem
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.sources import Files, Format, Piped, load_files, understood
 from viva.model.case import Suite
 from viva.session.agents import Agents
+from viva.session.evaluating import eval_reading
+from viva.session.options import RunOptions
 
 EPILOG = """\b
 Examples:
   viva check tests/expense.jsonl
   viva check tests/ more/*.yaml
+  viva check playbooks/                  neither variables of the environment nor an evaluator are needed for this
 """
 
 
@@ -42,9 +45,11 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         attachment_roots=settings.attachment_roots,
         simulator=settings.defaults.simulator,
         wrong_with=Agents(settings).wrong_with,
+        evals=eval_reading(RunOptions(inputs=files), settings, checked_only=True),
     )
     problems: list[Problem] = []
     suites: list[Suite] = []
+    count = 0
     for text in files:
         try:
             named = understood(text, Path())
@@ -52,16 +57,16 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
                 raise BadInput.saying(f"there is no file {text!r}")
             paths = named.paths if isinstance(named, Files) else (named,)
             suites += load_files(paths, reading, Path(), format_)
+            count += len(paths)
         except BadInput as wrong:
             problems += wrong.problems
     for problem in problems:
         print(problem)
     if problems:
-        count = len(problems)
-        print(f"{count} problem{'s' if count > 1 else ''}", file=sys.stderr)
+        print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}", file=sys.stderr)
         return 4
+    for note in (note for suite in suites for note in suite.notes):
+        print(note)
     cases = sum(suite.count for suite in suites)
-    print(
-        f"{cases} case{'s' if cases != 1 else ''} in {len(suites)} file{'s' if len(suites) != 1 else ''}: nothing is wrong"
-    )
+    print(f"{cases} case{'s' if cases != 1 else ''} in {count} file{'s' if count != 1 else ''}: nothing is wrong")
     return 0

@@ -8,7 +8,7 @@ from viva.cli.direct import Opened, opened, reply_lines
 from viva.cli.interactive import Terminal
 from viva.engine.awaiting import detect
 from viva.engine.conversation import converse
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.model.case import Case, Interactive, Key, Utterance
 from viva.model.message import Reply
 from viva.model.talk import Talk, Turn

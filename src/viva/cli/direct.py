@@ -1,6 +1,7 @@
 """A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
 
 import secrets
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,15 +17,20 @@ from viva.engine.helpers import Crew
 from viva.engine.outcome import blamed
 from viva.engine.sending import sent
 from viva.errors import TrialFault, VivaError
-from viva.formats.native import TIMEOUT_S
+from viva.formats.reading import TIMEOUT_S
 from viva.llm.transport import HttpTransport
-from viva.model.case import Key
+from viva.model.case import Case, Key
 from viva.model.message import Message, ModelCall, Reply, Usage
 from viva.model.talk import Awaiting, shown
-from viva.protocols import AgentSession, SessionContext
+from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.reporters.visible import visible
-from viva.session.agents import Agents
+from viva.session.agents import Agents, NamedAgent
+from viva.session.options import RunOptions
 from viva.session.redaction import Redactor
+from viva.session.workspaces import Places
+from viva.users.script import Script
+
+_KEY = Key("", "direct")
 
 
 class Opened(Struct, frozen=True):
@@ -48,11 +54,21 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     redactor = Redactor(settings.secrets)
     calls: list[ModelCall] = []
     options = {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test", **agent.options}
+    if flags["agent_model"]:
+        options["model"] = flags["agent_model"]
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
+        workspace = await _placed(stack, flags, settings, agent)
+        if workspace is not None:
+            options["workspace"] = workspace.path
         context = SessionContext(
-            key=Key("", "direct"), options=agent.options, meter=calls.append, http=http, connectors=settings.connectors
+            key=_KEY,
+            options=agent.options,
+            workspace=workspace,
+            meter=calls.append,
+            http=http,
+            connectors=settings.connectors,
         )
         crew = Crew(agents.find, http, settings.connectors)
         try:
@@ -60,6 +76,29 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             yield Opened(agent.name, session, options, settings, redactor, crew)
         except TrialFault as fault:
             raise VivaError(redactor.text(blamed(fault).said or "")) from fault
+
+
+async def _placed(
+    stack: AsyncExitStack, flags: dict[str, Any], settings: Settings, agent: NamedAgent
+) -> Workspace | None:
+    """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
+    asked = RunOptions(
+        inputs=(),
+        folder=Path.cwd(),
+        workspace=flags["workspace"],
+        keep_workspace=flags["keep_workspace"],
+        sandbox=flags["sandbox"],
+    )
+    places = Places(asked, settings, agent, ())
+    for note in places.notes():
+        print(visible(note), file=sys.stderr)
+    spec = places.placed(Case(id=_KEY.case, user=Script(()))).workspace
+    if spec is None:
+        return None
+    workspace = await stack.enter_async_context(places.opened(spec, _KEY))
+    if workspace.kept:
+        print(f"workspace: {workspace.path}", file=sys.stderr)
+    return workspace
 
 
 async def send_messages(words: list[str], flags: dict[str, Any]) -> int:

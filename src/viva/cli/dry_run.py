@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_of
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.model import codec
 from viva.model.case import Case
 from viva.session.prepare import Prepared
@@ -37,7 +38,7 @@ def _whole(case: Case) -> Mapping[str, Any]:
 def _line(case: Case, runs: int) -> str:
     turns = len(case.user.lines)
     shape = (
-        f"up to {case.limits.max_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
+        f"up to {case.limits.all_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
     )
     again = f" x {runs}" if runs > 1 else ""
     skipped = f"  (skipped: {case.skip})" if case.skip else ""
@@ -47,6 +48,8 @@ def _line(case: Case, runs: int) -> str:
 def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> None:
     """Only what loads again is written: ids may meet that came from several files, and attachments lie beside their suite."""
     settings = prepared.settings
+    if foreign := [str(case.get("name") or case.get("taskId")) for case in written if "id" not in case]:
+        raise BadInput.saying(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
     reading = Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
     if written:
         native.load(documents_of(written, str(path)), str(path), path.parent, reading)

@@ -14,6 +14,8 @@ COMMANDS = {
     "check": "Check suite files without running anything.",
     "agents": "List the agents that the config knows, and whether they can be reached.",
     "runs": "List what was run here, and look at one run or conversation.",
+    "view": "Look at runs in a browser, also while they go on.",
+    "serve": "Be an OpenWOP host: serve agents and eval suites over HTTP.",
     "compare": "Compare two runs, case by case.",
     "cassette": "Look at recorded replies, prune and compare recordings.",
     "shrink": "Make a failing conversation smaller, as long as it fails.",

@@ -34,6 +34,13 @@ def person_here() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
+def colour_wanted(*, terminal: bool) -> bool:
+    """On a terminal, or where FORCE_COLOR says so (logs of CI services show colours); NO_COLOR and a dumb one mean none."""
+    if "NO_COLOR" in os.environ:
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
+
+
 @contextmanager
 def private_stdout() -> Generator[TextIO]:
     """Standard output for us alone: what agents print meanwhile, or programs that they start, goes to standard error."""

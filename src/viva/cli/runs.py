@@ -17,6 +17,7 @@ from viva.reporters.ink import Ink
 from viva.reporters.tree import Tree
 from viva.reporters.visible import one_line, visible
 
+_WHOLE_LINES = 1000
 EPILOG = """\b
 Examples:
   viva runs                        the newest runs, newest first
@@ -80,7 +81,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         raise BadInput.saying(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
         print(_line(row))
-    tree = Tree(Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns)
+    ink, width = Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
     for record in found:
         if as_json:
             print(codec.compact(record))
@@ -91,6 +92,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
                 + (f"  {one_line(record.error, 200)}" if record.error else "")
             )
         else:
+            tree = Tree(ink, width, _WHOLE_LINES)
             print(tree.whole(record, trial=record.trial if len(found) > 1 else None))
     return 0
 

@@ -10,6 +10,8 @@ EPILOG = """\b
 Examples:
   viva schema native > viva.schema.json
   # yaml-language-server: $schema=./viva.schema.json      first line of a .yaml suite
+  viva schema playbook > playbook.schema.json
+  # yaml-language-server: $schema=./playbook.schema.json  first line of a playbook
 """
 
 

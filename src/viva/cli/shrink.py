@@ -3,6 +3,7 @@
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
@@ -16,9 +17,12 @@ from viva.session.options import kept_again
 from viva.session.prepare import prepare
 from viva.session.resuming import Past, past_of
 
+if TYPE_CHECKING:
+    from viva.session.shrinking import Shrunk
+
 EPILOG = """\b
 Examples:
-  viva shrink latest T001                         fewer turns, then fewer words, as long as it fails
+  viva shrink latest T001                         fewer turns, fewer words, less that came along, as long as it fails
   viva shrink latest T001 -o small.jsonl          the file that the smaller case is added to
   viva shrink latest T001 --runs 5 --fails 3      for an agent that does not always do the same
 
@@ -26,6 +30,8 @@ Examples:
 A check that asks for something to happen fails the more easily the less is said: shrink what must not happen.
 Exit codes: 0 a smaller case is written (or it is as small as can be), 4 there is nothing to shrink.
 """
+
+_ALONG = "thing"  # that came along: prior messages, attachments, memory, canned tools
 
 
 @click.command(epilog=EPILOG)
@@ -92,11 +98,11 @@ async def _shrink(past: Past, record: TrialRecord, runs: int, fails: int, most: 
     from viva.formats.saved import append_case
 
     case_id = append_case(output, shrunk.case)
-    (turns, fewer), (words, left) = shrunk.turns, shrunk.words
-    print(
-        f"{counted(turns, 'turn')}, {counted(words, 'word')} → {counted(fewer, 'turn')}, {counted(left, 'word')}",
-        end="",
+    before, after = (
+        ", ".join(counted(size[at], what) for size, what in _sizes(shrunk) if size[0] or what != _ALONG)
+        for at in (0, 1)
     )
+    print(f"{before} → {after}", end="")
     print(f", in {counted(shrunk.trials, 'trial')}")
     if not shrunk.minimal:
         print("it may become smaller still: --max-trials was used up")
@@ -104,6 +110,10 @@ async def _shrink(past: Past, record: TrialRecord, runs: int, fails: int, most: 
         print(f"  {at}. {_shown(turn['input'])}")
     print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}")
     return 0
+
+
+def _sizes(shrunk: "Shrunk") -> tuple[tuple[tuple[int, int], str], ...]:
+    return (shrunk.turns, "turn"), (shrunk.words, "word"), (shrunk.along, _ALONG)
 
 
 def _shown(said: object) -> str:

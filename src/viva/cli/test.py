@@ -10,8 +10,10 @@ import click
 from click.core import ParameterSource
 from msgspec import structs
 
+from viva.cli import test_options
+from viva.cli.eval_options import eval_fields, eval_suites, refuse_for_message
 from viva.cli.history import history_here
-from viva.cli.options import DURATION, person_here, private_stdout
+from viva.cli.options import colour_wanted, person_here, private_stdout
 from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
@@ -32,6 +34,8 @@ Examples:
   viva test -n assistants.expense --interactive    talk with it; what was said can be saved as a case
   viva test -i tests/ --runs 10 --min-pass 0.8     repeats: a case passes if 8 of 10 trials do
   viva test -i tests/ --until-decided --min-pass 0.9   only as many trials as it takes to know
+  viva test -i playbooks/ --evaluator judge        playbooks, against the Gemini CLI or the agent of -n
+  viva test -i suite.json --eval-summary eval.json --baseline latest   an OpenWOP eval suite, and is it worse than before?
   viva test --resume latest                        go on with a run that was cut off
   viva test -i tests/ --record talk.cassette       keep every reply; --replay talk.cassette needs no network
   cat cases.jsonl | viva test -i - -n http://localhost:8000/chat
@@ -39,173 +43,31 @@ Examples:
 \b
 Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 nothing ran or nothing was checked.
 """
-_CHANCE = click.FloatRange(0, 1, min_open=True, max_open=True)
 _WITH_RESUME = frozenset(
-    {"resume", "force", "outputs", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
+    {"resume", "force", "outputs", "eval_summary", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
 )
 """What may be said anew when a run goes on: what is shown, how fast, and how much more it may cost."""
 
 
 @click.command(epilog=EPILOG)
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="INPUT",
-    help="A file, folder, glob, `-` for standard input, `scripts:module`, `agents:name`, or a message. Repeatable.",
-)
-@click.option(
-    "-n",
-    "--name",
-    "agent",
-    metavar="AGENT",
-    help="The agent under test: a name from viva.toml, python:..., or http://...",
-)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Write a report: .jsonl, .json, .xml (JUnit) or .md. Repeatable.",
-)
-@click.option("-c", "--connector", metavar="NAME", help="Another connector for the agent under test.")
-@click.option("-v", "--verbose", is_flag=True, help="Show all turns.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what did not pass, and one line of summary.")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON, for machines.")
-@click.option("--timeout", type=DURATION, help="Time for a case, over what it says itself (5m).")
-@click.option("--turn-timeout", type=DURATION, help="Time for one reply.")
-@click.option("--parallel", type=click.IntRange(1), metavar="N", help="So many cases at once (4).")
-@click.option("--runs", type=click.IntRange(1), default=1, metavar="N", help="Run each case N times.")
-@click.option(
-    "--min-pass",
-    type=click.FloatRange(0, 1),
-    metavar="P",
-    help="With --runs: a case passes if this share of its judged trials does.",
-)
-@click.option(
-    "--until-decided",
-    is_flag=True,
-    help="Run each case until it is clear whether it passes in a share of --min-pass or more (a sequential test).",
-)
-@click.option(
-    "--max-runs",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="But so often at most; then it is undecided, and the run fails.",
-)
-@click.option(
-    "--alpha",
-    type=_CHANCE,
-    default=0.05,
-    show_default=True,
-    metavar="P",
-    help="How often a case may pass that is worse by --margin.",
-)
-@click.option(
-    "--beta",
-    type=_CHANCE,
-    default=0.1,
-    show_default=True,
-    metavar="P",
-    help="How often a case may fail that is good enough.",
-)
-@click.option(
-    "--margin",
-    type=_CHANCE,
-    metavar="P",
-    help="How much worse than --min-pass is too bad (0.2; half of a --min-pass below 0.4).",
-)
-@click.option(
-    "--max-cost",
-    type=click.FloatRange(0, min_open=True),
-    metavar="USD",
-    help="Stop the run when its model calls have cost so much.",
-)
-@click.option(
-    "--simulator", metavar="AGENT", help="Who plays the user in cases that have checkpoints but no simulator."
-)
-@click.option(
-    "-r",
-    "--reporter",
-    metavar="AGENT",
-    help="An agent that writes the reports of -o; without -o its words are printed.",
-)
-@click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails or breaks.")
-@click.option("--dry-run", is_flag=True, help="Check and list the cases, run nothing; -o FILE.jsonl writes them.")
-@click.option("-k", "--run", "only", metavar="REGEX", help="Only cases whose id matches.")
-@click.option("--tag", "tags", multiple=True, help="Only cases with this tag. Repeatable: any of them.")
-@click.option(
-    "--on-missing-input",
-    type=click.Choice(["skip", "fail", "end"]),
-    help="When the agent still waits but turns are used up, or a person does not answer.",
-)
-@click.option(
-    "--interactive",
-    is_flag=True,
-    help="Take part: see each line before it is said, change it, answer when the agent waits. Without -i: just talk.",
-)
-@click.option("--skip-interactive", is_flag=True, help="Skip cases that want a person (interactive.enabled).")
-@click.option("--update-snapshots", is_flag=True, help="Write what snapshot assertions compare with.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["native", "playbook", "openwop"]),
-    help="The format of the input, if its keys do not tell.",
-)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another config than the nearest viva.toml.",
-)
-@click.option(
-    "--env-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="NAME=value lines to add to the environment.",
-)
-@click.option(
-    "--before",
-    metavar="MODULE:FUNCTION",
-    help="Called with (ctx, cases) before the run; a dict it returns sets variables.",
-)
-@click.option("--after", metavar="MODULE:FUNCTION", help="Called with (ctx, results, data) after the run.")
-@click.option(
-    "--retry-faults",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Run a trial again, whole, if its error was not the agent's fault.",
-)
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep every reply on a cassette.")
-@click.option(
-    "--replay",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Answer from a cassette, not from the network.",
-)
-@click.option(
-    "--replay-missing",
-    type=click.Choice(["error", "live", "skip"]),
-    default="error",
-    show_default=True,
-    help="What to do where the cassette has no answer.",
-)
-@click.option(
-    "--resume",
-    metavar="RUN",
-    help="Go on with a run that was cut off (its id, or latest), or tell again of one that was not.",
-)
-@click.option("--force", is_flag=True, help="With --resume: go on although suites, agents or Viva have changed.")
-@click.option("--last-failed", is_flag=True, help="Only cases that did not pass in the latest run.")
-@click.option("--no-history", is_flag=True, help="Leave nothing in .viva.")
+@test_options.what_is_run
+@test_options.what_is_shown
+@test_options.limits
+@test_options.repeats
+@test_options.taking_part
+@test_options.in_a_folder
+@eval_suites
+@test_options.what_is_kept
 @click.pass_context
 def command(ctx: click.Context, **flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
     for_machines = flags["as_json"] and not flags["dry_run"]
     flags["out"] = ctx.with_resource(private_stdout()) if for_machines else sys.stdout
+    if flags["host"]:
+        from viva.cli.remote import check_flags, run_remote
+
+        check_flags(ctx)
+        return run_loop(run_remote(flags))
     if flags["resume"]:
         _check_resume(ctx)
         return run_loop(_resume(flags))
@@ -222,6 +84,7 @@ def command(ctx: click.Context, **flags: Any) -> int:
     if words := _direct_messages(flags["inputs"]):
         if flags["interactive"]:
             raise click.UsageError("to talk with the agent leave out -i, and type the message")
+        refuse_for_message(flags)
         from viva.cli.direct import send_messages
 
         return run_loop(send_messages(words, flags))
@@ -289,11 +152,12 @@ async def _resume(flags: dict[str, Any]) -> int:
         "outputs": tuple(path.absolute() for path in flags["outputs"]),
         "parallel": flags["parallel"],
         "max_cost_usd": flags["max_cost"],
+        "eval_summary": flags["eval_summary"] and flags["eval_summary"].absolute(),
     }
     options = structs.replace(options, **{name: value for name, value in asked.items() if value})
     os.chdir(options.folder)
     if past.end is not None:
-        return retell(past, past.end, options.outputs, [_voice(flags)])
+        return retell(past, past.end, options.outputs, [_voice(flags)], options.eval_summary)
     prepared = await prepare(structs.replace(options, folder=Path()), past)
     if flags["force"]:
         past = await still_right(past, prepared.plan())
@@ -362,6 +226,12 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         history=not flags["no_history"],
         dry_run=flags["dry_run"],
         simulator=flags["simulator"],
+        evaluator=flags["evaluator"],
+        agent_model=flags["agent_model"],
+        workspace=flags["workspace"],
+        link_mode=flags["link_mode"],
+        keep_workspace=flags["keep_workspace"],
+        sandbox=flags["sandbox"],
         reporter=flags["reporter"],
         max_cost_usd=flags["max_cost"],
         min_pass=flags["min_pass"],
@@ -372,6 +242,7 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         last_failed=flags["last_failed"],
         interactive=flags["interactive"],
         skip_interactive=flags["skip_interactive"],
+        **eval_fields(flags),
     )
 
 
@@ -388,9 +259,9 @@ def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) ->
         sys.stdout,
         verbose=flags["verbose"] or person,
         quiet=flags["quiet"],
-        colour=terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb",
+        colour=colour_wanted(terminal=terminal),
         terminal=terminal and not person,
-        width=shutil.get_terminal_size((100, 24)).columns if terminal else 100,
+        width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS, where there is no terminal
         parallel=parallel,
         whole=person,
     )

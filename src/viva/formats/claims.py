@@ -6,10 +6,11 @@ from typing import Any, cast
 from msgspec import Struct, field, structs
 
 from viva import catalog
+from viva.checks.files import refuse_outside
 from viva.checks.late import Late
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.case import Claim, On, Over
+from viva.model.case import Claim, Feature, On, Over
 from viva.model.component import Building
 from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
@@ -39,6 +40,8 @@ class ClaimBuilder(Struct):
     update_snapshots: bool = False
     references: dict[str, Place] = field(default_factory=dict[str, Place])
     """The agents that the checks built so far will ask, and where."""
+    needs: set[Feature] = field(default_factory=set[Feature])
+    """What the checks built so far cannot do without."""
     at: Place = ()
     """Where the assertion stands that is being built."""
 
@@ -82,6 +85,7 @@ class ClaimBuilder(Struct):
         check = self._check(str(written["type"]), canonical(written))
         for name in getattr(check, "references", ()):
             self._will_ask(name)
+        self.needs.update(getattr(check, "needs", ()))
         return Claim(
             check=check,
             written=written,
@@ -108,7 +112,14 @@ class ClaimBuilder(Struct):
         for name, value in fields.items():
             if not has_variables(value):
                 self._check_alone(kind, name, value)
-        late = Late(dict(written), self._built, costly=kind in _JUDGED, label=f"{kind} (with variables)")
+        self.needs.update(getattr(catalog.find("check", kind), "needs", ()))
+        late = Late(
+            dict(written),
+            self._built,
+            costly=kind in _JUDGED,
+            label=f"{kind} (with variables)",
+            looks_outside=kind == "script" or ":" in kind,
+        )
         return Claim(
             check=late,
             written=written,
@@ -126,6 +137,8 @@ class ClaimBuilder(Struct):
                 compile_pattern(value)
             case ("json_path" | "type", "path"):
                 compile_path(value)
+            case ("file_exists" | "file_contains", "path"):
+                refuse_outside(value)
             case ("script", "use") | ("json_schema", "schema"):
                 self._check(kind, {name: value})
             case ("agent" | "rubric", "use"):

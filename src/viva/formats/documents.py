@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 
 from viva.errors import BadInput, Problem
 from viva.model import codec
-from viva.schemas.positions import Place, error_place, json_line, yaml_lines
+from viva.schemas.positions import Place, error_place, json_item_lines, json_line, yaml_lines
 
 MAX_BYTES = 64 * 1024 * 1024
 """A single document larger than this is a mistake."""
@@ -49,6 +49,15 @@ class Document(Struct, frozen=True):
         at = (*path, key) if key is not None else path
         line = self.lines(*self.prefix, *at) if self.lines else self.line - 1 + json_line(self.raw, at)
         return Problem(self.file, line, shown_path((*self.prefix, *path)), what)
+
+    def item_lines(self, path: Place) -> list[int]:
+        """The lines on which the items of an array of this document stand."""
+        if self.lines:
+            items: Any = self.value
+            for step in path:
+                items = items[step]
+            return [self.lines(*self.prefix, *path, at) for at in range(len(items))]
+        return [self.line - 1 + line for line in json_item_lines(self.raw, path)]
 
 
 def shown_path(path: Place) -> str:
@@ -298,6 +307,13 @@ def _digest(raw: bytes) -> int:
 def json_documents(path: Path, file: str) -> list[Document]:
     """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
     return _json_documents(_bytes_of(path, file), file)
+
+
+def json_document(raw: bytes, file: str) -> Document:
+    """A value that is one document, whatever it is."""
+    whole = _decoded(file, 1, raw)
+    _refuse_repeated_keys(file, 1, raw, whole)
+    return Document(file, 1, whole, raw=raw)
 
 
 def _json_documents(raw: bytes, file: str) -> list[Document]:

@@ -10,8 +10,9 @@ from urllib.parse import quote, unquote
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import Streamed, documents_of
+from viva.formats.reading import Reading
 from viva.model import codec
-from viva.model.case import Case, Utterance
+from viva.model.case import Case, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.talk import Talk
 
@@ -26,12 +27,13 @@ _KEPT = (
     "timeout",
     "turn_timeout",
     "on_missing_input",
+    "workspace",
     "final_assertions",
 )
 """What a static case takes over from the case that was talked about."""
 
 
-def save_talk(file: Path, talk: Talk, said: Sequence[Utterance], reading: native.Reading, root: Path) -> str:
+def save_talk(file: Path, talk: Talk, said: Sequence[Utterance], reading: Reading, root: Path) -> str:
     """Appends the talk to a `.jsonl` file and returns the new case's id. `said` are its lines as they were written,
     in a suite whose place is known from the folder `root`.
 
@@ -58,11 +60,41 @@ def append_case(file: Path, value: Mapping[str, Any]) -> str:
 def static_case(case: Case, said: Sequence[Utterance], case_id: str, root: Path, folder: Path) -> dict[str, Any]:
     """What was said, as a case for a file in `folder`."""
     place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
-    kept = {key: case.written[key] for key in _KEPT if key in case.written}
+    native = "id" in case.written
+    kept = {key: case.written[key] for key in _KEPT if key in case.written} if native else _told(case)
+    if case.fixtures is not None:
+        kept["fixtures"] = _fixtures(case.fixtures)
     turns = [_turn(line, place) for line in said]
     if turns and case.history:
         turns[0]["input"] = [place.message(message) for message in (*case.history, said[0].message)]
     return {"id": case_id, **kept, "turns": turns}
+
+
+def _told(case: Case) -> dict[str, Any]:
+    """What another format says of a case, in the words of a native one."""
+    limits, spec = case.limits, case.workspace
+    told = {
+        "name": case.name,
+        "description": case.description,
+        "tags": case.tags,
+        "options": case.options,
+        "metadata": case.metadata,
+        "timeout": limits.timeout_s,
+        "turn_timeout": limits.turn_timeout_s,
+        "on_missing_input": case.on_missing_input,
+        "workspace": {"kind": spec.kind, "link_paths": spec.link_paths} if spec else None,
+        "final_assertions": [claim.written for claim in case.finals],
+    }
+    return {key: value for key, value in told.items() if value}
+
+
+def _fixtures(fixtures: Fixtures) -> dict[str, Any]:
+    tools = [{"tool": each.tool, "response": each.response} | _failing(each) for each in fixtures.tools]
+    return ({"tools": tools} if fixtures.stubbed else {}) | ({"memory": fixtures.memory} if fixtures.memory else {})
+
+
+def _failing(stub: ToolStub) -> dict[str, Any]:
+    return {} if stub.error is None else {"error": stub.error}
 
 
 def _turn(line: Utterance, place: "_Place") -> dict[str, Any]:

@@ -4,6 +4,7 @@ import glob
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import parse_qsl
@@ -11,20 +12,27 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats import native
 from viva.formats.documents import Document, documents_from, documents_in
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.model.case import Suite
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
 SUFFIXES = (".jsonl", ".json", ".yaml", ".yml")
-_KNOWN = (*SUFFIXES, ".toml", ".md", ".py", ".txt", ".tgz")
-_OPENWOP, _PLAYBOOK = frozenset({"suiteId", "tasks"}), frozenset({"steps", "persona", "tmpdir"})
+_TARBALLS, _MANIFEST = (".tgz", ".tar.gz"), "pack.json"
+_KNOWN = (*SUFFIXES, *_TARBALLS, ".toml", ".md", ".py", ".txt")
+_LOADERS: dict[Format, str] = {
+    "native": "viva.formats.native",
+    "openwop": "viva.formats.openwop",
+    "playbook": "viva.formats.playbook",
+}
+"""Who reads a format: a module with `load(documents, name, folder, reading) -> Suite`, imported when it is needed."""
+_OPENWOP = frozenset({"suiteId", "tasks"})
+_PLAYBOOK = frozenset({"steps", "persona", "tmpdir", "agent_model", "evaluator_model"})
 
 
 class Files(Struct, frozen=True):
-    """Suite files that exist."""
+    """Suite files that exist. A pack of several files, in a folder or a tarball, is one of them."""
 
     paths: tuple[Path, ...]
 
@@ -73,6 +81,8 @@ def understood(text: str, folder: Path) -> Input:
         return Files(tuple(_files_in(path)) if path.is_dir() else (path,))
     if glob.has_magic(text) and (found := _globbed(text, folder)):
         return Files(tuple(found))
+    if tarball := next((each for each in path.parents if each.name.endswith(_TARBALLS) and each.is_file()), None):
+        return Files((tarball,))  # as reports name what stands in one
     looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
     if looks_like_a_path:
         raise BadInput.saying(_not_there(text, folder))
@@ -92,13 +102,14 @@ def _globbed(text: str, folder: Path) -> list[Path]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """The suite files below a folder, in order; hidden folders and schemas are left out."""
+    """The suite files below a folder, in order; hidden folders and schemas are left out, and packs stay whole."""
     found = sorted(
         p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json")
     )
+    packs = [p.parent for p in found if p.name == _MANIFEST]
     kept = [
         p
-        for p in found
+        for p in sorted({*packs, *(p for p in found if not any(p.is_relative_to(pack) for pack in packs))})
         if not any(part.startswith((".", "__")) or part == "node_modules" for part in p.relative_to(folder).parts)
     ]
     if not kept:
@@ -130,26 +141,55 @@ def _typed(value: str) -> Any:
 def load_files(
     paths: Sequence[Path | Piped], reading: Reading, folder: Path, format_: Format | None = None
 ) -> list[Suite]:
-    """A suite for each file, and for standard input. All problems of all of them are reported in one go."""
+    """A suite for each file and for standard input, or for a folder of playbooks. All problems are reported in one go."""
     suites: list[Suite] = []
+    playbooks: list[Suite] = []
     problems: list[Problem] = []
     for path in paths:
         piped = isinstance(path, Piped)
         shown = STDIN if piped else _shown(path, folder)
         try:
+            if not piped and (path.is_dir() or path.name.endswith(_TARBALLS)):
+                suites += import_module("viva.formats.packs").load_pack(path, shown, reading)
+                continue
             documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
             kind = format_ or sniffed(documents.peek())
-            if kind != "native":
+            if kind not in _LOADERS:
                 what = (
                     f"looks like a file of the {kind} format, which this version cannot run; --format native overrides"
                 )
                 raise BadInput.saying(what, shown, 1)
-            suites.append(native.load(documents, shown, folder if piped else path.parent, reading))
+            load = import_module(_LOADERS[kind]).load
+            suite = load(documents, shown, folder if piped else path.parent, reading)
+            (playbooks if kind == "playbook" else suites).append(suite)
         except BadInput as wrong:
             problems += wrong.problems
+    try:
+        suites += _joined(playbooks)
+    except BadInput as wrong:
+        problems += wrong.problems
+    if not problems:
+        problems += _twins(suites)
     if problems:
-        raise BadInput(*problems)
+        raise BadInput(*dict.fromkeys(problems))
     return suites
+
+
+def _twins(suites: Sequence[Suite]) -> Iterator[Problem]:
+    """Suites that name themselves may be the same: their results could not be told apart."""
+    seen: dict[str, Suite] = {}
+    for suite in suites:
+        if (other := seen.setdefault(suite.id, suite)) is not suite and suite.origin is not None:
+            what = f"the suite {suite.id!r} is also in {other.origin}; give one of them"
+            yield Problem(suite.origin.file, suite.origin.line, "", what)
+
+
+def _joined(playbooks: list[Suite]) -> list[Suite]:
+    """Playbooks of one folder are one suite; in all other formats a file is one."""
+    folders: dict[str, list[Suite]] = {}
+    for suite in playbooks:
+        folders.setdefault(suite.id, []).append(suite)
+    return [import_module(_LOADERS["playbook"]).joined(parts) for parts in folders.values()]
 
 
 def _shown(path: Path, folder: Path) -> str:
@@ -164,4 +204,7 @@ def sniffed(first: Document | None) -> Format:
     keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
     if keys & _OPENWOP:
         return "openwop"
-    return "playbook" if keys & _PLAYBOOK and "id" not in keys else "native"
+    if "id" in keys:
+        return "native"
+    mistyped = any(get_close_matches(key, _PLAYBOOK, 1, 0.8) for key in keys)
+    return "playbook" if mistyped else "native"

@@ -17,10 +17,11 @@ from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
 from viva.model.case import Feature
-from viva.model.connector import Connector
+from viva.model.connector import Connector, reaching
 from viva.model.duration import parse_duration
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.schemas.words import complaints
+from viva.session import terminal_agents
 
 _PROMPTS: dict[Role, str] = {
     "simulator": "simulator",
@@ -30,7 +31,7 @@ _PROMPTS: dict[Role, str] = {
 }
 _TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
 """What kind an agent is that says neither `type` nor `use`, by a field that only that kind has."""
-_PREFIXES = ("python:", "http://", "https://", "scripted:")
+PREFIXES = ("python:", "http://", "https://", "scripted:", "acp:", "openwop:")
 
 
 Wrap = Callable[[Agent, str, Any], Agent]
@@ -47,6 +48,10 @@ class NamedAgent(Struct, kw_only=True):
     tools: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     parallel: int | None = None
+    unasked: bool | None = None
+    """Does it, being a command, run every tool without asking? None: it is no such."""
+    agent_id: str | None = None
+    model_class: str | None = None
 
 
 class Nobody:
@@ -80,7 +85,7 @@ class Agents:
             given = _given(asked)
             given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
             return given
-        if asked and asked.startswith(_PREFIXES) and asked not in self._settings.agents:
+        if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
             return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
         name = asked or self._settings.defaults.agent or target
         if name is None:
@@ -96,12 +101,20 @@ class Agents:
         return self.named(name, under_test=True)
 
     def find(self, name: str, role: Role = "agent") -> NamedAgent:
-        """A helper's agent. A connector's name alone stands for the built-in helper of that role on that connector."""
+        """A helper's agent. The name of a connector or model stands for the built-in helper of that role, spoken to that way."""
         bare = name.removeprefix("agents:")
-        if role != "agent" and bare in self._settings.connectors and bare not in self._settings.agents:
-            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "connector": bare}
+        through = None if role == "agent" or bare in self._settings.agents else self._through(bare)
+        if through is not None:
+            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", **through}
             return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
         return self.named(name)
+
+    def _through(self, name: str) -> dict[str, str] | None:
+        """The connector of that name, or the one that reaches the model of that name."""
+        if name in self._settings.connectors:
+            return {"connector": name}
+        connector = reaching(name, self._settings.connectors)
+        return {"connector": connector.name, "model": name} if connector else None
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
@@ -136,8 +149,9 @@ class Agents:
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
-        if "headers" in definition:
-            definition["headers"] = sorted(definition["headers"])  # their values may be secrets that nobody told us of
+        for table in ("headers", "env"):
+            if table in definition:
+                definition[table] = sorted(definition[table])  # their values may be secrets that nobody told us of
         known = connector or self._settings.connectors.get(str(written.get("connector", "")))
         if known is not None:
             definition["model"] = written.get("model", known.model)
@@ -156,10 +170,12 @@ class Agents:
                 written = {"type": "rules"}
             elif name.startswith("viva.") and name.removeprefix("viva.") in _PROMPTS.values():
                 written = {"type": "prompt", "prompt": name}
-            elif name.startswith(_PREFIXES):
+            elif name.startswith(PREFIXES):
                 written = {"use": name}
-            elif name in self._settings.connectors:
-                written = {"type": "chat", "connector": name}
+            elif name in terminal_agents.CLIS:
+                written = {"type": name}
+            elif (through := self._through(name)) is not None:
+                written = {"type": "chat", **through}
             else:
                 raise self._settings.unknown_agent(name)
         return self._from(name, written, connector)
@@ -180,7 +196,10 @@ class Agents:
             description=written.get("description", ""),
             tools=tuple(tool if isinstance(tool, str) else tool["name"] for tool in written.get("tools", ())),
             options=options,
-            parallel=written.get("parallel"),
+            agent_id=written.get("agent_id"),
+            model_class=written.get("model_class"),
+            parallel=written.get("parallel", terminal_agents.PARALLEL if kind in terminal_agents.KINDS else None),
+            unasked=getattr(agent, "is_unasked", None),
         )
 
     def _kind(self, name: str, written: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -195,6 +214,10 @@ class Agents:
         if use is not None:
             if use.startswith(("http://", "https://")):
                 kind, fields["url"] = kind or "http", use
+            elif use.startswith("acp:"):
+                kind, fields["command"] = "acp", use.removeprefix("acp:")
+            elif use.startswith("openwop:"):
+                kind, fields["use"] = "openwop", use
             elif use.startswith("scripted:"):
                 kind, fields["file"] = "scripted", use.removeprefix("scripted:")
             else:
@@ -217,6 +240,12 @@ class Agents:
         from_files = {"python": self._python, "scripted": self._scripted}
         if kind in from_files:
             return from_files[kind](name, fields, folder)
+        if kind in terminal_agents.KINDS:
+            return terminal_agents.terminal_agent(self._settings, name, kind, fields, folder)
+        if kind == "openwop":
+            from viva.session.remote import remote_agent
+
+            return remote_agent(self._settings, name, fields)
         makers = {"http": self._http, "prompt": self._prompt}
         maker = self._model if kind in KINDS else makers.get(kind)
         if maker is not None:

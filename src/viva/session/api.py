@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from viva.errors import BadInput
+from viva.formats.modes import Mode
 from viva.formats.sources import Format, Words, understood
 from viva.model import codec
-from viva.model.case import OnMissingInput
+from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.record.cassette import Missing
 from viva.session.bridge import LoopThread
 from viva.session.loop import run_loop
@@ -41,6 +42,12 @@ def run(
     turn_timeout: str | float | None = None,
     max_cost_usd: float | None = None,
     simulator: str | None = None,
+    evaluator: str | None = None,
+    agent_model: str | None = None,
+    workspace: WorkspaceKind | None = None,
+    link_mode: LinkMode | None = None,
+    keep_workspace: bool = False,
+    sandbox: Sandbox | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     last_failed: bool = False,
@@ -48,6 +55,12 @@ def run(
     on_missing_input: OnMissingInput | None = None,
     skip_interactive: bool = False,
     update_snapshots: bool = False,
+    modes: Sequence[Mode] = (),
+    live: bool = False,
+    baseline: str | None = None,
+    fail_on_regression: bool = False,
+    allow_agent_mismatch: bool = False,
+    eval_summary: str | Path | None = None,
     outputs: str | Path | Sequence[str | Path] = (),
     reporter: str | None = None,
     before: Hooked | None = None,
@@ -95,6 +108,12 @@ def run(
         turn_timeout_s=seconds(turn_timeout),
         max_cost_usd=max_cost_usd,
         simulator=simulator,
+        evaluator=evaluator,
+        agent_model=agent_model,
+        workspace=workspace,
+        link_mode=link_mode,
+        keep_workspace=keep_workspace,
+        sandbox=sandbox,
         only=only,
         tags=tuple(tags),
         last_failed=last_failed,
@@ -102,6 +121,12 @@ def run(
         on_missing_input=on_missing_input,
         skip_interactive=skip_interactive,
         update_snapshots=update_snapshots,
+        modes=tuple(modes),
+        live=live,
+        baseline=baseline,
+        fail_on_regression=fail_on_regression,
+        allow_agent_mismatch=allow_agent_mismatch,
+        eval_summary=_path(eval_summary),
         outputs=tuple(Path(path) for path in ([outputs] if isinstance(outputs, str | Path) else outputs)),
         reporter=reporter,
         before=before,

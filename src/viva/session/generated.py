@@ -16,7 +16,7 @@ from viva.engine.helpers import Crew
 from viva.errors import BadInput, HelperFailed
 from viva.formats import native
 from viva.formats.documents import documents_of
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.sources import Made
 from viva.model.message import Reply
 from viva.model.talk import answer_in

@@ -6,9 +6,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from viva.formats.modes import Mode
 from viva.formats.sources import Format
 from viva.model import codec
-from viva.model.case import OnMissingInput
+from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.protocols import Asking
 from viva.record.cassette import Missing
 from viva.stats.deciding import Rule
@@ -42,6 +43,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     history: bool = True
     dry_run: bool = False
     simulator: str | None = None
+    evaluator: str | None = None
+    """Who grades playbooks and plays the user in them, whatever they say."""
+    agent_model: str | None = None
+    workspace: WorkspaceKind | None = None
+    link_mode: LinkMode | None = None
+    keep_workspace: bool = False
+    sandbox: Sandbox | None = None
     reporter: str | None = None
     max_cost_usd: float | None = None
     min_pass: float | None = None
@@ -57,6 +65,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     interactive: bool = False
     skip_interactive: bool = False
     asking: Asking | None = None
+    modes: tuple[Mode, ...] = ()
+    """Of an eval suite; without any, those that need nothing else."""
+    live: bool = False
+    baseline: str | None = None
+    fail_on_regression: bool = False
+    allow_agent_mismatch: bool = False
+    eval_summary: Path | None = None
 
     @property
     def rule(self) -> Rule:
@@ -85,4 +100,4 @@ def kept_again(kept: Mapping[str, Any]) -> RunOptions:
 
 
 _NOT_KEPT = frozenset({"asking", "interactive"})
-_PATHS = frozenset({"folder", "config", "env_file", "record", "replay"})
+_PATHS = frozenset({"folder", "config", "env_file", "record", "replay", "eval_summary"})

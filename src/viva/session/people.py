@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.saved import save_talk
 from viva.model.case import Case, Suite, Utterance
 from viva.model.talk import Talk

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from viva.engine.scheduler import plan
 from viva.errors import BadInput, CheckBroken, Problem
 from viva.formats import native
 from viva.formats.documents import documents_of
-from viva.formats.native import TIMEOUT_S, Reading
+from viva.formats.reading import TIMEOUT_S, Reading
 from viva.formats.sources import Files, Made, Piped, Words, load_files, understood
 from viva.history.index import History
 from viva.llm.budget import Budget
@@ -26,6 +27,8 @@ from viva.model.pattern import compile_pattern, search
 from viva.protocols import Planned
 from viva.record.cassette import digest_of
 from viva.session.agents import Agents, NamedAgent
+from viva.session.evaluating import check_audience, check_needs, eval_reading, evaluated, pinned, prompts_of
+from viva.session.evaluators import evaluator_check
 from viva.session.generated import generate
 from viva.session.hooks import run_hook
 from viva.session.options import RunOptions
@@ -33,6 +36,7 @@ from viva.session.people import Keeper, People
 from viva.session.redaction import Redactor
 from viva.session.resuming import Past
 from viva.session.taping import Taping
+from viva.session.workspaces import Places
 
 
 class Prepared(Struct):
@@ -48,6 +52,7 @@ class Prepared(Struct):
     budget: Budget
     redactor: Redactor
     people: People
+    places: Places
     taping: Taping
     wanted: Callable[[Case], Case | None]
     cases: int = 0
@@ -58,6 +63,10 @@ class Prepared(Struct):
     after: Hook | None = None
     generated: Mapping[str, list[Any]] = {}
     """Cases that were made for this run, by the name of their suite."""
+    notes: Sequence[str] = ()
+    """What a person should know before it starts."""
+    by_suite: Mapping[str, int] = {}
+    """How many cases of each suite shall run."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -74,15 +83,19 @@ class Prepared(Struct):
     async def count(self) -> None:
         """How much there is to do. Without a filter the suites know, and nothing is read again."""
         if self.options.only is None and not self.options.tags and self.options.chosen is None:
+            self.by_suite = {suite.id: suite.count for suite in self.suites}
             self.cases = sum(suite.count for suite in self.suites)
             own = [] if self.options.sequential else [runs for suite in self.suites for runs in suite.own_runs]
             self.trials = (self.cases - len(own)) * self.options.runs + sum(own)
             self.interactive = sum(suite.interactive for suite in self.suites)
             return
+        by_suite = Counter[str]()
         async for planned in self.plan():
+            by_suite[planned.case.suite] += planned.trial == 1
             self.cases += planned.trial == 1
             self.interactive += planned.trial == 1 and planned.case.interactive.enabled
             self.trials += 1
+        self.by_suite = by_suite
 
     @property
     def with_person(self) -> bool:
@@ -106,29 +119,28 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     catalog.load_plugins(settings.plugins)
     if options.last_failed and options.chosen is None:
         options = structs.replace(options, chosen=_failed_last(settings))
+    options = pinned(options, settings)
     _check_filter(options.only)
-    _check_outputs(options.outputs, any_kind=options.reporter is not None, dry_run=options.dry_run)
+    _check_outputs(options)
     needed_files = (settings.file, options.env_file, options.record, options.replay)
-    _refuse_overwriting(options.outputs, [path for path in needed_files if path])
-    simulator = options.simulator or settings.defaults.simulator
+    _refuse_overwriting(options, [path for path in needed_files if path])
     redactor = Redactor(settings.secrets)
     taping = Taping(options, redactor)
     agents = Agents(settings, options.connector, taping.wrap)
-    reading = Reading(
-        roots=(str(settings.folder),),
-        attachment_roots=settings.attachment_roots,
-        wrong_with=agents.wrong_with,
-        update_snapshots=options.update_snapshots,
-        simulator=simulator.removeprefix("agents:") if simulator else None,
-        timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
-    )
+    reading = _reading(options, settings, agents)
+    if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):
+        raise BadInput(*wrong)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
     crew = Crew(agents.find, http, settings.connectors, budget.spend)
-    suites, made = _suites(options, reading)
-    target = next((suite.target for suite in suites if suite.target), None)
+    suites, made, files = _suites(options, reading)
+    suites = evaluated(suites, options, settings)
+    target = _target(options, settings, suites, made)
     needed = bool(made) or not all(suite.names_agents for suite in suites)
     agent = agents.under_test(options.agent, target, needed=needed, folder=options.folder)
+    reading.evals.prompts.extend(prompts_of(agents.definitions.get(agent.name, {})))
+    notes = check_audience(suites, agent, mismatch_allowed=options.allow_agent_mismatch)
+    places = Places(options, settings, agent, files)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
     redactor.learn(settings.secrets)  # before a generator is asked: its words are kept on the cassette
@@ -141,9 +153,13 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     keeper = Keeper(reading, options.folder, suites)
     people = People(options.asking, options.interactive, options.skip_interactive, keeper)
     redactor.learn(settings.secrets)
-    wanted = _wanted(options, settings, people)
-    prepared = Prepared(options, settings, suites, agents, agent, crew, http, budget, redactor, people, taping, wanted)
+    wanted = _wanted(options, settings, people, places)
+    prepared = Prepared(
+        options, settings, suites, agents, agent, crew, http, budget, redactor, people, places, taping, wanted
+    )
     prepared.generated = generated
+    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes]
+    await check_needs(suites, agent, wanted)
     roots = (*reading.roots, str(options.folder))
     prepared.before, prepared.after = (
         run_hook(options.before, "--before", roots),
@@ -153,8 +169,40 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     return prepared
 
 
-def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made]]:
-    """What is in files, and what has still to be made."""
+def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading:
+    """How the files of this run are read."""
+    simulator = options.simulator or settings.defaults.simulator
+    return Reading(
+        roots=(str(settings.folder),),
+        attachment_roots=settings.attachment_roots,
+        wrong_with=agents.wrong_with,
+        update_snapshots=options.update_snapshots,
+        simulator=simulator.removeprefix("agents:") if simulator else None,
+        timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
+        folder=str(options.folder.resolve()),
+        environ=settings.environ,
+        evaluator=options.evaluator,
+        default_evaluator=settings.defaults.evaluator,
+        keep_secret=settings.secrets.append,
+        evals=eval_reading(options, settings),
+        wrong_with_evaluator=evaluator_check(agents, settings, options.evaluator),
+    )
+
+
+def _target(options: RunOptions, settings: Settings, suites: Sequence[Suite], made: Sequence[Made]) -> str | None:
+    """Whom the suites themselves are for, where nobody says otherwise. A run has one agent: so they have to agree."""
+    targets = dict.fromkeys(suite.target for suite in suites if not suite.names_agents)
+    if made:
+        targets[None] = None
+    if len(targets) > 1 and options.agent is None and settings.defaults.agent is None:
+        meant = {target: next(suite.id for suite in suites if suite.target == target) for target in targets if target}
+        said = ", ".join(f"{suite} is for {target!r}" for target, suite in meant.items())
+        raise BadInput.saying(f"which agent? {said}, the others are not: give -n NAME, or run them apart")
+    return next(iter(targets), None)
+
+
+def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made], list[Path]]:
+    """What is in files, what has still to be made, and the files."""
     paths: list[Path | Piped] = []
     made: list[Made] = []
     tests: list[Suite] = []
@@ -180,7 +228,8 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
     files: dict[Path | Piped, Path | Piped] = {}
     for path in paths:  # a file runs once, however often and by whatever path it is named
         files.setdefault(path if isinstance(path, Piped) else path.resolve(), path)
-    _refuse_overwriting(options.outputs, [path for path in files if isinstance(path, Path)])
+    named = [path for path in files if isinstance(path, Path)]
+    _refuse_overwriting(options, named)
     try:
         suites = load_files(list(files.values()), reading, options.folder, options.format)
     except BadInput as wrong:
@@ -189,7 +238,7 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
         raise BadInput(*problems)
     if options.cases:
         suites.append(native.load(documents_of(options.cases, "cases"), "cases", options.folder, reading))
-    return [*suites, *tests], made
+    return [*suites, *tests], made, named
 
 
 def _script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
@@ -214,34 +263,45 @@ def _matches(pattern: str, case_id: str) -> bool:
         raise BadInput.saying(f"-k {wrong}") from wrong
 
 
-def _check_outputs(outputs: Sequence[Path], *, any_kind: bool, dry_run: bool) -> None:
+def _written(options: RunOptions) -> list[tuple[str, Path]]:
+    """The files that the run will write, with the flags that name them."""
+    outputs = [("-o", path) for path in options.outputs]
+    return outputs if options.eval_summary is None else [*outputs, ("--eval-summary", options.eval_summary)]
+
+
+def _check_outputs(options: RunOptions) -> None:
     """A report that could not be written is said before the run, not after it. An agent as reporter writes any kind."""
-    for path in outputs:
-        if dry_run and path.suffix != ".jsonl":
+    for path in options.outputs:
+        if options.dry_run and path.suffix != ".jsonl":
             raise BadInput.saying(f"-o {path}: --dry-run writes cases as .jsonl")
-        if not any_kind and catalog.find("reporter", path.suffix) is None:
+        if options.reporter is None and catalog.find("reporter", path.suffix) is None:
             raise BadInput.saying(
                 f"-o {path}: unknown kind of report; known endings: {', '.join(catalog.names('reporter'))}"
             )
-        if not path.parent.is_dir():
-            raise BadInput.saying(f"-o {path}: there is no folder {path.parent}")
-        folder = path.resolve().parent  # where a link leads to
-        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise BadInput.saying(f"-o {path}: cannot be written")
-        if path.exists() and not path.is_file():
-            raise BadInput.saying(f"-o {path}: is no ordinary file; a report would take its place")
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as wrong:
-            raise BadInput.saying(f"-o {path}: cannot be written: {wrong.strerror}") from wrong
+    for flag, path in _written(options):
+        _check_writable(flag, path)
 
 
-def _refuse_overwriting(outputs: Sequence[Path], needed: Iterable[Path]) -> None:
+def _check_writable(flag: str, path: Path) -> None:
+    if not path.parent.is_dir():
+        raise BadInput.saying(f"{flag} {path}: there is no folder {path.parent}")
+    folder = path.resolve().parent  # where a link leads to
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise BadInput.saying(f"{flag} {path}: cannot be written")
+    if path.exists() and not path.is_file():
+        raise BadInput.saying(f"{flag} {path}: is no ordinary file; a report would take its place")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as wrong:
+        raise BadInput.saying(f"{flag} {path}: cannot be written: {wrong.strerror}") from wrong
+
+
+def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
     """A report never takes the place of what the run is made of."""
     taken = {path.resolve(): path for path in needed}
-    for path in outputs:
+    for flag, path in _written(options):
         if (found := taken.get(path.resolve())) is not None:
-            raise BadInput.saying(f"-o {path}: the run itself needs {found}; write the report elsewhere")
+            raise BadInput.saying(f"{flag} {path}: the run itself needs {found}; write the report elsewhere")
 
 
 def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -251,7 +311,7 @@ def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))
 
 
-def _wanted(options: RunOptions, settings: Settings, people: People) -> Callable[[Case], Case | None]:
+def _wanted(options: RunOptions, settings: Settings, people: People, places: Places) -> Callable[[Case], Case | None]:
     """Which cases run, with what the command line says over what they say themselves."""
     tags = set(options.tags)
     turn_timeout_s = options.turn_timeout_s
@@ -280,6 +340,6 @@ def _wanted(options: RunOptions, settings: Settings, people: People) -> Callable
         missing = options.on_missing_input or case.on_missing_input
         if limits is not case.limits or missing != case.on_missing_input:
             case = structs.replace(case, limits=limits, on_missing_input=missing)
-        return people.placed(case)
+        return people.placed(places.placed(case))
 
     return wanted

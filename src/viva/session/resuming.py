@@ -61,7 +61,11 @@ async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
 
 def past_of(history: History, name: str) -> Past:
     """The past of a run that is in the history."""
-    path = history.journal(history.find(name).id)
+    return past_in(history.journal(history.find(name).id))
+
+
+def past_in(path: Path) -> Past:
+    """The past of a run by its journal."""
     started: RunStarted | None = None
     ended: dict[int, TrialEnded] = {}
     made: dict[str, list[CaseGenerated]] = {}

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from msgspec import structs
 import viva
 from viva import catalog
 from viva.config import Settings
+from viva.engine.bars import SuiteTally
 from viva.engine.bus import Bus
 from viva.engine.executors.local import Local
 from viva.engine.repeating import UntilDecided
@@ -30,6 +31,7 @@ from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStart
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
 from viva.record.journal import Journal
+from viva.session.evals import SummaryFile
 from viva.session.hooks import ProjectHooks
 from viva.session.options import kept
 from viva.session.prepare import Prepared
@@ -63,27 +65,33 @@ class RunResult:
         return f"<RunResult {self.run}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
 
 
-async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | None = None) -> RunResult:
-    """Runs what was prepared and tells the sinks all about it. `past` has ended already: it is told, not run again."""
+async def examine(
+    prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | None = None, *, hosted_as: str | None = None
+) -> RunResult:
+    """Runs what was prepared and tells the sinks all about it. `past` has ended already: it is told, not run again.
+
+    A run that is `hosted_as` one of several goes by that name, and leaves signals and the list of runs to its host.
+    """
     options = prepared.options
-    run = past.run if past else f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = past.run if past else hosted_as or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     journal = _journal(prepared.settings, run, history=options.history)
     if past is not None:
         journal.keep_only({event.index for event in past.ended})
-    reports = _reports(options.outputs, journal)
-    listed = [HistorySink(History(prepared.settings.home))] if options.history else []
+    reports = _reports(options.outputs, journal, options.eval_summary)
+    listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted_as else []
     bus = Bus(journal, [*listed, prepared.taping, *sinks, *reports])
-    tally = Tally(prepared.cases, options.rule)
+    tally = Tally(prepared.cases, options.rule, _barred(prepared))
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
     why: str | None = None
     try:
-        with _stopping(scheduler):
+        with nullcontext() if hosted_as else _stopping(scheduler):
             _begin(bus, tally, _started(run, prepared, journal), prepared, past)
             _watch(prepared.budget, bus)
-            if note := prepared.people.note(prepared.interactive):
-                bus.emit(Note(note))
+            for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
+                if note:
+                    bus.emit(Note(note))
             try:
                 await hooks.before_run(prepared.plan)
                 await scheduler.run(_due(prepared, scheduler, past))
@@ -105,10 +113,12 @@ async def examine(prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | N
     return RunResult(run, code, summary, journal, said)
 
 
-def retell(past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[Sink] = ()) -> int:
+def retell(
+    past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[Sink] = (), eval_summary: Path | None = None
+) -> int:
     """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
     journal = Journal(past.journal)
-    reports = _reports(outputs, journal)
+    reports = _reports(outputs, journal, eval_summary)
     bus = Bus(None, [HistorySink(History(past.journal.parents[2])), *sinks, *reports])
     for event in (past.started, *past.ended, end):
         bus.emit(event)
@@ -116,10 +126,17 @@ def retell(past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[S
     return end.exit_code if all(report in bus for report in reports) else end.exit_code or 1
 
 
-def _reports(outputs: Sequence[Path], journal: Journal) -> list[Sink]:
+def _reports(outputs: Sequence[Path], journal: Journal, eval_summary: Path | None = None) -> list[Sink]:
     """The built-in ones. Where only an agent knows the kind, Markdown stands there until that has written."""
     reporters = [(catalog.find("reporter", path.suffix) or catalog.find("reporter", ".md"), path) for path in outputs]
-    return [reporter(path, journal) for reporter, path in reporters if reporter is not None]
+    reports: list[Sink] = [reporter(path, journal) for reporter, path in reporters if reporter is not None]
+    return reports if eval_summary is None else [*reports, SummaryFile(eval_summary, journal)]
+
+
+def _barred(prepared: Prepared) -> list[SuiteTally]:
+    """The suites that have to reach something as a whole."""
+    rule, due = prepared.options.rule, prepared.by_suite
+    return [SuiteTally.of(suite, due.get(suite.id, 0), rule) for suite in prepared.suites if suite.bar is not None]
 
 
 def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:
@@ -167,11 +184,15 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         helpers=prepared.crew,
         bus=bus,
         agent_options=prepared.agent.options,
-        options={"connector": options.connector} if options.connector else {},
+        options={
+            name: said for name, said in (("connector", options.connector), ("model", options.agent_model)) if said
+        },
         connectors=prepared.settings.connectors,
         meter=prepared.budget.spend,
         others=prepared.agents.named,
         took_ms=prepared.taping.took_ms,
+        taped=prepared.taping.in_use,
+        workspaces=prepared.places.opened,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
     if redactor:
@@ -258,6 +279,7 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
             **prepared.options.rule.kept(),
             "options": kept(prepared.options),
             "fingerprint": prepared.fingerprint,
+            **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
         },
     )
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from viva.catalog import find_script
 from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undecidable
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.formats.sources import Made
 from viva.model.case import Case, Limits, Origin, Suite, Utterance
 from viva.model.talk import Talk

@@ -1,7 +1,8 @@
 """A conversation that failed becomes a smaller one that still fails, by really holding it again and again.
 
-Fewer turns first, then fewer words in each input, until neither can become less. What fails is the same check as
-before; where an agent does not always do the same, `fails` of `runs` trials have to.
+Fewer turns first, then fewer words in each input, then less of what came along: attachments, prior history, memory,
+canned tools; until nothing can become less. What fails is the same check as before; where an agent does not always do
+the same, `fails` of `runs` trials have to.
 """
 
 import secrets
@@ -11,15 +12,16 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
+from viva import catalog
 from viva.engine.bus import Bus
 from viva.engine.trial import Stage, run_trial
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_of
-from viva.formats.native import Reading
+from viva.formats.reading import TIMEOUT_S, Reading
 from viva.formats.saved import static_case
 from viva.model import codec
-from viva.model.case import Case, Claim, Utterance
+from viva.model.case import Case, Claim, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
 from viva.protocols import Planned
@@ -37,11 +39,15 @@ _PART = codec.decoder(Part)
 
 
 class Shrunk(Struct, frozen=True):
-    """The smaller conversation as a native case. It is `minimal` unless the trials were used up before."""
+    """The smaller conversation as a native case: how many turns, words and things that came along there were and are.
+
+    It is `minimal` unless the trials were used up before.
+    """
 
     case: dict[str, Any]
     turns: tuple[int, int]
     words: tuple[int, int]
+    along: tuple[int, int]
     trials: int
     minimal: bool
 
@@ -82,6 +88,11 @@ async def find_case(prepared: Prepared, record: TrialRecord) -> Case:
                 raise BadInput.saying(
                     f"case {case.id!r} is a script test; only what is written down can become smaller"
                 )
+            if case.workspace is not None and case.workspace.env:
+                names = ", ".join(case.workspace.env)
+                raise BadInput.saying(
+                    f"case {case.id!r} uses values of the environment ({names}); they cannot be written down"
+                )
             return case
     raise BadInput.saying(f"case {record.id!r} is no longer in {record.suite}")
 
@@ -95,7 +106,7 @@ class Shrinker:
             roots=(str(prepared.settings.folder), str(_folder(held.case))),
             attachment_roots=prepared.settings.attachment_roots,
             simulator=None,
-            timeout_s=held.case.limits.timeout_s or native.TIMEOUT_S,
+            timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
         )
         self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus(None, ()))
         self._stage.hooks = ProjectHooks(self._stage)
@@ -105,54 +116,82 @@ class Shrinker:
         self._known: dict[bytes, bool] = {}
         self._wanted = _signature(held.record)
         self._claims, self._finals = _failed_claims(held)
+        if unknown := {each["type"] for each in (*self._claims, *self._finals)} - set(catalog.names("check")):
+            raise BadInput.saying(f"a native case cannot say what failed: {', '.join(sorted(unknown))}")
 
     async def shrink(self, folder: Path) -> Shrunk:
         """The smaller case, for a file in `folder`. BadInput if the conversation does not fail any more."""
-        lines = _lines(self._held)
-        turns, words = len(lines), _words(lines)
-        if not await self._still_fails(lines):
+        small = first = _Small.of(self._held)
+        if not await self._still_fails(small):
             seen = f"{self._fails} of {self._runs} times" if self._runs > 1 else "when it is held again"
             raise BadInput.saying(f"case {self._held.case.id!r} does not fail {seen}: there is nothing to shrink")
         smaller = True
         while smaller and not self._used_up:
-            before = lines
-            lines = await self._fewer_turns(lines)
-            lines = await self._fewer_words(lines)
-            smaller = lines != before
-        case = self._written(lines, folder)
-        return Shrunk(case, (turns, len(lines)), (words, _words(lines)), self._trials, not self._used_up)
+            before = small
+            for less in (self._fewer_turns, self._fewer_words, self._fewer_attachments, self._less_along):
+                small = await less(small)
+            smaller = small != before
+        return Shrunk(
+            case=self._written(small, folder),
+            turns=(len(first.lines), len(small.lines)),
+            words=(_words(first.lines), _words(small.lines)),
+            along=(first.along, small.along),
+            trials=self._trials,
+            minimal=not self._used_up,
+        )
 
     @property
     def _used_up(self) -> bool:
         return self._trials >= self._most
 
-    async def _fewer_turns(self, lines: list[Utterance]) -> list[Utterance]:
+    async def _fewer_turns(self, small: "_Small") -> "_Small":
         """A check that belongs to a turn keeps that turn, the last; one of the whole conversation keeps any."""
-        fixed = [] if self._finals else lines[-1:]
+        lines = small.lines
+        fixed = () if self._finals else lines[-1:]
 
         async def fails(some: Sequence[Utterance]) -> bool:
-            return bool(some or fixed) and await self._still_fails([*some, *fixed])
+            return bool(some or fixed) and await self._still_fails(structs.replace(small, lines=(*some, *fixed)))
 
-        return [*await fewest(lines[: len(lines) - len(fixed)], fails), *fixed]
+        return structs.replace(small, lines=(*await fewest(lines[: len(lines) - len(fixed)], fails), *fixed))
 
-    async def _fewer_words(self, lines: list[Utterance]) -> list[Utterance]:
-        lines = list(lines)
-        for at, line in enumerate(lines):
+    async def _fewer_words(self, small: "_Small") -> "_Small":
+        for at, line in enumerate(small.lines):
             if not isinstance(line.message.content, str):
                 continue
-
-            async def fails(words: Sequence[str], at: int = at, line: Utterance = line) -> bool:
-                return bool(words) and await self._still_fails([*lines[:at], _saying(line, words), *lines[at + 1 :]])
-
             words = line.message.text.split()
-            left = await fewest(words, fails)
-            if left != words:
-                lines[at] = _saying(line, left)
-        return lines
+            left = await self._less(small, words, lambda small, some, at=at: small.saying(at, " ".join(some)), least=1)
+            small = small if left == words else small.saying(at, " ".join(left))
+        return small
 
-    async def _still_fails(self, lines: Sequence[Utterance]) -> bool:
+    async def _fewer_attachments(self, small: "_Small") -> "_Small":
+        for at, line in enumerate(small.lines):
+            if isinstance(line.message.content, str):
+                continue
+            parts = list(line.message.content)
+            left = await self._less(small, parts, lambda small, some, at=at: small.saying(at, tuple(some)), least=1)
+            small = small.saying(at, tuple(left))
+        return small
+
+    async def _less_along(self, small: "_Small") -> "_Small":
+        """Less of what was there before the first word. A tool without a canned answer gets an error, so none runs live."""
+        for name in ("history", "memory", "tools"):
+            left = await self._less(small, getattr(small, name), lambda small, some, name=name: small.with_(name, some))
+            small = small.with_(name, left)
+        return small
+
+    async def _less(
+        self, small: "_Small", items: Sequence[T], made: Callable[["_Small", Sequence[T]], "_Small"], least: int = 0
+    ) -> list[T]:
+        """As few of the items as will do."""
+
+        async def fails(some: Sequence[T]) -> bool:
+            return len(some) >= least and await self._still_fails(made(small, some))
+
+        return await fewest(items, fails)
+
+    async def _still_fails(self, small: "_Small") -> bool:
         """Does it fail often enough, and in the same way? What was tried before is known."""
-        value = self._written(lines, Path())
+        value = self._written(small, Path())
         digest = codec.canonical(value)
         if digest not in self._known:
             if self._used_up:
@@ -178,16 +217,49 @@ class Shrinker:
         """With what the run's command line said over what cases say themselves."""
         return self._wanted_case(case) or case
 
-    def _written(self, lines: Sequence[Utterance], folder: Path) -> dict[str, Any]:
-        """These lines as a static case, with the checks that failed."""
-        case = self._held.case
-        value = static_case(case, lines, f"{case.id}-shrunk", Path(), folder)
+    def _written(self, small: "_Small", folder: Path) -> dict[str, Any]:
+        """This conversation as a static case, with the checks that failed."""
+        case = small.around(self._held.case)
+        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder)
         value.pop("final_assertions", None)
         if self._claims:
             value["turns"][-1]["assertions"] = self._claims
         if self._finals:
             value["final_assertions"] = self._finals
         return value
+
+
+class _Small(Struct, frozen=True):
+    """What can become less of a conversation."""
+
+    lines: tuple[Utterance, ...]
+    history: tuple[Message, ...] = ()
+    memory: tuple[Any, ...] = ()
+    tools: tuple[ToolStub, ...] = ()
+
+    @classmethod
+    def of(cls, held: Held) -> "_Small":
+        fixtures = held.case.fixtures or Fixtures()
+        return cls(tuple(_lines(held)), held.case.history, fixtures.memory, fixtures.tools)
+
+    @property
+    def along(self) -> int:
+        """How much was there beside the words."""
+        attached = sum(len(line.message.attachments) for line in self.lines)
+        return attached + len(self.history) + len(self.memory) + len(self.tools)
+
+    def saying(self, at: int, content: str | tuple[Part, ...]) -> "_Small":
+        """With another content of one line."""
+        line = structs.replace(self.lines[at], message=Message("user", content))
+        return structs.replace(self, lines=(*self.lines[:at], line, *self.lines[at + 1 :]))
+
+    def with_(self, name: str, some: Sequence[Any]) -> "_Small":
+        return structs.replace(self, **{name: tuple(some)})
+
+    def around(self, case: Case) -> Case:
+        """The case with as much of its surroundings as is left."""
+        fixtures = case.fixtures and structs.replace(case.fixtures, memory=self.memory, tools=self.tools)
+        return structs.replace(case, history=self.history, fixtures=fixtures)
 
 
 def _folder(case: Case) -> Path:
@@ -206,10 +278,6 @@ def _line(turn: TurnRecord, written: Utterance | None) -> Utterance:
         content = (Text(turn.input), *(_PART.decode(codec.encode(part)) for part in turn.attachments))
     line = written or Utterance(Message("user"))
     return structs.replace(line, message=Message("user", content), by="static", claims=(), remark=None)
-
-
-def _saying(line: Utterance, words: Sequence[str]) -> Utterance:
-    return structs.replace(line, message=Message("user", " ".join(words)))
 
 
 def _words(lines: Sequence[Utterance]) -> int:

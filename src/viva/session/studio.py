@@ -37,10 +37,11 @@ _INTERRUPTED = 2
 
 
 class Studio:
-    """What all tests of a session share. `agent` is the one under test where a test names none."""
+    """What all tests of a session share. `agent` is the one under test where a test names none; `evaluator` grades playbooks."""
 
-    def __init__(self, agent: str | None = None) -> None:
+    def __init__(self, agent: str | None = None, evaluator: str | None = None) -> None:
         self.agent = agent
+        self._evaluator = evaluator
         self.loop = LoopThread()
         self._around: dict[Path, Surroundings] = {}
         self._suites: list[OpenSuite] = []
@@ -52,7 +53,15 @@ class Studio:
 
     def suite(self, file: Path, folder: Path) -> "OpenSuite":
         """The cases of a file, checked and ready; paths are shown as seen from `folder`. Raises BadInput."""
-        opened = self.loop.wait(_opened(file, folder, self.agent))
+        asked = RunOptions(
+            inputs=(str(file),),
+            agent=self.agent,
+            evaluator=self._evaluator,
+            config=find_config(file.parent.resolve()),
+            folder=folder,
+            history=False,
+        )
+        opened = self.loop.wait(_opened(asked))
         self._suites.append(opened)
         return opened
 
@@ -72,9 +81,8 @@ class OpenSuite(Struct, frozen=True):
     trials: list[list[Planned]]
 
 
-async def _opened(file: Path, folder: Path, agent: str | None) -> OpenSuite:
-    config = find_config(file.parent.resolve())
-    prepared = await prepare(RunOptions(inputs=(str(file),), agent=agent, config=config, folder=folder, history=False))
+async def _opened(asked: RunOptions) -> OpenSuite:
+    prepared = await prepare(asked)
     stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", Bus(None, ()))
     stage.hooks = ProjectHooks(stage)
     trials: list[list[Planned]] = []

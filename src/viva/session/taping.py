@@ -28,6 +28,10 @@ class Taping:
         self._recorder = Recorder(record, viva.__version__, redactor.raw) if record else None
         self._tape = Tape(replay, options.replay_missing, redactor.raw) if replay else None
 
+    @property
+    def in_use(self) -> bool:
+        return self._recorder is not None or self._tape is not None
+
     def wrap(self, agent: Agent, name: str, definition: Any) -> Agent:
         if self._recorder is not None:
             return Recorded(agent, name, definition, self._recorder)

@@ -6,12 +6,13 @@ with AnthropicServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2}
 assert server.requests[0].json["messages"][0]["content"] == "Hi"
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from viva.model import codec
+from viva.model.message import Message, ToolCall
 from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import MODEL, ModelServer, Refused, Say, pieces
+from viva.testing.model_server import KEY, MODEL, ModelServer, Refused, Say, counted, pieces
 
 SIGNATURE = "c2lnbmVk"
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -44,12 +45,19 @@ _FIELDS = frozenset(
         "cache_control",
     ]
 )
+_BETA_FIELDS = frozenset(["container", "context_management", "inference_geo", "mcp_servers", "speed"])
 
 
 class AnthropicServer(ModelServer):
-    """Answers `/v1/messages`."""
+    """Answers `/v1/messages` and `/v1/messages/count_tokens`."""
 
     provider: ClassVar[str] = "anthropic"
+    calls: ClassVar[str] = "toolu_"
+    serves: ClassVar[str] = "POST /v1/messages and /v1/messages/count_tokens, GET /v1/models"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": KEY}
 
     @property
     def models(self) -> tuple[str, Any]:
@@ -64,14 +72,19 @@ class AnthropicServer(ModelServer):
         if "anthropic-version" not in received.headers:
             raise Refused(400, "anthropic-version: header is required")
 
-    def problem(self, asked: Mapping[str, Any]) -> str | None:
-        return _problem(asked)
+    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+        return {"input_tokens": counted(asked)} if path == "/v1/messages/count_tokens" else None
+
+    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+        return _problem(asked, beta="anthropic-beta" in received.headers)
+
+    def read(self, asked: Any) -> Sequence[Message]:
+        return list(_messages(asked))
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         ended = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
-        return (
-            _envelope(asked) | ended | {"usage": _input(say) | {"output_tokens": say.output_tokens}} | dict(say.extra)
-        )
+        counts = {"usage": _input(say) | {"output_tokens": say.output_tokens}}
+        return _envelope(asked) | ended | counts | dict(say.extra)
 
     def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         begun = _envelope(asked) | {"usage": _input(say) | {"output_tokens": 1}} | dict(say.extra)
@@ -127,9 +140,30 @@ def _input(say: Say) -> dict[str, Any]:
     }
 
 
+def _messages(asked: Any) -> Iterator[Message]:
+    called: dict[str, str] = {}
+    system: dict[str, Any] = {"role": "system", "content": asked.get("system") or []}
+    for message in (system, *asked["messages"]):
+        said = message["content"]
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if isinstance(said, str) else said
+        for block in blocks:
+            if block["type"] == "tool_result":
+                result, answered = block.get("content") or "", block["tool_use_id"]
+                text = result if isinstance(result, str) else _joined(result)
+                yield Message("tool", text, name=called.get(answered), tool_call_id=answered)
+        uses = [ToolCall(block["name"], block["input"], block["id"]) for block in blocks if block["type"] == "tool_use"]
+        called |= {use.id: use.name for use in uses}
+        if (text := _joined(blocks)) or uses:
+            yield Message(message["role"], text, tool_calls=tuple(uses))
+
+
+def _joined(blocks: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(block["text"] for block in blocks if block["type"] == "text")
+
+
 def _envelope(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "id": "msg_1",
+        "id": f"msg_{asked.get('turn', 1)}",
         "type": "message",
         "role": "assistant",
         "model": asked["model"],
@@ -139,18 +173,20 @@ def _envelope(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problem(asked: Mapping[str, Any]) -> str | None:
-    """What the API would not take in a request, or None."""
+def _problem(asked: Mapping[str, Any], *, beta: bool) -> str | None:
+    """What the API would not take in a request, or None. Claude Code asks for the beta, which takes more."""
     for name in ("model", "max_tokens", "messages"):
         if name not in asked:
             return f"{name}: Field required"
     for name in asked:
-        if name not in _FIELDS:
+        if name not in _FIELDS and not (beta and name in _BETA_FIELDS):
             return f"{name}: Extra inputs are not permitted"
     if not asked["messages"]:
         return "messages: at least one message is required"
     turns: list[tuple[str, list[dict[str, Any]]]] = []
     for at, message in enumerate(asked["messages"]):
+        if beta and message["role"] == "system":
+            continue
         if message["role"] not in ("user", "assistant"):
             return f"messages.{at}.role: Input should be 'user' or 'assistant'"
         blocks: list[dict[str, Any]] = (

@@ -1,17 +1,17 @@
 """A stand-in for the Gemini API: scripted replies over a real socket, with every fault a provider has.
 
-with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3"]) as server:
-    agent = GeminiAgent(connector=server.connector())
-    ...
-assert server.requests[0].json["contents"][0]["parts"][0]["text"] == "Hi"
+with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("write_file", {"file_path": "a.txt", "content": "x"})]), "Done"]) as server:
+    subprocess.run(["gemini", "-p", "Hi"], env=os.environ | server.env)     # or GeminiAgent(connector=server.connector())
+assert server.asked[0].text == "Hi"
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.model import codec
+from viva.model.message import Message, Speaker, ToolCall
 from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import MODEL, ModelServer, Refused, Say, pieces
+from viva.testing.model_server import KEY, MODEL, ModelServer, Refused, Say, counted, pieces
 
 SIGNATURE = "c2lnbmVk"
 _FINISH = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
@@ -57,11 +57,30 @@ _CONFIG = frozenset(
     ]
 )
 
+_SPEAKERS: dict[str, Speaker] = {"system": "system", "user": "user", "model": "assistant"}
+_CHORES: dict[str, dict[str, Any]] = {
+    "complexity_score": {"complexity_reasoning": "It is a stand-in's.", "complexity_score": 1},
+    "model_choice": {"reasoning": "It is a stand-in's.", "model_choice": "flash"},
+    "next_speaker": {"reasoning": "All is said.", "next_speaker": "user"},
+    "unproductive_state_confidence": {"unproductive_state_analysis": "None.", "unproductive_state_confidence": 0.0},
+}
+"""Questions that the Gemini CLI asks for itself: which model to take, who is next, whether it goes in circles."""
+
 
 class GeminiServer(ModelServer):
-    """Answers `/v1beta/models/NAME:generateContent` and `:streamGenerateContent?alt=sse`."""
+    """Answers `/v1beta/models/NAME:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens`.
+
+    What the Gemini CLI asks for its own ends, such as which model suits the task, is answered without the script.
+    """
 
     provider: ClassVar[str] = "gemini"
+    serves: ClassVar[str] = (
+        "POST /v1beta/models/NAME:generateContent, :streamGenerateContent?alt=sse and :countTokens, GET /v1beta/models"
+    )
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"GOOGLE_GEMINI_BASE_URL": self.url, "GEMINI_API_KEY": KEY}
 
     @property
     def models(self) -> tuple[str, Any]:
@@ -70,18 +89,33 @@ class GeminiServer(ModelServer):
     def is_asked(self, path: str) -> bool:
         return path.startswith("/v1beta/models/") and path.endswith((":generateContent", ":streamGenerateContent"))
 
+    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+        if path.endswith(":countTokens"):
+            return {"totalTokens": counted(asked)}
+        schema = asked.get("generationConfig", {}).get("responseJsonSchema") or {}
+        chore = next((answer for name, answer in _CHORES.items() if name in schema.get("properties", {})), None)
+        if chore is None or not self.is_asked(path):
+            return None
+        return _answer(Say(), [{"text": codec.compact(chore)}], "STOP", self.model_of(path, asked))
+
+    def read(self, asked: Any) -> Sequence[Message]:
+        return list(_messages(asked))
+
+    def model_of(self, path: str, asked: Mapping[str, Any]) -> str:
+        return path.rpartition("/")[2].partition(":")[0]
+
     def check(self, received: Received) -> None:
         if not {"x-goog-api-key", "authorization"} & received.headers.keys() and "key=" not in received.path:
             raise Refused(403, "Method doesn't allow unregistered callers")
 
-    def problem(self, asked: Mapping[str, Any]) -> str | None:
+    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
         return _problem(asked)
 
-    def wants_stream(self, received: Received, asked: Mapping[str, Any]) -> bool:
-        return ":streamGenerateContent" in received.path
+    def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
+        return ":streamGenerateContent" in path
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return _answer(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()))
+        return _answer(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()), asked["model"])
 
     def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         told: list[dict[str, Any]] = []
@@ -91,13 +125,28 @@ class GeminiServer(ModelServer):
                 told += [{k: v for k, v in each.items() if k != "thoughtSignature"} for each in cut[:-1]] + cut[-1:]
             else:
                 told.append(part)
-        events = [_answer(say, [part], None) for part in told]
-        events.append(_answer(say, [], _FINISH.get(say.finish, say.finish.upper())))
+        events = [_answer(say, [part], None, asked["model"]) for part in told]
+        events.append(_answer(say, [], _FINISH.get(say.finish, say.finish.upper()), asked["model"]))
         return tuple(b"data: %b\r\n\r\n" % codec.encode(event) for event in events)
 
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
         told = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
         return json_answer({"error": told}, status, headers)
+
+
+def _messages(asked: Any) -> Iterator[Message]:
+    system: dict[str, Any] = {"parts": [], **asked.get("systemInstruction", {}), "role": "system"}
+    for content in (system, *asked["contents"]):
+        role = _SPEAKERS[content.get("role", "user")]
+        for part in content["parts"]:
+            if answer := part.get("functionResponse"):
+                said = codec.compact(answer.get("response"))
+                yield Message("tool", said, name=answer["name"], tool_call_id=answer.get("id"))
+        text = "\n".join(part["text"] for part in content["parts"] if "text" in part and not part.get("thought"))
+        calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
+        if text or calls:
+            used = tuple(ToolCall(call["name"], call.get("args"), call.get("id", "")) for call in calls)
+            yield Message(role, text, tool_calls=used)
 
 
 def _parts(say: Say) -> list[dict[str, Any]]:
@@ -115,7 +164,7 @@ def _parts(say: Say) -> list[dict[str, Any]]:
     return parts
 
 
-def _answer(say: Say, parts: list[dict[str, Any]], finish: str | None) -> dict[str, Any]:
+def _answer(say: Say, parts: list[dict[str, Any]], finish: str | None, model: str) -> dict[str, Any]:
     candidate: dict[str, Any] = {
         "content": {"parts": parts, "role": "model"} if parts else {"role": "model"},
         "index": 0,
@@ -133,7 +182,7 @@ def _answer(say: Say, parts: list[dict[str, Any]], finish: str | None) -> dict[s
     return {
         "candidates": [candidate | dict(say.extra)],
         "usageMetadata": counted,
-        "modelVersion": MODEL,
+        "modelVersion": model,
         "responseId": "answer-1",
     }
 
@@ -147,12 +196,11 @@ def _problem(asked: Mapping[str, Any]) -> str | None:
         return "* GenerateContentRequest.contents: contents is not specified"
     calls = 0
     for content in asked["contents"]:
-        if content["role"] not in ("user", "model"):
+        if content.get("role", "user") not in ("user", "model"):
             return "Please use a valid role: user, model."
         if not content["parts"]:
             return "* GenerateContentRequest.contents.parts: contents.parts must not be empty."
-        answers = sum("functionResponse" in part for part in content["parts"])
-        if answers != calls:
+        if _answered(content["parts"]) != calls:
             return (
                 "Please ensure that the number of function response parts is equal to the number of function call parts "
                 "of the function call turn."
@@ -162,3 +210,10 @@ def _problem(asked: Mapping[str, Any]) -> str | None:
         if signed and "thoughtSignature" not in signed[0] and any("thought" in part for part in content["parts"]):
             return "Function call is missing a thought_signature in functionCall parts."
     return None
+
+
+def _answered(parts: Sequence[Mapping[str, Any]]) -> int:
+    """How many calls are answered; the Gemini CLI, when it resumes a session, gives each answer twice."""
+    answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
+    named = {answer["id"] for answer in answers if answer.get("id")}
+    return len(named) + sum(not answer.get("id") for answer in answers)

@@ -1,6 +1,7 @@
 """A small HTTP/1.1 server on a real loopback socket, for tests: it answers as told, breaks as told, and remembers all.
 
-It runs in a thread of its own, so a test may be plain or asynchronous. The stand-ins for model providers are built on it.
+It runs in a thread of its own, so a test may be plain (`with`) or asynchronous (`async with`). The stand-ins for model
+providers are built on it.
 """
 
 import asyncio
@@ -35,9 +36,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What the server does with a request.
 
     `chunks` are sent in the chunked encoding, one write each, instead of `body`; `raw` pieces are written as they are,
-    instead of everything else. `delay_s` and `hold` (until `release()`) come first. `cut` drops the connection: before a
-    byte is sent, after the headers, or amid the body. `close` ends a kept-alive connection: `said` with a header,
-    `unsaid` without one, as a server does that has waited long enough.
+    instead of everything else. `delay_s` comes first. `hold` keeps the client waiting until `release()`, before a byte is
+    sent or amid the chunks. `cut` drops the connection: before a byte is sent, after the headers, or amid the body.
+    `close` ends a kept-alive connection: `said` with a header, `unsaid` without one, as a server does that has waited
+    long enough.
     """
 
     body: bytes = b""
@@ -46,7 +48,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     chunks: tuple[bytes, ...] | None = None
     raw: tuple[bytes, ...] | None = None
     delay_s: float = 0.0
-    hold: bool = False
+    hold: Literal["amid_body"] | bool = False
     cut: Literal["before", "after_headers", "amid_body"] | None = None
     close: Literal["said", "unsaid"] | None = None
 
@@ -67,7 +69,9 @@ class HttpServer:
     A handler that raises answers 500, and its error is raised again when the server closes, so that no test misses it.
     """
 
-    def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, handler: Handler, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.handler = handler
         self.requests: list[Received] = []
         self.connections = 0
@@ -77,7 +81,7 @@ class HttpServer:
         self._host = host
         self._changed = threading.Condition()
         self._ready = threading.Event()
-        self._port = 0
+        self._port = port
 
     @property
     def port(self) -> int:
@@ -95,7 +99,7 @@ class HttpServer:
 
     def __enter__(self) -> Self:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listening = socket.create_server((self._host, 0), family=family, backlog=1024)
+        listening = socket.create_server((self._host, self._port), family=family, backlog=1024)
         self._port = listening.getsockname()[1]
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(listening)), name="viva-http-server", daemon=True
@@ -111,6 +115,14 @@ class HttpServer:
         self._thread.join()
         if self.broken and error is None:
             raise self.broken[0]
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def release(self) -> None:
         """Lets the answers go that `hold`, those to come too."""
@@ -216,10 +228,16 @@ class _Connection(asyncio.Protocol):
         head = bytes(self._buffer[:end])
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        self._due = end + 4 + int(headers.get("content-length", "0"))
-        if len(self._buffer) < self._due:
-            return None
-        body, self._buffer, self._due = bytes(self._buffer[end + 4 : self._due]), self._buffer[self._due :], 0
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            if (whole := _joined(self._buffer, end + 4)) is None:
+                return None
+            body, self._due = whole
+        else:
+            self._due = end + 4 + int(headers.get("content-length", "0"))
+            if len(self._buffer) < self._due:
+                return None
+            body = bytes(self._buffer[end + 4 : self._due])
+        self._buffer, self._due = self._buffer[self._due :], 0
         method, path, _ = first.split(" ")
         return Received(method, path, headers, body, self._number)
 
@@ -227,7 +245,7 @@ class _Connection(asyncio.Protocol):
         answer = self._server.answer(received)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
-        if answer.hold:
+        if answer.hold is True:
             await self._server.released()
         await self._write(answer, received.method)
         self._task = None
@@ -249,8 +267,10 @@ class _Connection(asyncio.Protocol):
         if answer.chunks is None:
             await self._send(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
             return
-        kept = answer.chunks[: len(answer.chunks) // 2] if answer.cut else answer.chunks
-        for chunk in kept:
+        half = len(answer.chunks) // 2
+        for at, chunk in enumerate(answer.chunks[:half] if answer.cut else answer.chunks):
+            if at == half and answer.hold == "amid_body":
+                await self._server.released()
             await self._send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         if not answer.cut:
             await self._send(b"0\r\n\r\n")
@@ -259,6 +279,20 @@ class _Connection(asyncio.Protocol):
         """Each piece is a write of its own, with a round of the loop between: the client gets them apart."""
         self._transport.write(piece)
         await asyncio.sleep(0)
+
+
+def _joined(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
+    """A body that comes in chunks, and where it ends; None until all of it is there."""
+    body = bytearray()
+    while (end := buffer.find(b"\r\n", at)) >= 0:
+        size = int(bytes(buffer[at:end]).partition(b";")[0], 16)
+        at = end + 2 + size + 2
+        if len(buffer) < at:
+            return None
+        if not size:
+            return bytes(body), at
+        body += buffer[end + 2 : at - 2]
+    return None
 
 
 def _head(answer: Answer) -> bytes:

@@ -1,17 +1,26 @@
-"""What stand-ins for model providers share: a script of replies over a real socket, with every fault a provider has."""
+"""What stand-ins for model providers share: a script of replies over a real socket, with every fault a provider has.
 
+with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1})]), Fail(503), When("again", said="bye")]) as server:
+    ...                                  # point the agent at server.url, or give a command server.env
+assert server.asked[0].text == "Hi"
+"""
+
+import re
 import ssl
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, structs
 
+from viva.model import codec
 from viva.model.connector import Connector, Secret
-from viva.model.message import ToolCall
+from viva.model.message import Message, ToolCall
 from viva.testing.http_server import Answer, HttpServer, Received, json_answer
 
 MODEL = "stand-in"
+KEY = "test-key"
 STREAM = {"Content-Type": "text/event-stream"}
 
 
@@ -20,7 +29,7 @@ class Say(Struct, frozen=True, kw_only=True):
 
     `finish_reason` is OpenAI's word for it; each server says it in its own. `thought` is what a model wants back as it
     came; its tokens are among the output tokens. Cached and written tokens are among the input tokens. `extra` are more
-    fields of the message.
+    fields of the message. `delay_s`, `hold` and `cut` are those of `Answer`: a slow, a stuck and a dropped reply.
     """
 
     content: str | None = None
@@ -33,14 +42,91 @@ class Say(Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     written_tokens: int = 0
     extra: Mapping[str, Any] = {}
+    delay_s: float = 0.0
+    hold: Literal["amid_body"] | bool = False
+    cut: Literal["before", "after_headers", "amid_body"] | None = None
 
     @property
     def finish(self) -> str:
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
-Line = str | Say | Answer
-Script = str | Sequence[Line] | Callable[[Received], Line]
+class Fail(Struct, frozen=True):
+    """An error of the provider, in its own words."""
+
+    status: int
+    message: str = "the stand-in was told to fail"
+    headers: Mapping[str, str] = {}
+    delay_s: float = 0.0
+
+
+Line = str | Say | Fail | Answer
+
+
+class When(Struct, frozen=True):
+    """A line for the requests that it fits, as often as they come or `times` times.
+
+    `said` and `system` are regular expressions, searched in what is new (the user's words, or results of tools) and in
+    the system prompt, with `^` and `$` at the ends of lines; `tool` is a tool whose result is new; `model` is the model
+    asked for, with `*` for any letters.
+    """
+
+    line: Line
+    said: str | None = None
+    system: str | None = None
+    tool: str | None = None
+    model: str | None = None
+    times: int | None = None
+
+    def fits(self, asked: "Asked") -> bool:
+        return (
+            (self.model is None or fnmatchcase(asked.model, self.model))
+            and (self.tool is None or self.tool in asked.tool_results)
+            and (self.said is None or re.search(self.said, asked.text, re.MULTILINE) is not None)
+            and (self.system is None or re.search(self.system, asked.system, re.MULTILINE) is not None)
+        )
+
+
+class Asked(Received, frozen=True):
+    """A request for a reply: as it arrived, and what it says in words that are the same for all providers."""
+
+    model: str
+    stream: bool
+    decoded: Mapping[str, Any]
+    reader: Callable[[Any], Sequence[Message]]
+
+    @property
+    def json(self) -> Any:
+        return self.decoded
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation, the system prompt first; a tool's result is a message of the role `tool` with its name."""
+        return self.reader(self.json)
+
+    @property
+    def new(self) -> Sequence[Message]:
+        """What came after the model's last reply."""
+        messages = self.messages
+        last = max((at for at, message in enumerate(messages) if message.role == "assistant"), default=-1)
+        return [message for message in messages[last + 1 :] if message.role != "system"]
+
+    @property
+    def text(self) -> str:
+        """The text of what is new."""
+        return "\n".join(message.text for message in self.new)
+
+    @property
+    def tool_results(self) -> list[str]:
+        """The names of the tools whose results are new."""
+        return [message.name or "" for message in self.new if message.role == "tool"]
+
+    @property
+    def system(self) -> str:
+        return "\n".join(message.text for message in self.messages if message.role == "system")
+
+
+Script = str | Sequence[Line | When] | Callable[[Asked], Line]
 
 
 class Refused(Exception):  # noqa: N818 -- what the provider does
@@ -53,19 +139,33 @@ class Refused(Exception):  # noqa: N818 -- what the provider does
 
 
 class ModelServer(HttpServer):
-    """Answers from a script: one text for ever, a list in order, or a function of the request.
+    """Answers from a script: one text for ever, a list, or a function of the request.
 
-    A line of the script is a text, a `Say`, or an `Answer` for what only HTTP can say: an error, a dropped connection,
-    half a body. `requests` holds what came; a list that is used up answers 400, and so does, in the provider's words, a
-    request that the provider would not take.
+    A line is a text, a `Say`, a `Fail`, or an `Answer` for what only HTTP can say. Of a list the first line answers that
+    is not used up and that fits: a plain line fits always, and once; a `When` as it says. When none is left, that is a
+    400, and so is, in the provider's words, a request that the provider would not take. `requests` holds all that came,
+    `asked` what asked for a reply from the script, `unknown` what nothing here answers (404).
     """
 
     provider: ClassVar[str]
+    calls: ClassVar[str] = ""
+    """How the provider's ids of tool calls begin, if it gives any."""
+    serves: ClassVar[str]
+    """What can be asked, for whoever asked for something else."""
 
-    def __init__(self, script: Script = "ok", *, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(self._respond, tls=tls)
+    def __init__(
+        self, script: Script = "ok", *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        super().__init__(self._respond, tls=tls, host=host, port=port)
+        self.asked: list[Asked] = []
+        self.unknown: list[Received] = []
         self._script = script
-        self._said = 0
+        self._used: dict[int, int] = {}
+
+    @property
+    @abstractmethod
+    def env(self) -> dict[str, str]:
+        """The environment in which a program that speaks to this provider speaks to this server."""
 
     @property
     @abstractmethod
@@ -79,13 +179,21 @@ class ModelServer(HttpServer):
     def check(self, received: Received) -> None:
         """Raises Refused for a request that comes without what every request has to bring."""
 
-    def problem(self, asked: Mapping[str, Any]) -> str | None:
+    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+        """The answer to what needs no script: tokens are counted, a tool's own small questions are answered."""
+        return None
+
+    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
         """What the provider would not take in a request for a reply."""
         return None
 
     @abstractmethod
+    def read(self, asked: Any) -> Sequence[Message]:
+        """What a request says."""
+
+    @abstractmethod
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole answer."""
+        """The whole answer; `asked` is the request, with the `model` and which `turn` of the model's this is."""
 
     @abstractmethod
     def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
@@ -95,8 +203,11 @@ class ModelServer(HttpServer):
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
         """An error as the provider words it."""
 
-    def wants_stream(self, received: Received, asked: Mapping[str, Any]) -> bool:
+    def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
         return bool(asked.get("stream"))
+
+    def model_of(self, path: str, asked: Mapping[str, Any]) -> str:
+        return asked.get("model", MODEL)
 
     def connector(self, **fields: Any) -> Connector:
         """A connector to this server; fields given here come on top."""
@@ -105,7 +216,7 @@ class ModelServer(HttpServer):
             provider=self.provider,
             model=MODEL,
             base_url=self.url,
-            api_key=Secret("test-key"),
+            api_key=Secret(KEY),
             timeout_s=30.0,
             retries=0,
         )
@@ -118,34 +229,87 @@ class ModelServer(HttpServer):
             return self.error(refused.status, refused.message)
 
     def _reply(self, received: Received) -> Answer:
-        self.check(received)
         path, (listed, models) = received.path.partition("?")[0], self.models
         if received.method == "GET" and path.endswith(listed):
+            self.check(received)
             return json_answer(models)
+        body = _body(received) if received.method == "POST" else {}
+        if body and (known := self.aside(path, body)) is not None:
+            self.check(received)
+            return json_answer(known)
         if received.method != "POST" or not self.is_asked(path):
-            raise Refused(404, f"there is nothing at {path}")
-        asked = received.json
-        if problem := self.problem(asked):
+            self.unknown.append(received)
+            raise Refused(404, f"there is nothing at {path}; this stand-in answers {self.serves}")
+        self.check(received)
+        try:
+            problem = self.problem(received, body)
+        except (AttributeError, IndexError, KeyError, TypeError) as wrong:
+            problem = f"the request has not the shape that this API wants: {wrong!r}"
+        if problem:
             raise Refused(400, problem)
-        line = self._line(received)
+        asked = Asked(
+            **structs.asdict(received),
+            model=self.model_of(path, body),
+            stream=self.wants_stream(path, body),
+            decoded=body,
+            reader=self.read,
+        )
+        self.asked.append(asked)
+        return self._answer(self._line(asked), asked)
+
+    def _answer(self, line: Line, asked: Asked) -> Answer:
         if isinstance(line, Answer):
             return line
-        say = Say(content=line) if isinstance(line, str) else line
-        if self.wants_stream(received, asked):
-            return Answer(chunks=self.stream(say, asked), headers=STREAM)
-        return json_answer(self.completion(say, asked))
+        if isinstance(line, Fail):
+            return structs.replace(self.error(line.status, line.message, line.headers), delay_s=line.delay_s)
+        before = [message for message in asked.messages if message.role == "assistant"]
+        say = self._named(line, before) if isinstance(line, Say) else Say(content=line)
+        body = {"model": asked.model, **asked.json, "turn": len(before) + 1}
+        if asked.stream:
+            answer = Answer(chunks=self.stream(say, body), headers=STREAM)
+        else:
+            answer = json_answer(self.completion(say, body))
+        # Half of an answer that does not stream is of no use to anyone: such a one is held from its beginning.
+        hold = say.hold if asked.stream else bool(say.hold)
+        return structs.replace(answer, delay_s=say.delay_s, hold=hold, cut=say.cut)
 
-    def _line(self, received: Received) -> Line:
-        self._said += 1
+    def _named(self, say: Say, before: Sequence[Message]) -> Say:
+        """The reply with an id for each tool call, as no other in its conversation has it."""
+        if not self.calls or not say.tool_calls:
+            return say
+        first = sum(len(message.tool_calls) for message in before) + 1
+        named = [
+            call if call.id else structs.replace(call, id=f"{self.calls}{number}")
+            for number, call in enumerate(say.tool_calls, first)
+        ]
+        return structs.replace(say, tool_calls=named)
+
+    def _line(self, asked: Asked) -> Line:
         if isinstance(self._script, str):
             return self._script
         if callable(self._script):
-            return self._script(received)
-        if self._said > len(self._script):
-            raise Refused(400, f"the script has {len(self._script)} lines, and this is request {self._said}")
-        return self._script[self._said - 1]
+            return self._script(asked)
+        for at, entry in enumerate(self._script):
+            rule = entry if isinstance(entry, When) else When(entry, times=1)
+            used = self._used.get(at, 0)
+            if (rule.times is None or used < rule.times) and rule.fits(asked):
+                self._used[at] = used + 1
+                return rule.line
+        raise Refused(400, f"the script has {len(self._script)} lines, and this is request {len(self.asked)}")
+
+
+def _body(received: Received) -> dict[str, Any]:
+    try:
+        return codec.decode(received.body, type=dict[str, Any])
+    except (codec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Refused(400, f"the request holds no JSON object: {wrong}") from wrong
 
 
 def pieces(text: str) -> list[str]:
     """A text as it is streamed."""
     return [text[at : at + 7] for at in range(0, len(text), 7)]
+
+
+def counted(asked: Any) -> int:
+    """About as many tokens as a request has."""
+    return max(1, len(codec.encode(asked)) // 4)

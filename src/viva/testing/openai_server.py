@@ -6,19 +6,26 @@ with OpenAIServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
 assert server.requests[0].json["messages"][0]["content"] == "Hi"
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.model import codec
-from viva.model.message import ToolCall
-from viva.testing.http_server import Answer, json_answer
-from viva.testing.model_server import MODEL, ModelServer, Say, pieces
+from viva.model.message import Message, ToolCall
+from viva.testing import openai_responses as responses
+from viva.testing.http_server import Answer, Received, json_answer
+from viva.testing.model_server import KEY, MODEL, ModelServer, Say, pieces
 
 
 class OpenAIServer(ModelServer):
-    """Answers `/v1/chat/completions`."""
+    """Answers `/v1/chat/completions` and `/v1/responses`."""
 
     provider: ClassVar[str] = "openai"
+    calls: ClassVar[str] = "call_"
+    serves: ClassVar[str] = "POST /v1/chat/completions and /v1/responses, GET /v1/models"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": KEY}
 
     @property
     def url(self) -> str:
@@ -30,13 +37,23 @@ class OpenAIServer(ModelServer):
         return "/models", {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
 
     def is_asked(self, path: str) -> bool:
-        return path.endswith("/chat/completions")
+        return path.endswith(("/chat/completions", "/responses"))
+
+    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+        wanted = "input" if "/responses" in received.path else "messages"
+        if not asked.get(wanted):
+            return f"Missing required parameter: '{wanted}'."
+        self.read(asked)  # what cannot be read is no request
+        return None
+
+    def read(self, asked: Any) -> Sequence[Message]:
+        return list(responses.messages(asked) if "input" in asked else messages(asked))
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return completion(say, asked)
+        return responses.response(say, asked) if "input" in asked else completion(say, asked)
 
     def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return stream(say, asked)
+        return responses.stream(say, asked) if "input" in asked else stream(say, asked)
 
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
         return error_answer(status, message, headers)
@@ -45,6 +62,25 @@ class OpenAIServer(ModelServer):
 def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
     """An error as OpenAI words it."""
     return json_answer({"error": {"message": message, "type": "stand_in_error"}}, status, headers)
+
+
+def messages(asked: Any) -> Iterator[Message]:
+    """What a request says."""
+    called: dict[str, str] = {}
+    for message in asked["messages"]:
+        content = message.get("content") or ""
+        text = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+        calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+        called |= {key: function["name"] for key, function in calls}
+        used = tuple(ToolCall(function["name"], function["arguments"], key) for key, function in calls)
+        role, answered = message["role"], message.get("tool_call_id")
+        yield Message(
+            "system" if role == "developer" else role,
+            text,
+            name=called.get(answered or "") if role == "tool" else None,
+            tool_calls=used,
+            tool_call_id=answered,
+        )
 
 
 def completion(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,4 +136,9 @@ def _usage(say: Say) -> dict[str, Any]:
 
 
 def _envelope(kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": asked.get("model", MODEL)}
+    return {
+        "id": f"chatcmpl-{asked.get('turn', 1)}",
+        "object": kind,
+        "created": 1_700_000_000,
+        "model": asked.get("model", MODEL),
+    }

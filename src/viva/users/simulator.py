@@ -30,12 +30,14 @@ class Simulator(Struct, frozen=True):
     """Says `lines` first (the case's own input), then whatever the agent `use` makes of the conversation.
 
     `can_end` is false where only the goal ends the talk: its `goal_achieved` is then no more than an opinion.
+    `filled` is false where `{{words}}` are what somebody really says, and no variables.
     """
 
     use: str
     options: Mapping[str, Any] = {}
     lines: tuple[Utterance, ...] = ()
     can_end: bool = True
+    filled: bool = True
 
     @property
     def simulator(self) -> str | None:
@@ -43,13 +45,13 @@ class Simulator(Struct, frozen=True):
 
     async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
         for line in self.lines:
-            yield filled_line(line, talk)
-        options = fill(self.options, talk.variables)
+            yield filled_line(line, talk) if self.filled else line
+        options = fill(self.options, talk.variables) if self.filled else self.options
         facts = cast("Mapping[str, Any]", dict(options.get("metadata", {})).get("facts") or {})
         heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
             while True:
-                guard = Guard(talk, facts, may_repeat=helper.may_repeat)
+                guard = Guard(talk, facts, may_repeat=helper.may_repeat, can_end=self.can_end)
                 spoken = await helper.ask(_prompt(talk, options, heard), guard.usable)
                 heard = len(talk.turns)
                 if spoken.goal_achieved and self.can_end:
@@ -83,14 +85,15 @@ class Guard(Struct, frozen=True):
     talk: Talk
     facts: Mapping[str, Any]
     may_repeat: bool = False
+    can_end: bool = True
 
     def usable(self, reply: Reply) -> Spoken:
         """The answer, or ValueError with the reason."""
         spoken = understood(reply)
-        if spoken.goal_achieved:
+        if spoken.goal_achieved and self.can_end:
             return spoken
         if not spoken.text.strip():
-            raise ValueError("it is empty")
+            raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation goes on"))
         if _OTHER_SIDE.match(spoken.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
         last = self.talk.last

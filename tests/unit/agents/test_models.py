@@ -37,6 +37,14 @@ def test_a_connector_is_chosen_by_the_options():  # N20
         chosen_connector({"connector": "huge"}, own, {"big": big})
 
 
+def test_another_model_can_be_asked_for():
+    """P3: `agent_model` of a playbook, or --agent-model."""
+    own = Connector(name="own", model="small")
+    assert chosen_connector({"model": "small"}, own, {}) is own
+    assert chosen_connector({"model": "large"}, own, {}).model == "large"
+    assert chosen_connector({"model": "large", "connector": "big"}, own, {"big": Connector(name="big")}).name == "big"
+
+
 def test_a_seed_is_refused_where_the_api_has_none():
     with pytest.raises(ValueError, match="takes no `seed`"):
         Connector(name="c", provider="anthropic", seed=1)

@@ -10,6 +10,7 @@ from viva.agents.python import PythonAgent
 from viva.agents.scripted import ScriptedAgent
 from viva.errors import BadInput
 from viva.session.agents import Agents
+from viva.session.evaluators import evaluator_check
 
 
 @pytest.fixture
@@ -156,3 +157,28 @@ def test_a_typo_in_a_scripted_reply_is_found_before_the_run(agents):
     with pytest.raises(BadInput, match="reply 2 has the unknown key 'mood'"):
         agents("[agents.b]\nreplies = ['x', {content = 'ok', mood = 'good'}]\n").named("b")
     agents("[agents.b]\nreplies = [{success = true, reason = 'a helper answers as it likes'}]\n").named("b")
+
+
+def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents):
+    """P3: by the patterns of connectors; an agent or connector of that name comes first."""
+    known = agents("[connectors.gemini]\nmodels = ['gemini-*']\n[connectors.m]\nmodels = ['*']\nmodel = 'own'\n")
+    judge, user = known.find("gemini-9", "judge").agent, known.find("gemini-9", "simulator").agent
+    assert (judge.connector.name, judge.connector.model, judge.connector.provider) == ("gemini", "gemini-9", "gemini")
+    assert judge.must_quote
+    assert "You play a person" in user.prompt
+    assert known.find("m", "judge").agent.connector.model == "own"
+
+
+def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_path: Path):
+    known = agents(A + "[connectors.c]\nmodel = 'm'\nmodels = ['x-*']\n[connectors.d]\nmodels = ['y-*']\n")
+    settings = config.load(None, tmp_path)
+    wrong_with = evaluator_check(known, settings)
+    for name in ("a", "agents:a", "c", "x-1", "viva.rules"):
+        assert wrong_with(name) == ()
+    (problem,) = wrong_with("d")
+    assert "connector 'd' says no `model`" in problem.what
+    assert "such as y-*" in problem.what
+    (problem,) = wrong_with("gemini-2.5-pro")
+    assert 'write `models = ["gemini-*"]` into its connector in viva.toml' in problem.what
+    (problem,) = evaluator_check(known, settings, "gone")("gone")
+    assert problem.what.startswith("--evaluator: no agent or connector is called 'gone'")

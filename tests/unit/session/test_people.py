@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from viva.formats.native import Reading
+from viva.formats.reading import Reading
 from viva.model.case import Case, Interactive, Key, Origin, Suite, Utterance
 from viva.model.message import Message
 from viva.model.talk import Talk

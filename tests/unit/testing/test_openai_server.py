@@ -75,7 +75,7 @@ def test_errors_are_worded_as_the_api_does(script, path, status, message):
     with OpenAIServer(script) as server, pytest.raises(urllib.error.HTTPError) as refused:
         ask(server, path)
     with refused.value as answer:
-        assert (answer.status, json.load(answer)["error"]["message"]) == (status, message)
+        assert (answer.status, json.load(answer)["error"]["message"].partition(";")[0]) == (status, message)
         assert answer.headers.get("Retry-After") == ("3" if status == 429 else None)
 
 

@@ -1,0 +1,331 @@
+"""An agent that speaks the Agent Client Protocol: one process a conversation, one prompt a turn.
+
+    -n "acp:gemini --acp"            or in viva.toml: type = "acp", command = "gemini --acp"
+
+Its requests for permission are answered by policy. One that was denied means that the agent waits for somebody to allow
+it: the reply's protocol state says so. With `files` it may read and write files of the workspace through us, and no
+others; without, it does that by itself, as the CLI does (the Gemini CLI 0.61 makes no new file through its client).
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from viva.agents.acp_updates import called, kind_of, update_events, used
+from viva.agents.acp_wire import BAD_PARAMS, INTERNAL, NO_SUCH_METHOD, NOT_FOUND, Gone, RpcError, Wire
+from viva.agents.cli.claude import CLAUDE
+from viva.agents.cli.codex import CODEX
+from viva.agents.cli.dialect import Asked, Dialect
+from viva.agents.cli.events import Awaits, CliEvent, Ended, Opened, Returned, Unfolding
+from viva.agents.cli.gemini import GEMINI
+from viva.agents.cli.installed import located
+from viva.agents.cli.opencode import OPENCODE
+from viva.agents.cli.place import placed
+from viva.agents.cli.qwen import QWEN
+from viva.agents.cli.terminal import furnished, with_history
+from viva.agents.cli.watch import Watch
+from viva.errors import AgentFailed, TrialFault, Undecidable, Unreachable
+from viva.model.case import Feature
+from viva.model.message import Message, Reply
+from viva.protocols import SessionContext, Workspace
+from viva.workspace.processes import Process, running, surely
+
+_VERSION = 1
+_AUTH_REQUIRED = -32000
+_CANCEL_S = 1.0
+_READ_BYTES = 16 * 1024 * 1024
+_KNOWN = {
+    "gemini": GEMINI, "qwen": QWEN, "opencode": OPENCODE,
+    "claude-code-acp": CLAUDE, "claude-agent-acp": CLAUDE, "codex-acp": CODEX,
+}  # fmt: skip
+_BY_FLAG = frozenset({"gemini", "qwen"})
+"""They take the model on their command line, and not over the protocol."""
+
+
+class AcpAgent(Struct, frozen=True, kw_only=True):
+    """A command that speaks the protocol. `permissions` is `allow`, `deny`, or the kinds and names of tools to allow.
+
+    Of a CLI that Viva knows, keys, settings and login come along as when it is run by itself.
+    """
+
+    command: tuple[str, ...]
+    permissions: str | tuple[str, ...] = "allow"
+    model: str = ""
+    mode: str = ""
+    auth_method: str = ""
+    files: bool = False
+    args: tuple[str, ...] = ()
+    host: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    login: Literal["copy"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError("`command` is empty: write for example gemini --acp")
+        if isinstance(self.permissions, str) and self.permissions not in ("allow", "deny"):
+            raise ValueError(
+                f"permissions are allow, deny or a list of kinds and names of tools, not {self.permissions!r}"
+            )
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return frozenset({"workspace"})
+
+    @property
+    def dialect(self) -> Dialect:
+        """What is known of the command beside the protocol."""
+        name = Path(self.command[0]).name
+        unknown = Dialect(name=name, title=name, argv=lambda _asked: [], events=lambda _line: ())
+        return _KNOWN.get(name, unknown)
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        return self.command
+
+    @property
+    def approves(self) -> str:
+        return self.permissions if isinstance(self.permissions, str) else ", ".join(self.permissions)
+
+    @property
+    def is_unasked(self) -> bool:
+        return self.permissions == "allow"
+
+    def allows(self, name: str, kind: str) -> bool:
+        if isinstance(self.permissions, str):
+            return self.permissions == "allow"
+        return name in self.permissions or kind in self.permissions
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["AcpSession"]:
+        executable = located(self.command[0], self.host, self.dialect)
+        async with placed(context) as workspace, AsyncExitStack() as stack:
+            yield AcpSession(self, context, workspace, executable, stack)
+
+
+class AcpSession:
+    """One conversation. The process starts with the first message, which may say what model it shall speak to."""
+
+    def __init__(
+        self, agent: AcpAgent, context: SessionContext, workspace: Workspace, executable: str, stack: AsyncExitStack
+    ) -> None:
+        self._agent, self._context, self._workspace = agent, context, workspace
+        self._executable, self._stack = executable, stack
+        self._process: Process | None = None
+        self._wire: Wire | None = None
+        self._id = ""
+        self._model = ""
+        self._turn = Unfolding()
+        self._watch = Watch(agent.dialect, self._turn)
+        self._open = False
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        if message.attachments:
+            names = ", ".join(each.name or each.source for each in message.attachments)
+            raise Undecidable(f"an agent behind ACP is given text only here, and this message comes with {names}")
+        model = str(options.get("model") or self._agent.model)
+        self._turn = turn = Unfolding(model=model)
+        self._watch = Watch(self._agent.dialect, turn)
+        text = message.text if self._wire is not None else with_history(self._context.history, message.text)
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                await self._prompt(text, model, patience)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise self._watch.fault(None) or AgentFailed("it waits for a login") from None
+        except asyncio.CancelledError as cut:
+            if self._process is not None and (note := self._watch.note(self._process.stderr_tail)):
+                cut.add_note(note)
+            await surely(self._cancel())
+            raise
+        except (RpcError, Gone) as wrong:
+            raise await self._fault(wrong) from wrong
+        finally:
+            self._open = False
+            for call in turn.used:
+                self._context.meter(call)
+        if turn.ended is not None and turn.ended.finish_reason == "cancelled":
+            raise AgentFailed("it ended the turn as cancelled, and nobody had cancelled it")
+        return turn.reply()
+
+    async def _prompt(self, text: str, model: str, patience: asyncio.Timeout) -> None:
+        wire = self._wire or await self._start(model, patience)
+        self._turn.add(Opened(self._id))
+        await self._choose(wire, model)
+        self._open = True  # what comes before is not about this message
+        prompt = {"sessionId": self._id, "prompt": [{"type": "text", "text": text}]}
+        result = await wire.request("session/prompt", prompt, self._shut)
+        for event in used(result):
+            self._turn.add(event)
+        reason = cast("Mapping[str, Any]", result).get("stopReason") if isinstance(result, Mapping) else None
+        if not isinstance(reason, str):
+            raise AgentFailed("its answer to the prompt says no reason to stop: the turn has no end")
+        self._turn.add(Ended(None, reason))
+
+    def _shut(self) -> None:
+        self._open = False
+
+    async def _start(self, model: str, patience: asyncio.Timeout) -> Wire:
+        agent, workspace = self._agent, self._workspace
+        env = furnished(agent.dialect, agent.host, workspace, agent.env, agent.login)
+        env = {**agent.dialect.settings(Asked(prompt="", model=model, env=env)), **env}
+        flags = [f"--model={model}"] if model and agent.dialect.name in _BY_FLAG else []
+        argv = workspace.confined([self._executable, *agent.command[1:], *flags, *agent.args])
+        process = await self._stack.enter_async_context(running(argv, cwd=workspace.path, env=env, stdin=True))
+        self._process, self._model = process, model if flags else ""
+        self._wire = wire = Wire(process, self._asked, self._told, self._noise)
+        for beside in (wire.listen(), self._watch.out(process, patience)):
+            self._stack.push_async_callback(_ended, asyncio.ensure_future(beside))
+        files = {"readTextFile": agent.files, "writeTextFile": agent.files}
+        await wire.request(
+            "initialize",
+            {"protocolVersion": _VERSION, "clientCapabilities": {"fs": files, "terminal": False}},
+        )
+        if agent.auth_method:
+            await wire.request("authenticate", {"methodId": agent.auth_method})
+        opened = await wire.request("session/new", {"cwd": workspace.path, "mcpServers": []})
+        self._id = str(cast("Mapping[str, Any]", opened).get("sessionId") or "") if isinstance(opened, Mapping) else ""
+        if not self._id:
+            raise AgentFailed("it opened a session without an id")
+        if agent.mode:
+            await wire.request("session/set_mode", {"sessionId": self._id, "modeId": agent.mode})
+        return wire
+
+    async def _choose(self, wire: Wire, model: str) -> None:
+        """Asks for the model, in the one or the other way that agents know."""
+        if not model or model == self._model:
+            return
+        self._model = model
+        asked = {"sessionId": self._id}
+        try:
+            await wire.request("session/set_config_option", {**asked, "configId": "model", "value": model})
+        except RpcError as first:
+            if first.code not in (NO_SUCH_METHOD, BAD_PARAMS):
+                raise
+            await wire.request("session/set_model", {**asked, "modelId": model})
+
+    async def _cancel(self) -> None:
+        """Lets the agent know, and leaves it a moment."""
+        if self._wire is not None and self._id:
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_CANCEL_S):
+                    await self._wire.notify("session/cancel", {"sessionId": self._id})
+
+    async def _fault(self, wrong: RpcError | Gone) -> TrialFault:
+        title = self._agent.dialect.title
+        if self._process is not None:
+            self._watch.stderr = self._process.stderr_tail
+        if isinstance(wrong, RpcError):
+            said = f"{wrong.message}: {_detail(wrong.data)}" if _detail(wrong.data) else wrong.message
+            if wrong.code == _AUTH_REQUIRED and not self._turn.reply().content:
+                return Unreachable(f"{title} needs a login: {said}")
+            return self._watch.fault(said) or AgentFailed(said)
+        assert self._process is not None
+        try:
+            code = await self._process.wait()
+        except TrialFault as unstartable:
+            return unstartable
+        self._watch.stderr = self._process.stderr_tail
+        if (fault := self._watch.fault(None)) is not None:
+            return fault
+        words = self._watch.last_words()
+        how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+        return AgentFailed(f"{how}, without an answer" + (f": {words}" if words else ""))
+
+    def _told(self, method: str, params: Any) -> None:
+        if method == "session/update" and self._open and isinstance(params, Mapping):
+            for event in update_events(params.get("update")):
+                self._take(event)
+
+    def _noise(self, line: bytes) -> None:
+        self._watch.noise(line)
+
+    def _take(self, event: CliEvent) -> None:
+        self._turn.add(event)
+        if self._process is not None:
+            self._watch.heard(event, self._process)
+
+    async def _asked(self, method: str, params: Any) -> Any:
+        known = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
+        match method:
+            case "session/request_permission":
+                return self._permission(known)
+            case "fs/read_text_file" if self._agent.files:
+                return {"content": _read(self._place(known), known.get("line"), known.get("limit"))}
+            case "fs/write_text_file" if self._agent.files:
+                return _write(self._place(known), str(known.get("content") or ""))
+            case _:
+                raise RpcError(NO_SUCH_METHOD, f"no method {method}")
+
+    def _permission(self, params: Mapping[str, Any]) -> Any:
+        call: Any = params.get("toolCall")
+        options: Any = params.get("options")
+        if not isinstance(call, Mapping) or not isinstance(options, list):
+            raise RpcError(BAD_PARAMS, "a permission is asked for with `toolCall` and `options`")
+        about = called(cast("Mapping[str, Any]", call))
+        self._take(about)
+        allowed = self._agent.allows(self._turn.tool_name(about.id), kind_of(call))
+        if not allowed:
+            self._take(Returned(about.id, "refused", "the permission that it asked for was denied"))
+            self._take(Awaits("permission-request", str(call.get("title") or about.name)))
+        chosen = _option(cast("list[Any]", options), "allow" if allowed else "reject")
+        outcome = {"outcome": "cancelled"} if chosen is None else {"outcome": "selected", "optionId": chosen}
+        return {"outcome": outcome}
+
+    def _place(self, params: Mapping[str, Any]) -> Path:
+        path = str(params.get("path") or "")
+        place = self._workspace.inside(os.path.relpath(path, self._workspace.path)) if path else None
+        if place is None:
+            raise RpcError(BAD_PARAMS, f"{path} is not in the workspace")
+        return Path(place)
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _option(options: Sequence[Any], word: str) -> str | None:
+    """The option that says so for this once, else the one that says so for ever."""
+    kinds = {each.get("kind"): each.get("optionId") for each in options if isinstance(each, Mapping)}
+    return next((str(kinds[kind]) for kind in (f"{word}_once", f"{word}_always") if kind in kinds), None)
+
+
+def _read(path: Path, line: Any, limit: Any) -> str:
+    try:
+        if path.stat().st_size > _READ_BYTES:
+            raise RpcError(INTERNAL, f"{path} is too large")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise RpcError(NOT_FOUND, f"Resource not found: {path}") from None
+    except OSError as wrong:
+        raise RpcError(INTERNAL, f"{path}: {wrong.strerror}") from None
+    if not isinstance(line, int) and not isinstance(limit, int):
+        return text
+    start = max(0, line - 1) if isinstance(line, int) else 0
+    lines = text.splitlines(keepends=True)[start:]
+    return "".join(lines[:limit] if isinstance(limit, int) else lines)
+
+
+def _write(path: Path, text: str) -> dict[str, Any]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as wrong:
+        raise RpcError(INTERNAL, f"{path}: {wrong.strerror}") from None
+    return {}
+
+
+def _detail(data: Any) -> str:
+    if isinstance(data, str):
+        return data
+    if isinstance(data, Mapping):
+        return str(next((data[key] for key in ("details", "message", "detail") if data.get(key)), ""))
+    return ""

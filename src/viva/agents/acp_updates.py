@@ -1,0 +1,138 @@
+"""What an agent tells over the Agent Client Protocol, as events of a turn.
+
+The protocol has no place for the name of a tool: agents put it into their own `_meta`, into the call's id
+(`write_file__7`), or into its title while they know nothing more of the call. Where there is none of these, the kind of
+the tool stands for its name.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from viva.agents.cli.events import Called, CliEvent, Returned, Said, Used, model_call, texts_in
+from viva.model import codec
+
+_IN_ID = re.compile(r"([A-Za-z][\w.-]*?)__\S+")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_OUTPUTS = ("output", "formatted_output", "aggregated_output", "stdout")
+
+
+def update_events(update: Any) -> Iterator[CliEvent]:
+    """The events of a `session/update`; none for what is not about what the agent says and does."""
+    if not isinstance(update, Mapping):
+        return
+    known = cast("Mapping[str, Any]", update)
+    match known.get("sessionUpdate"):
+        case "agent_message_chunk":
+            content = known.get("content")
+            text = cast("Mapping[str, Any]", content).get("text") if isinstance(content, Mapping) else None
+            if isinstance(text, str) and text:
+                yield Said(text)
+        case "tool_call":
+            yield called(known)
+            yield from _returned(known)
+        case "tool_call_update":
+            yield Called(_name(known, sure=False), known.get("rawInput"), _id(known))
+            yield from _returned(known)
+        case _:
+            return
+
+
+def called(call: Mapping[str, Any]) -> Called:
+    """A tool call as it is first told of; without raw input, what is shown of it stands for its arguments."""
+    arguments = call.get("rawInput")
+    return Called(_name(call), _shown(call) if arguments is None else arguments, _id(call))
+
+
+def kind_of(call: Mapping[str, Any]) -> str:
+    return str(call.get("kind") or "")
+
+
+def used(result: Any) -> Iterator[Used]:
+    """The tokens that the answer to a prompt tells of, at the places where agents put them."""
+    if not isinstance(result, Mapping):
+        return
+    known = cast("Mapping[str, Any]", result)
+    usage = known.get("usage")
+    if isinstance(usage, Mapping):
+        yield Used((_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
+        return
+    models = _at(known, "_meta", "quota", "model_usage")
+    if isinstance(models, list):
+        counts = [(each, _at(each, "token_count")) for each in cast("list[Any]", models)]
+        yield Used(
+            tuple(
+                _call(str(_at(each, "model") or ""), count, "input_tokens", "output_tokens")
+                for each, count in counts
+                if isinstance(count, Mapping)
+            )
+        )
+
+
+def _call(model: str, counts: Mapping[str, Any], *names: str) -> Any:
+    read, written = (value if isinstance(value := counts.get(name), int) else 0 for name in names)
+    cached = counts.get("cachedReadTokens")
+    return model_call(
+        "gemini" if model.startswith("gemini") else "", model, read, written, cached if isinstance(cached, int) else 0
+    )
+
+
+def _name(call: Mapping[str, Any], *, sure: bool = True) -> str:
+    """The tool's name; if it need not be `sure`, empty where only a title or kind is there."""
+    meta = call.get("_meta")
+    for part in cast("Mapping[str, Any]", meta).values() if isinstance(meta, Mapping) else ():
+        if isinstance(part, Mapping) and isinstance(name := part.get("toolName"), str):
+            return name
+    if (in_id := _IN_ID.fullmatch(_id(call))) is not None:
+        return in_id[1]
+    if not sure:
+        return ""
+    title = str(call.get("title") or "")
+    return title if _WORD.fullmatch(title) else kind_of(call) or "tool"
+
+
+def _id(call: Mapping[str, Any]) -> str:
+    return str(call.get("toolCallId") or "")
+
+
+def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {"title": call["title"]} if call.get("title") else {}
+    locations = call.get("locations")
+    if isinstance(locations, list):
+        paths = [_at(each, "path") for each in cast("list[Any]", locations)]
+        known |= {"paths": paths} if paths else {}
+    content = call.get("content")
+    for part in cast("list[Any]", content) if isinstance(content, list) else ():
+        if _at(part, "type") == "diff":
+            known |= {"path": _at(part, "path"), "content": _at(part, "newText")}
+    return known
+
+
+def _returned(call: Mapping[str, Any]) -> Iterator[Returned]:
+    status = call.get("status")
+    if status not in ("completed", "failed"):
+        return
+    output = _output(call)
+    code = _at(call, "rawOutput", "exit_code")
+    if status == "failed" or (isinstance(code, int) and code != 0):
+        said = output if isinstance(output, str) else codec.compact(output)
+        yield Returned(_id(call), "error", said or (f"exit code {code}" if code else "it failed"))
+    else:
+        yield Returned(_id(call), "ok", output)
+
+
+def _output(call: Mapping[str, Any]) -> Any:
+    raw = call.get("rawOutput")
+    if isinstance(raw, Mapping):
+        return next((raw[name] for name in _OUTPUTS if isinstance(raw.get(name), str)), cast("Any", raw))
+    if raw is not None:
+        return raw
+    content = call.get("content")
+    parts = [_at(part, "content") for part in cast("list[Any]", content)] if isinstance(content, list) else []
+    return texts_in([part for part in parts if part is not None])
+
+
+def _at(value: Any, *path: str) -> Any:
+    for step in path:
+        value = cast("Mapping[str, Any]", value).get(step) if isinstance(value, Mapping) else None
+    return value

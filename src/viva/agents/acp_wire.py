@@ -1,0 +1,130 @@
+"""JSON-RPC 2.0 over the standard streams of a process, one message a line, as the Agent Client Protocol wants it.
+
+Written out, since it is little: the protocol's own SDK would bring pydantic along, and its start-up time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from viva.model import codec
+from viva.workspace.processes import Process
+
+NO_SUCH_METHOD, BAD_PARAMS, INTERNAL, NOT_FOUND = -32601, -32602, -32603, -32002
+
+
+class RpcError(Exception):
+    """What one side answers instead of a result."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+
+class Gone(Exception):  # noqa: N818 -- it is no error that it goes, only that somebody still waited
+    """The process has closed its output."""
+
+
+class _Error(Struct):
+    code: int = 0
+    message: str = ""
+    data: Any = None
+
+
+class _Line(Struct):
+    id: int | str | UnsetType | None = UNSET
+    method: str = ""
+    params: Any = None
+    result: Any = None
+    error: _Error | None = None
+
+
+_lines = codec.decoder(_Line)
+
+
+class Wire:
+    """One connection. `asked` answers the other side's requests, `told` hears its notifications, `noise` all other lines.
+
+    What comes is dealt with in order: whoever waits for an answer has by then been told all that came before it.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        asked: Callable[[str, Any], Awaitable[Any]],
+        told: Callable[[str, Any], None],
+        noise: Callable[[bytes], None],
+    ) -> None:
+        self._process, self._asked, self._told, self._noise = process, asked, told, noise
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
+        self._count = 0
+        self._gone = False
+
+    async def request(self, method: str, params: Mapping[str, Any], answered: Callable[[], None] | None = None) -> Any:
+        """The result; RpcError for an error, Gone if none came. `answered` is called the moment it comes."""
+        if self._gone:
+            raise Gone
+        self._count += 1
+        number = self._count
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future, answered
+        try:
+            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            return await future
+        finally:
+            self._waiting.pop(number, None)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        with suppress(Gone):
+            await self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def listen(self) -> None:
+        """Reads until there is nothing more."""
+        try:
+            async for data in self._process.lines():
+                try:
+                    line: _Line = _lines.decode(data)
+                except (codec.DecodeError, UnicodeDecodeError, RecursionError):
+                    self._noise(data)
+                    continue
+                await self._deal_with(line)
+        finally:
+            self._gone = True
+            for future, _ in self._waiting.values():
+                if not future.done():
+                    future.set_exception(Gone())
+                    future.exception()  # nobody has to ask
+
+    async def _deal_with(self, line: _Line) -> None:
+        if line.method and line.id is UNSET:
+            self._told(line.method, line.params)
+        elif line.method:
+            await self._answer(line)
+        elif isinstance(line.id, int) and (waiting := self._waiting.get(line.id)) is not None:
+            future, answered = waiting
+            if future.done():
+                return
+            if answered is not None:
+                answered()
+            if line.error is None:
+                future.set_result(line.result)
+            else:
+                future.set_exception(RpcError(line.error.code, line.error.message, line.error.data))
+
+    async def _answer(self, line: _Line) -> None:
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": line.id}
+        try:
+            answer["result"] = await self._asked(line.method, line.params)
+        except RpcError as wrong:
+            answer["error"] = {"code": wrong.code, "message": wrong.message}
+        with suppress(Gone):
+            await self._send(answer)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            await self._process.send(codec.encode(message) + b"\n")
+        except OSError as closed:
+            raise Gone from closed

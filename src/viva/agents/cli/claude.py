@@ -1,0 +1,207 @@
+"""Claude Code (`--output-format stream-json`), whose stream qwen-code speaks too."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from viva.agents.cli.dialect import Asked, Dialect
+from viva.agents.cli.events import (
+    Called,
+    CliEvent,
+    Ended,
+    Opened,
+    Returned,
+    Said,
+    Troubled,
+    Used,
+    model_call,
+    texts_in,
+)
+from viva.agents.cli.terminal import CliAgent
+from viva.model import codec
+from viva.model.message import ModelCall
+
+
+class _Block(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    input: Any = None
+    tool_use_id: str = ""
+    content: Any = None
+    is_error: bool | None = None
+
+
+class Tokens(Struct, gc=False):
+    """Tokens of a message, in Anthropic's words: what came from a cache and went there is counted apart."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Message(Struct, gc=False):
+    id: str = ""
+    model: str = ""
+    content: str | list[_Block] = ""
+    usage: Tokens | None = None
+
+
+class _OfModel(Struct, gc=False, rename="camel"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cost: float | None = field(default=None, name="costUSD")
+
+
+class _Denial(Struct, gc=False):
+    tool_use_id: str = ""
+
+
+class Line(Struct, gc=False):
+    """A line of the stream."""
+
+    type: str
+    subtype: str = ""
+    session_id: str = ""
+    message: _Message | None = None
+    parent_tool_use_id: str | None = None
+    is_error: bool | None = None
+    result: Any = None
+    errors: list[Any] | None = None
+    error: Any = None
+    error_status: int | None = None
+    stop_reason: str | None = None
+    model: str = ""
+    usage: Tokens | None = None
+    models: dict[str, _OfModel] | None = field(default=None, name="modelUsage")
+    permission_denials: list[_Denial] | None = None
+
+
+_lines = codec.decoder(Line)
+
+
+def stream_events(data: bytes, used: Callable[[Line], Iterator[Used]]) -> Iterator[CliEvent]:
+    """What a line tells; `used` is what it tells about tokens, in which the speakers of this stream differ."""
+    line: Line = _lines.decode(data)
+    match line.type:
+        case "system" if line.subtype == "init":
+            yield Opened(line.session_id, line.model)
+        case "system" if line.subtype == "api_retry":
+            yield Troubled(f"API error {line.error_status or ''}: {line.error or 'no answer'}")
+        case "assistant" | "user" if line.message is not None:
+            yield from _of_message(line, line.message)
+            yield from used(line)
+        case "result" if line.is_error is not None:
+            for denial in line.permission_denials or ():
+                yield Returned(denial.tool_use_id, "refused", None)
+            yield from used(line)
+            yield Ended(_failure(line), line.stop_reason, line.result)
+        case _:
+            return
+
+
+def _of_message(line: Line, message: _Message) -> Iterator[CliEvent]:
+    own = line.type == "assistant" and line.parent_tool_use_id is None  # a helper's words are not the agent's
+    if isinstance(message.content, str):
+        if own and message.content:
+            yield Said(message.content, begins=True)
+        return
+    for block in message.content:
+        match block.type:
+            case "text" if own and block.text:
+                yield Said(block.text, begins=True)
+            case "tool_use":
+                yield Called(block.name, block.input, block.id)
+            case "tool_result":
+                yield Returned(block.tool_use_id, "error" if block.is_error else "ok", texts_in(block.content or ""))
+            case _:
+                continue
+
+
+def _failure(line: Line) -> str | None:
+    if not line.is_error and line.subtype == "success":
+        return None
+    if isinstance(line.result, str) and line.result:
+        return line.result
+    told = line.errors or ([line.error] if line.error else [])
+    return "; ".join(_message(each) for each in told) or line.subtype.replace("_", " ")
+
+
+def _message(error: Any) -> str:
+    if isinstance(error, Mapping) and isinstance(error.get("message"), str):
+        return error["message"]
+    return error if isinstance(error, str) else codec.compact(error)
+
+
+def tokens_of(provider: str, model: str, tokens: Tokens, cost: float | None = None) -> ModelCall:
+    read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
+    return model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
+
+
+def _used(line: Line) -> Iterator[Used]:
+    """Its last line counts the turn, by models and with their cost; until then each message has its own."""
+    if line.type == "result" and line.models:
+        yield Used(tuple(_of_model(model, of) for model, of in line.models.items()))
+    elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
+        message = line.message
+        yield Used((tokens_of("anthropic", message.model, message.usage or Tokens()),), "step", message.id)
+
+
+def _of_model(model: str, of: _OfModel) -> ModelCall:
+    read, written = of.cache_read_input_tokens, of.cache_creation_input_tokens
+    return model_call("anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None)
+
+
+def events(data: bytes) -> Iterator[CliEvent]:
+    return stream_events(data, _used)
+
+
+def _argv(asked: Asked) -> list[str]:
+    argv = ["--print", "--output-format", "stream-json", "--verbose", "--permission-mode", asked.approval]
+    if asked.session is not None:
+        argv += ["--resume", asked.session]
+    if asked.model:
+        argv += ["--model", asked.model]
+    for folder in asked.linked:
+        argv += ["--add-dir", folder]
+    return [*argv, "--", asked.prompt]
+
+
+def _settings(_asked: Asked) -> dict[str, str]:
+    quiet = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    if os.geteuid() == 0:  # it lets root do without questions only where it is told that nothing can happen
+        quiet["IS_SANDBOX"] = "1"
+    return quiet
+
+
+CLAUDE = Dialect(
+    name="claude",
+    title="Claude Code",
+    package="@anthropic-ai/claude-code",
+    oldest="2.0.0",
+    approvals=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
+    keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    variables=(
+        "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+        "ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "AWS_REGION",
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK",
+    ),
+    logins=(".claude/.credentials.json",),
+    argv=_argv,
+    events=events,
+    settings=_settings,
+    no_login=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
+)  # fmt: skip
+
+
+class ClaudeCode(CliAgent, frozen=True, kw_only=True, dict=True):
+    """Claude Code."""
+
+    speaks: ClassVar[Dialect] = CLAUDE

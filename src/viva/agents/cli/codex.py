@@ -1,0 +1,159 @@
+"""Codex (`codex exec --json`)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from viva.agents.cli.dialect import Asked, Dialect
+from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
+from viva.agents.cli.terminal import CliAgent
+from viva.model import codec
+
+_UNASKED = "--dangerously-bypass-approvals-and-sandbox"
+
+
+class _Item(Struct, gc=False):
+    id: str = ""
+    type: str = ""
+    text: str = ""
+    message: str = ""
+    status: str = ""
+    command: str = ""
+    aggregated_output: str = ""
+    exit_code: int | None = None
+    changes: Any = None
+    server: str = ""
+    tool: str = ""
+    arguments: Any = None
+    result: Any = None
+    error: Any = None
+    query: str = ""
+
+
+class _Tokens(Struct, gc=False):
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Error(Struct, gc=False):
+    message: str = ""
+
+
+class _Line(Struct, gc=False):
+    type: str
+    thread_id: str = ""
+    item: _Item | None = None
+    usage: _Tokens | None = None
+    message: str = ""
+    error: _Error | None = None
+
+
+_lines = codec.decoder(_Line)
+
+
+def events(data: bytes) -> Iterator[CliEvent]:
+    """What a line tells. Its tokens are those of the whole thread up to now."""
+    line: _Line = _lines.decode(data)
+    match line.type:
+        case "thread.started":
+            yield Opened(line.thread_id)
+        case "item.started" | "item.updated" | "item.completed" if line.item is not None:
+            yield from _of_item(line.item, done=line.type == "item.completed")
+        case "error":
+            yield Troubled(line.message)
+        case "turn.completed":
+            if (used := line.usage) is not None:
+                call = model_call("openai", "", used.input_tokens, used.output_tokens, used.cached_input_tokens)
+                yield Used((call,), "session")
+            yield Ended()
+        case "turn.failed":
+            yield Ended((line.error or _Error()).message or "the turn failed")
+        case _:
+            return
+
+
+def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
+    match item.type:
+        case "agent_message" if done and item.text:
+            yield Said(item.text, begins=True)
+            return
+        case "command_execution":
+            yield Called(item.type, {"command": item.command}, item.id)
+            output: Any = item.aggregated_output
+        case "file_change":
+            yield Called(item.type, {"changes": item.changes}, item.id)
+            output = item.changes
+        case "mcp_tool_call":
+            yield Called(f"{item.server}.{item.tool}", item.arguments, item.id)
+            output = item.result
+        case "web_search":
+            yield Called(item.type, {"query": item.query}, item.id)
+            output = ""
+        case _:  # reasoning, plans, and its own remarks
+            return
+    if done:
+        yield _returned(item, output)
+
+
+def _returned(item: _Item, output: Any) -> Returned:
+    if item.status == "declined":
+        return Returned(item.id, "refused", output)
+    failed = item.status == "failed" or item.exit_code not in (None, 0) or item.error is not None
+    if not failed:
+        return Returned(item.id, "ok", "" if output is None else output)
+    said = item.error if isinstance(item.error, str) else codec.compact(item.error) if item.error else output
+    return Returned(item.id, "error", said or f"exit code {item.exit_code}")
+
+
+def _argv(asked: Asked) -> list[str]:
+    argv = ["exec", "--json", "--skip-git-repo-check"]
+    argv += [_UNASKED] if asked.approval == "bypass" else ["--sandbox", asked.approval]
+    if asked.model:
+        argv += ["--model", asked.model]
+    for folder in asked.linked:
+        argv += ["--add-dir", folder]
+    for key, value in _provider(asked.env).items():
+        argv += ["-c", f"{key}={codec.compact(value)}"]
+    if asked.session is not None:
+        argv += ["resume", asked.session]
+    return [*argv, "--", asked.prompt]
+
+
+def _provider(env: Mapping[str, str]) -> dict[str, Any]:
+    """Another address than OpenAI's own has to be named as a provider."""
+    if not (base_url := env.get("OPENAI_BASE_URL")):
+        return {}
+    key = next((name for name in ("CODEX_API_KEY", "OPENAI_API_KEY") if name in env), None)
+    entry = {"name": "viva", "base_url": base_url, "wire_api": "responses"} | ({"env_key": key} if key else {})
+    return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    env = asked.env
+    # Without a login it looks at this one alone.
+    return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
+
+
+CODEX = Dialect(
+    name="codex",
+    title="Codex",
+    package="@openai/codex",
+    oldest="0.60.0",
+    approvals=("bypass", "workspace-write", "read-only"),
+    keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+    variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
+    logins=(".codex/auth.json",),
+    argv=_argv,
+    events=events,
+    settings=_settings,
+    no_login=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
+)  # fmt: skip
+
+
+class Codex(CliAgent, frozen=True, kw_only=True, dict=True):
+    """Codex."""
+
+    speaks: ClassVar[Dialect] = CODEX

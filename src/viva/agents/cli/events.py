@@ -1,0 +1,214 @@
+"""What happens in a turn of a CLI, whatever its own stream calls it, and the reply that all of it adds up to.
+
+A dialect makes these of the lines of its stream. A line that is no line of it makes none: noise, a torn or a garbled
+line can never end a turn.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct
+
+from viva.llm.price import cost_usd
+from viva.model.connector import Connector
+from viva.model.message import ModelCall, Reply, ToolCall
+
+ResultStatus = Literal["ok", "error", "refused"]
+
+
+class Opened(Struct, frozen=True, tag="session"):
+    """The CLI says which session this is, and perhaps which model it speaks to."""
+
+    id: str
+    model: str = ""
+
+
+class Said(Struct, frozen=True, tag="text"):
+    """Some text of the agent: the next piece, or with `begins` a message of its own."""
+
+    text: str
+    begins: bool = False
+
+
+class Called(Struct, frozen=True, tag="tool_call"):
+    """A tool was called; said again for the same id, what is new stands."""
+
+    name: str
+    arguments: Any = None
+    id: str = ""
+
+
+class Returned(Struct, frozen=True, tag="tool_result"):
+    """A tool has ended, or was not allowed to begin."""
+
+    id: str
+    status: ResultStatus = "ok"
+    output: Any = ""
+
+
+class Used(Struct, frozen=True, tag="usage"):
+    """What models used: in one step of this turn, in this turn as a whole, or in the whole session up to now."""
+
+    calls: tuple[ModelCall, ...]
+    over: Literal["step", "turn", "session"] = "turn"
+    id: str = ""
+
+
+class Troubled(Struct, frozen=True, tag="trouble"):
+    """The CLI tells of something that goes wrong, and goes on."""
+
+    text: str
+
+
+class Awaits(Struct, frozen=True, tag="awaiting"):
+    """The agent waits for somebody: `state` is its protocol's word for it, `hint` what it wants."""
+
+    state: str
+    hint: str = ""
+
+
+class Ended(Struct, frozen=True, tag="turn_end"):
+    """The turn is over by the CLI's own word: well, or with an `error`. `result` is what it holds for its last word."""
+
+    error: str | None = None
+    finish_reason: str | None = None
+    result: Any = None
+
+
+CliEvent = Opened | Said | Called | Returned | Used | Troubled | Awaits | Ended
+
+
+def model_call(
+    provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cost: float | None = None
+) -> ModelCall:
+    """Tokens of a model, with the CLI's own word on what they cost, or what the table of prices says."""
+    if cost is None:
+        cost = cost_usd(Connector(name="", provider=provider), model, input_tokens, output_tokens, cached_tokens)
+    return ModelCall(model, provider, input_tokens, output_tokens, cached_tokens, cost)
+
+
+class Unfolding:
+    """A turn while it happens. `before` is what its session had used until now, for CLIs that count on and on; `model` is
+    the one that was asked for, where the CLI itself does not say.
+    """
+
+    def __init__(self, before: Sequence[ModelCall] = (), model: str = "") -> None:
+        self._model = model
+        self.session: str | None = None
+        self.ended: Ended | None = None
+        self.used_by_session: tuple[ModelCall, ...] = tuple(before)
+        self._before = {call.model: call for call in before}
+        self._texts: list[str] = []
+        self._calls: dict[str, ToolCall] = {}
+        self._steps: dict[str, tuple[ModelCall, ...]] = {}
+        self._turn: tuple[ModelCall, ...] | None = None
+        self._awaits: Awaits | None = None
+
+    def add(self, event: CliEvent) -> None:
+        match event:
+            case Opened(id=session, model=model):
+                self.session, self._model = session or self.session, self._model or model
+            case Said(text=text, begins=begins):
+                self._texts.append(f"\n{text}" if begins and self._texts else text)
+            case Called():
+                self._call(event)
+            case Returned():
+                self._return(event)
+            case Used():
+                self._use(event)
+            case Awaits():
+                self._awaits = event
+            case Ended():
+                self.ended = event
+            case Troubled():
+                return
+
+    def _call(self, event: Called) -> None:
+        key = event.id or f"#{len(self._calls)}"
+        known = self._calls.get(key)
+        arguments = event.arguments if event.arguments or known is None else known.arguments
+        if known is None:
+            self._calls[key] = ToolCall(event.name, arguments, event.id)
+        else:
+            self._calls[key] = ToolCall(known.name or event.name, arguments, event.id, known.result, known.error)
+
+    def _return(self, event: Returned) -> None:
+        if (known := self._calls.get(event.id)) is None:
+            return
+        if event.status == "ok":
+            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, event.output)
+        else:
+            said = event.output if isinstance(event.output, str) and event.output else known.error or event.status
+            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, UNSET, said)
+
+    def _use(self, event: Used) -> None:
+        calls = tuple(call if call.model else _of(self._model, call) for call in event.calls)
+        if event.over == "step":
+            self._steps[event.id or f"#{len(self._steps)}"] = calls
+        elif event.over == "turn":
+            self._turn = calls
+        else:
+            self.used_by_session = calls
+            self._turn = tuple(_since(call, self._before.get(call.model)) for call in calls)
+
+    def tool_name(self, call: str) -> str:
+        """The tool behind a call that was told of."""
+        return self._calls[call].name if call in self._calls else ""
+
+    @property
+    def used(self) -> tuple[ModelCall, ...]:
+        """What models used in this turn, as far as the CLI has told."""
+        calls = self._turn if self._turn is not None else [call for step in self._steps.values() for call in step]
+        return tuple(call for call in calls if call.input_tokens or call.output_tokens)
+
+    def reply(self) -> Reply:
+        waits = self._awaits
+        return Reply(
+            content="".join(self._texts),
+            tool_calls=tuple(self._calls.values()),
+            finish_reason=self.ended.finish_reason if self.ended else None,
+            protocol_state=waits.state if waits else None,
+            input_hint=(waits.hint or None) if waits else None,
+            calls=self.used,
+        )
+
+
+def unfold(events: Iterable[CliEvent], before: Sequence[ModelCall] = ()) -> Unfolding:
+    turn = Unfolding(before)
+    for event in events:
+        turn.add(event)
+    return turn
+
+
+def _of(model: str, call: ModelCall) -> ModelCall:
+    """The call with its model's name, which may begin with its provider's."""
+    provider, slash, name = model.rpartition("/")
+    who = provider if slash else call.provider
+    return model_call(who, name, call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd)
+
+
+def _since(now: ModelCall, before: ModelCall | None) -> ModelCall:
+    """What was used after `before`. A count that went back was begun anew."""
+    if before is None or now.input_tokens < before.input_tokens or now.output_tokens < before.output_tokens:
+        return now
+    return model_call(
+        now.provider,
+        now.model,
+        now.input_tokens - before.input_tokens,
+        now.output_tokens - before.output_tokens,
+        max(0, now.cached_tokens - before.cached_tokens),
+    )
+
+
+def texts_in(content: Any) -> Any:
+    """The text of a list of parts, as tools return them; anything else as it is."""
+    if not isinstance(content, list):
+        return content
+    texts = list(_texts(content))
+    return "\n".join(texts) if len(texts) == len(content) else content
+
+
+def _texts(parts: list[Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
+            yield text

@@ -1,0 +1,148 @@
+"""The Gemini CLI (`-o stream-json`)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from viva.agents.cli.dialect import Asked, Dialect, pretty
+from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
+from viva.agents.cli.terminal import CliAgent
+from viva.model import codec
+
+_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+
+
+class _Error(Struct, gc=False):
+    type: str = ""
+    message: str = ""
+
+
+class _Tokens(Struct, gc=False):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached: int = 0
+
+
+class _Stats(Struct, gc=False):
+    models: dict[str, _Tokens] = field(default_factory=dict[str, _Tokens])
+
+
+class _Line(Struct, gc=False):
+    type: str
+    session_id: str = ""
+    role: str = ""
+    content: str = ""
+    tool_name: str = ""
+    tool_id: str = ""
+    parameters: Any = None
+    status: str = ""
+    output: Any = None
+    error: _Error | None = None
+    message: str = ""
+    stats: _Stats | None = None
+
+
+_lines = codec.decoder(_Line)
+_REFUSED = frozenset({"policy_violation"})
+"""A tool that the approval mode does not offer is called all the same, now and then, and then not found."""
+
+
+def events(data: bytes) -> Iterator[CliEvent]:
+    """What a line tells. The echo of the user's message is not the agent's text."""
+    line: _Line = _lines.decode(data)
+    match line.type:
+        case "init":
+            yield Opened(line.session_id)
+        case "message" if line.role == "assistant":
+            yield Said(line.content)
+        case "tool_use":
+            yield Called(line.tool_name, line.parameters, line.tool_id)
+        case "tool_result":
+            yield _returned(line)
+        case "error":
+            yield Troubled(line.message)
+        case "result" if line.status in ("success", "error"):
+            if line.stats is not None:
+                yield Used(tuple(_call(model, tokens) for model, tokens in line.stats.models.items()))
+            failed = line.error.message or line.error.type if line.error else "it ended with an error"
+            yield Ended(failed if line.status == "error" else None)
+        case _:
+            return
+
+
+def _returned(line: _Line) -> Returned:
+    if line.status == "success":
+        return Returned(line.tool_id, "ok", "" if line.output is None else line.output)
+    error = line.error or _Error()
+    return Returned(line.tool_id, "refused" if error.type in _REFUSED else "error", error.message or line.output)
+
+
+def _call(model: str, tokens: _Tokens) -> Any:
+    return model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
+
+
+def _argv(asked: Asked) -> list[str]:
+    # One word for flag and value: a message may begin with a dash.
+    argv = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
+    if asked.session is not None:
+        argv.append(f"--resume={asked.session}")
+    if asked.model:
+        argv.append(f"--model={asked.model}")
+    # It refuses paths that lead out of the workspace, those through a link too.
+    return argv + [f"--include-directories={folder}" for folder in asked.linked]
+
+
+def _settings(_asked: Asked) -> dict[str, str]:
+    # A folder that is not trusted silently loses the approval mode. Its launcher starts it a second time, for more memory
+    # than it needs here: that costs a third of every turn.
+    return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
+
+
+def _files(env: Mapping[str, str]) -> dict[str, str]:
+    if env.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() == "true":
+        kind = "vertex-ai"
+    elif "GEMINI_API_KEY" in env:
+        kind = "gemini-api-key"
+    elif "GOOGLE_API_KEY" in env or "GOOGLE_APPLICATION_CREDENTIALS" in env:
+        kind = "vertex-ai"
+    else:
+        kind = "oauth-personal"
+    quiet = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
+    known = {
+        "security": {"auth": {"selectedType": kind}},
+        "general": quiet,
+        "privacy": {"usageStatisticsEnabled": False},
+    }
+    return {".gemini/settings.json": pretty(known)}
+
+
+GEMINI = Dialect(
+    name="gemini",
+    title="Gemini CLI",
+    package="@google/gemini-cli",
+    oldest="0.20.0",
+    approvals=("yolo", "auto_edit", "default", "plan"),
+    keys=_KEYS,
+    variables=(
+        "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
+        "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL", "NODE_COMPILE_CACHE",
+    ),
+    logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
+    argv=_argv,
+    events=events,
+    settings=_settings,
+    files=_files,
+    no_login=re.compile(
+        r"set an Auth method|manual authorization is required|API key not valid|must specify the \w+ environment"
+        r"|please (?:run .*to )?(?:log|sign) ?in|authentication (?:failed|required)|API_KEY_INVALID|not authenticated",
+        re.IGNORECASE,
+    ),
+)  # fmt: skip
+
+
+class GeminiCli(CliAgent, frozen=True, kw_only=True, dict=True):
+    """The Gemini CLI."""
+
+    speaks: ClassVar[Dialect] = GEMINI

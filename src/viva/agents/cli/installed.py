@@ -1,0 +1,121 @@
+"""Is a CLI there, which version is it, and what does it miss? Versions are read beside the program where npm put it: that
+takes no process. Others are asked, within a time limit.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.agents.cli.dialect import Dialect
+from viva.agents.cli.trouble import one_line
+from viva.errors import TrialFault, Unreachable
+from viva.model import codec
+from viva.workspace.processes import running
+
+_ASKED_S = 10.0
+_NUMBER = re.compile(r"\d+(?:\.\d+)+")
+_known: dict[tuple[str, int], str | None] = {}
+
+
+class Installed(Struct, frozen=True, omit_defaults=True):
+    """What is known of a CLI on this machine."""
+
+    name: str
+    title: str
+    executable: str | None = None
+    version: str | None = None
+    missing: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self.missing is None
+
+
+def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
+    """The program behind a command; Unreachable if there is none."""
+    found = shutil.which(command, path=environ.get("PATH", os.defpath))
+    if found is None:
+        install = f"; npm install -g {dialect.package} installs it" if dialect.package else ""
+        raise Unreachable(f"{dialect.title} is not installed: there is no command {command!r}{install}")
+    return str(Path(found).absolute())
+
+
+async def too_old(executable: str, environ: Mapping[str, str], dialect: Dialect) -> str | None:
+    """What is wrong with its version; None if nothing is, or if nobody can say."""
+    if not dialect.oldest:
+        return None
+    version = await version_of(executable, environ, dialect)
+    if version is None or _order(version) >= _order(dialect.oldest):
+        return None
+    return f"{dialect.title} {version} is too old: {dialect.oldest} or newer is needed"
+
+
+async def version_of(executable: str, environ: Mapping[str, str], dialect: Dialect) -> str | None:
+    """Its version; None if it does not say. Looked up once for each program as it stands there now."""
+    if not dialect.package:  # who knows what a command does that is none of these
+        return None
+    key = (executable, _changed_at(executable))
+    if key not in _known:
+        _known[key] = _beside(executable, dialect.package) or await _asked(executable, environ)
+    return _known[key]
+
+
+async def look_at(command: str, environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> Installed:
+    """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
+    about: dict[str, Any] = {"name": dialect.name, "title": dialect.title}
+    try:
+        executable = located(command, environ, dialect)
+    except Unreachable as gone:
+        return Installed(**about, missing=gone.said)
+    version = await version_of(executable, environ, dialect)
+    old = await too_old(executable, environ, dialect)
+    return Installed(
+        **about, executable=executable, version=version, missing=old or _no_login(environ, dialect, logins)
+    )
+
+
+def _no_login(environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> str | None:
+    if any(environ.get(key) for key in dialect.keys) or not dialect.keys:
+        return None
+    if logins is not None and any((Path(logins) / name).is_file() for name in dialect.logins):
+        return None
+    return f'no login: set {" or ".join(dialect.keys)}, or log in and say login = "copy" in viva.toml'
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _beside(executable: str, package: str) -> str | None:
+    """The version in the `package.json` of the npm package that a program belongs to."""
+    for folder in Path(executable).resolve().parents:
+        try:
+            about = codec.decode((folder / "package.json").read_bytes())
+        except (OSError, codec.DecodeError):
+            continue
+        if isinstance(about, dict) and about.get("name") == package:
+            return str(about.get("version") or "") or None
+    return None
+
+
+async def _asked(executable: str, environ: Mapping[str, str]) -> str | None:
+    try:
+        async with asyncio.timeout(_ASKED_S), running([executable, "--version"], cwd="/", env=environ) as process:
+            text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
+    except (TimeoutError, TrialFault):
+        return None
+    number = _NUMBER.search(one_line(text))
+    return number[0] if number else None
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,170 @@
+"""opencode (`opencode run --format json`)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from viva.agents.cli.dialect import Asked, Dialect
+from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Used, model_call
+from viva.agents.cli.terminal import CliAgent
+from viva.model import codec
+
+
+class _State(Struct, gc=False):
+    status: str = ""
+    input: Any = None
+    output: Any = None
+    error: Any = None
+
+
+class _Cache(Struct, gc=False):
+    read: int = 0
+    write: int = 0
+
+
+class _Tokens(Struct, gc=False):
+    input: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cache: _Cache = field(default_factory=_Cache)
+
+
+class _Part(Struct, gc=False):
+    id: str = ""
+    text: str = ""
+    tool: str = ""
+    call: str = field(default="", name="callID")
+    state: _State = field(default_factory=_State)
+    reason: str = ""
+    tokens: _Tokens | None = None
+    cost: float | None = None
+
+
+class _Line(Struct, gc=False):
+    type: str
+    session: str = field(default="", name="sessionID")
+    part: _Part = field(default_factory=_Part)
+    error: Any = None
+
+
+_lines = codec.decoder(_Line)
+_GOES_ON = frozenset({"tool-calls", "tool_calls", "unknown", ""})
+_REFUSED = re.compile(r"rejected permission|permission denied|prevents you from using", re.IGNORECASE)
+
+
+def events(data: bytes) -> Iterator[CliEvent]:
+    """What a line tells. It has no last line: a step that does not end to let a tool run ends the turn."""
+    line: _Line = _lines.decode(data)
+    part = line.part
+    if line.session:
+        yield Opened(line.session)
+    match line.type:
+        case "text" if part.text:
+            yield Said(part.text, begins=True)
+        case "tool_use":
+            yield Called(part.tool, part.state.input, part.call)
+            yield from _returned(part)
+        case "step_finish":
+            if (used := part.tokens) is not None:
+                read = used.input + used.cache.read + used.cache.write
+                call = model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
+                yield Used((call,), "step", part.id)
+            if part.reason not in _GOES_ON:
+                yield Ended(None, part.reason)
+        case "error":
+            yield Ended(_message(line.error))
+        case _:
+            return
+
+
+def _returned(part: _Part) -> Iterator[Returned]:
+    state = part.state
+    if state.status == "completed":
+        yield Returned(part.call, "ok", "" if state.output is None else state.output)
+    elif state.status == "error":
+        said = state.error if isinstance(state.error, str) else codec.compact(state.error)
+        yield Returned(part.call, "refused" if _REFUSED.search(said) else "error", said)
+
+
+def _message(error: Any) -> str:
+    """`{name, data: {message}}`, as far as it is there."""
+    if isinstance(error, Mapping):
+        data = error.get("data")
+        message = data.get("message") if isinstance(data, Mapping) else error.get("message")
+        status = data.get("statusCode") if isinstance(data, Mapping) else None
+        name = str(error.get("name") or "error")
+        told = f"{name}: {message}" if message else name
+        return f"{told} (status {status})" if status else told
+    return error if isinstance(error, str) and error else "it ended with an error"
+
+
+def _argv(asked: Asked) -> list[str]:
+    argv = ["run", "--format", "json"]
+    if asked.session is not None:
+        argv += ["--session", asked.session]
+    if asked.model:
+        argv += ["--model", "/".join(_model(asked))]
+    if asked.approval == "auto":
+        argv.append("--auto")
+    elif asked.approval == "plan":
+        argv += ["--agent", "plan"]
+    return argv
+
+
+def _model(asked: Asked) -> tuple[str, str]:
+    """Provider and model. A bare name belongs to whoever there is a key for, or to the address that was given instead."""
+    provider, slash, model = asked.model.partition("/")
+    if slash:
+        return provider, model
+    kinds = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai", "GEMINI_API_KEY": "google"}
+    known = next((name for key, name in kinds.items() if key in asked.env), "opencode")
+    return "elsewhere" if known == "openai" and asked.env.get("OPENAI_BASE_URL") else known, asked.model
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    """Its config. Other addresses than the providers' own are named in it, and the model, which it may not know there."""
+    env = asked.env
+    addresses = {"anthropic": ("ANTHROPIC_BASE_URL", "/v1"), "google": ("GOOGLE_GEMINI_BASE_URL", "/v1beta")}
+    providers: dict[str, Any] = {
+        name: {"options": {"baseURL": env[variable].rstrip("/") + version}}
+        for name, (variable, version) in addresses.items()
+        if env.get(variable)
+    }
+    if base_url := env.get("OPENAI_BASE_URL"):
+        options = {"baseURL": base_url, "apiKey": "{env:OPENAI_API_KEY}"}
+        providers["elsewhere"] = {"npm": "@ai-sdk/openai-compatible", "name": "elsewhere", "options": options}
+    config: dict[str, Any] = {"autoupdate": False, "share": "disabled"}
+    if asked.model:
+        provider, model = _model(asked)
+        config["small_model"] = f"{provider}/{model}"  # it makes up a title for each session
+        if provider in providers:
+            providers[provider]["models"] = {model: {}}
+    if not providers:
+        return {"OPENCODE_CONFIG_CONTENT": codec.compact(config)}
+    more = {"OPENCODE_CONFIG_CONTENT": codec.compact({**config, "provider": providers})}
+    return {**more, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+
+
+OPENCODE = Dialect(
+    name="opencode",
+    title="opencode",
+    package="opencode-ai",
+    oldest="1.1.0",
+    approvals=("auto", "default", "plan"),
+    keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
+    variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
+    logins=(".local/share/opencode/auth.json",),
+    argv=_argv,
+    by_stdin=True,  # words of its command line it puts in quotes
+    events=events,
+    settings=_settings,
+    no_login=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),
+)  # fmt: skip
+
+
+class Opencode(CliAgent, frozen=True, kw_only=True, dict=True):
+    """opencode."""
+
+    speaks: ClassVar[Dialect] = OPENCODE

@@ -1,0 +1,91 @@
+"""qwen-code: the flags of the Gemini CLI that it came from, the stream of Claude Code."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from viva.agents.cli.claude import Line, stream_events, tokens_of
+from viva.agents.cli.dialect import Asked, Dialect, pretty
+from viva.agents.cli.events import CliEvent, Ended, Used
+from viva.agents.cli.terminal import CliAgent
+
+_API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
+
+
+def _used(line: Line) -> Iterator[Used]:
+    """Its last line counts the whole session up to now, also the calls in which it looks for what to remember."""
+    if line.type == "result" and line.usage is not None:
+        yield Used((tokens_of("openai", "", line.usage),), "session")
+    elif line.type == "assistant" and (message := line.message) is not None and message.usage is not None:
+        yield Used((tokens_of("openai", message.model, message.usage),), "step", message.id)
+
+
+def events(data: bytes) -> Iterator[CliEvent]:
+    """What a line tells. It calls a turn a success whose only word is that its model could not be asked."""
+    for event in stream_events(data, _used):
+        match event:
+            case Ended(error=None, result=str(said)) if _API_ERROR.fullmatch(said):
+                yield Ended(said)
+            case _:
+                yield event
+
+
+def _argv(asked: Asked) -> list[str]:
+    argv = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
+    if asked.session is not None:
+        argv.append(f"--resume={asked.session}")
+    if asked.model:
+        argv.append(f"--model={asked.model}")
+    return argv + [f"--include-directories={folder}" for folder in asked.linked]
+
+
+def _settings(_asked: Asked) -> dict[str, str]:
+    return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
+
+
+def _files(env: Mapping[str, str]) -> dict[str, str]:
+    kind = next((kind for key, kind in _KINDS.items() if key in env), "qwen-oauth")
+    quiet = {"enableAutoUpdate": False}
+    known = {
+        "security": {"auth": {"selectedType": kind}},
+        "general": quiet,
+        "privacy": {"usageStatisticsEnabled": False},
+    }
+    return {".qwen/settings.json": pretty(known)}
+
+
+_KINDS = {"OPENAI_API_KEY": "openai", "ANTHROPIC_API_KEY": "anthropic", "GEMINI_API_KEY": "gemini"}
+
+QWEN = Dialect(
+    name="qwen",
+    title="qwen-code",
+    package="@qwen-code/qwen-code",
+    oldest="0.5.0",
+    approvals=("yolo", "auto-edit", "default", "plan"),
+    keys=tuple(_KINDS),
+    variables=(
+        "OPENAI_BASE_URL",
+        "OPENAI_MODEL",
+        "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_MODEL",
+        "QWEN_MODEL",
+        "NODE_COMPILE_CACHE",
+    ),
+    logins=(".qwen/oauth_creds.json",),
+    log=".qwen/debug/{session}.txt",
+    argv=_argv,
+    events=events,
+    settings=_settings,
+    files=_files,
+    no_login=re.compile(
+        r"no auth type is selected|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
+        r"|invalid api.?key|incorrect api.?key",
+        re.IGNORECASE,
+    ),
+)
+
+
+class QwenCode(CliAgent, frozen=True, kw_only=True, dict=True):
+    """qwen-code."""
+
+    speaks: ClassVar[Dialect] = QWEN

@@ -1,0 +1,274 @@
+"""An agent that is a CLI: each turn runs it once, and resumes its session by the id that the CLI itself gave.
+
+how a turn ends                                           what is raised
+its result says so                                        nothing: that is the reply
+its result is an error                                    AgentFailed; Unreachable if it is the provider's (401, 429, 5xx …)
+no result, whatever the exit code                         AgentFailed
+exit code other than 0                                    AgentFailed
+another session than the one that was to be resumed       AgentFailed
+the command is not there, is too old, or has no login     Unreachable, in the CLI's own words
+cut off                                                   a note on the CancelledError: what stderr says of the provider,
+                                                          or else its last words
+
+A CLI cannot be given a history. What was said before a case's first turn stands at the top of its first message instead,
+as text that says what it is.
+"""
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
+
+from viva.agents.cli.dialect import Asked, Dialect, read
+from viva.agents.cli.events import Ended, Said, Unfolding
+from viva.agents.cli.installed import located, too_old
+from viva.agents.cli.place import placed
+from viva.agents.cli.watch import Watch
+from viva.errors import AgentFailed, Undecidable, Unreachable
+from viva.model.case import Feature
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import SessionContext, Workspace
+from viva.workspace.environment import environment
+from viva.workspace.processes import Process, running
+
+_LINGER_S = 10.0
+"""A CLI that has given its result may take so long to go away; then it is ended."""
+
+
+class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
+    """A CLI and how it is run here.
+
+    `command` is how it is called if not by its usual name; `args` follow its own flags. Of the `host`'s environment it
+    gets a few variables and its own keys; `env` is added. With `login: copy` the login files of the host's HOME come
+    along instead of keys.
+    """
+
+    command: tuple[str, ...] = ()
+    model: str = ""
+    approval: str = ""
+    args: tuple[str, ...] = ()
+    host: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    login: Literal["copy"] | None = None
+
+    speaks: ClassVar[Dialect]
+
+    def __post_init__(self) -> None:
+        known = self.speaks.approvals
+        if self.approval and self.approval not in known:
+            raise ValueError(f"{self.speaks.title} knows no approval {self.approval!r}; there are {', '.join(known)}")
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return frozenset({"workspace"})
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.speaks
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        return self.command or (self.dialect.name,)
+
+    @property
+    def approves(self) -> str:
+        """How much it may do unasked, in its own words."""
+        return self.approval or self.dialect.approvals[0]
+
+    @property
+    def is_unasked(self) -> bool:
+        """Does it run every tool without asking?"""
+        return self.approves == self.dialect.approvals[0]
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
+        executable = located(self.called[0], self.host, self.dialect)
+        if (old := await too_old(executable, self.host, self.dialect)) is not None:
+            raise Unreachable(old)
+        async with placed(context) as workspace:
+            env = furnished(self.dialect, self.host, workspace, self.env, self.login)
+            yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
+
+
+def furnished(
+    dialect: Dialect,
+    host: Mapping[str, str],
+    workspace: Workspace,
+    added: Mapping[str, str],
+    login: Literal["copy"] | None = None,
+) -> dict[str, str]:
+    """The environment of a CLI in a workspace, whose private HOME then holds its settings and, if wanted, its login."""
+    home = Path(workspace.home)
+    if login == "copy":
+        for name in dialect.logins:
+            source, target = Path(host.get("HOME", "/")) / name, home / name
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+                target.chmod(0o600)
+    passed = dialect.variables if login == "copy" else (*dialect.keys, *dialect.variables)
+    env = environment(host, workspace, passed, added)
+    for name, text in dialect.files(env).items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text, encoding="utf-8")
+    return env
+
+
+class CliSession:
+    """One conversation: the first turn opens a session of the CLI, the others resume it."""
+
+    def __init__(
+        self,
+        agent: CliAgent,
+        context: SessionContext,
+        workspace: Workspace,
+        env: Mapping[str, str],
+        command: Sequence[str],
+    ) -> None:
+        self._agent, self._context, self._workspace = agent, context, workspace
+        self._env, self._command = env, command
+        self._dialect = agent.dialect
+        self._fresh = str(uuid.uuid4())
+        self._session: str | None = None
+        self._used: tuple[ModelCall, ...] = ()
+        self._said = list(context.history)
+        self._turns = 0
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        asked = Asked(
+            prompt=self._prompt(message),
+            session=self._resumed(),
+            fresh=self._fresh,
+            workspace=self._workspace.path,
+            model=str(options.get("model") or self._agent.model),
+            approval=self._agent.approves,
+            linked=self._workspace.linked,
+            env=self._env,
+        )
+        argv = self._workspace.confined([*self._command, *self._dialect.argv(asked), *self._agent.args])
+        turn = Unfolding(self._used, asked.model)
+        work = _Running(Watch(self._dialect, turn, self._workspace.home))
+        self._turns += 1
+        env = {**self._dialect.settings(asked), **self._env}
+        try:
+            code = await work.run(argv, self._workspace.path, env, asked.prompt)
+        finally:  # what a turn used was used, however it ended
+            for call in turn.used:
+                self._context.meter(call)
+            self._used = turn.used_by_session
+        work.judge(code, asked.session if self._dialect.names_sessions else None)
+        self._session = turn.session or self._session
+        reply = turn.reply()
+        if not self._dialect.resumes:
+            self._said += [message, Message("assistant", reply.content)]
+        return reply
+
+    def _prompt(self, message: Message) -> str:
+        if message.attachments:
+            names = ", ".join(each.name or each.source for each in message.attachments)
+            raise Undecidable(f"{self._dialect.title} is given text only, and this message comes with {names}")
+        new = self._turns == 0 or not self._dialect.resumes
+        return with_history(self._said, message.text) if new else message.text
+
+    def _resumed(self) -> str | None:
+        if self._turns == 0 or not self._dialect.resumes:
+            return None
+        if self._session is None and self._dialect.names_sessions:
+            raise AgentFailed("its first turn named no session, so that nobody can go on with it")
+        return self._session or self._fresh
+
+
+def with_history(history: Iterable[Message], text: str) -> str:
+    """A message with what was said before it, for those who cannot be given a history."""
+    said = "\n\n".join(f"{message.role}: {message.text}" for message in history)
+    return f"This conversation went on before, as follows.\n\n{said}\n\nNow the user says:\n\n{text}" if said else text
+
+
+async def _type(process: Process, text: str) -> None:
+    with suppress(OSError):  # it does not want to hear it
+        await process.send(text.encode())
+    process.close_stdin()
+
+
+class _Running:
+    """One turn: the process, what it prints, and what that means in the end."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._dialect, self._turn = watch.dialect, watch.turn
+        self._overflowed = False
+
+    async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], prompt: str) -> int | None:
+        """Its exit code; None if we had to end it after its result, or while it waited for a login."""
+        process: Process | None = None
+        try:
+            async with running(argv, cwd=cwd, env=env, stdin=self._dialect.by_stdin) as process:
+                return await self._heard_out(process, prompt)
+        except asyncio.CancelledError as cut:  # by now it has ended, and has said all that it still had to say
+            if process is not None and (note := self._watch.note(process.stderr_tail)):
+                cut.add_note(note)
+            raise
+        finally:
+            if process is not None:
+                self._watch.stderr, self._overflowed = process.stderr_tail, process.overflowed
+
+    async def _heard_out(self, process: Process, prompt: str) -> int | None:
+        patience = asyncio.timeout(None)
+        beside = [asyncio.ensure_future(_type(process, prompt))] if self._dialect.by_stdin else []
+        try:
+            async with patience:
+                beside.append(asyncio.ensure_future(self._watch.out(process, patience)))
+                async for line in process.lines():
+                    self._take(line, process, patience)
+                code = await process.wait()
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            return None
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+        if self._dialect.plain and code == 0 and not process.overflowed:
+            self._turn.add(Ended())
+        return code
+
+    def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
+        if self._dialect.plain:
+            self._turn.add(Said(line.decode(errors="replace"), begins=True))
+            return
+        events = read(self._dialect, line)
+        if events is None:
+            self._watch.noise(line)
+            return
+        for event in events:
+            self._turn.add(event)
+            self._watch.heard(event, process)
+            if isinstance(event, Ended):
+                patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
+
+    def judge(self, code: int | None, asked_for: str | None) -> None:
+        """Nothing, if the turn is a reply; else the fault that it is."""
+        turn, ended, watch = self._turn, self._turn.ended, self._watch
+        if asked_for is not None and turn.session is not None and turn.session != asked_for:
+            raise AgentFailed(f"session {asked_for} was to go on, but {turn.session} answered")
+        if ended is not None and ended.error is None:
+            if not code:
+                return
+        elif (fault := watch.fault(ended.error if ended else None)) is not None:
+            raise fault
+        words = watch.last_words()
+        raise AgentFailed(f"{self._how(code)}: {words}" if words else self._how(code))
+
+    def _how(self, code: int | None) -> str:
+        if self._overflowed and self._turn.ended is None:
+            return "it printed too much, and its result was not among what could be kept"
+        if code:
+            exit_ = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+            return f"{exit_}, after its result" if self._turn.ended is not None else f"{exit_}, without a result"
+        return "it ended without a result"

@@ -1,0 +1,41 @@
+"""What the texts of a CLI say about why it does not get on: its model's provider, its login, or just its last words."""
+
+import re
+
+TAIL_CHARS = 1500
+
+_STATUS = r"(?:status(?:[ _]?code)?|code|http(?:/[\d.]+)?|api error|error)\W{1,4}"
+_BUSY = re.compile(rf"{_STATUS}(?:429|5\d\d)\b|\b(?:429|5\d\d) (?:too many|internal|bad gateway|service unav|gateway)|RESOURCE_EXHAUSTED|overloaded_error|rate.?limit(?:ed|_error| exceeded)", re.IGNORECASE)  # fmt: skip
+_BARRED = re.compile(rf"{_STATUS}40[13]\b|\b401 unauthorized|\b403 forbidden", re.IGNORECASE)
+_NETWORK = re.compile(r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|CERT_\w+|SELF_SIGNED_CERT\w*|DEPTH_ZERO\w*)\b|fetch failed|connection (?:error|refused|reset)|error sending request|(?:unable|failed) to connect|dns error", re.IGNORECASE)  # fmt: skip
+_OF_A_TOOL = re.compile(r"\s*Error executing tool ")
+_CHATTER = re.compile(r"Warning: 256-color|YOLO mode is enabled|Ripgrep (?:is )?not available|\[STARTUP\]|Warning: running headless")  # fmt: skip
+"""What some print at every start, whatever comes then."""
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_LONGEST = 400
+
+
+def busy_line(line: str) -> str | None:
+    """The line, if it says that the provider answered 429 or 5xx or not at all; what a tool of the agent met does not count."""
+    if _OF_A_TOOL.match(line) or not (_BUSY.search(line) or _NETWORK.search(line)):
+        return None
+    return one_line(line)
+
+
+def is_provider_fault(error: str) -> bool:
+    """Is this error of a turn one of the provider (401, 403, 429, 5xx, not to be reached), not of what was asked?"""
+    return any(pattern.search(error) for pattern in (_BUSY, _BARRED, _NETWORK))
+
+
+def one_line(text: str) -> str:
+    """A text as one line that can be shown."""
+    flat = " ".join(_ESCAPE.sub("", text).split())
+    return flat if len(flat) <= _LONGEST else flat[:_LONGEST] + "…"
+
+
+def last_words(text: str) -> str:
+    """The end of what was printed, without stack traces, colours and what is always printed."""
+    lines = [line.rstrip() for line in _ESCAPE.sub("", text).splitlines()]
+    telling = [line for line in lines if line and not line.lstrip().startswith("at ") and not _CHATTER.match(line)]
+    kept = "\n".join(telling)
+    return kept if len(kept) <= TAIL_CHARS else "…" + kept[-TAIL_CHARS:]

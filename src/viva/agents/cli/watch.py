@@ -1,0 +1,127 @@
+"""Watches what a CLI says beside its stream: does its provider not answer, does it want a login, and what were its last words?"""
+
+import asyncio
+import os
+import time
+from typing import Protocol
+
+from viva.agents.cli.dialect import Dialect
+from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Troubled, Unfolding
+from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
+from viva.errors import LAST_WORDS, AgentFailed, TrialFault, Unreachable
+
+_LOGIN_S = 5.0
+"""One that asks for a login and says nothing more in this time waits for somebody who is not there."""
+_NOISE_LINES = 40
+_LOG_BYTES = 64_000
+_TELLING = 20
+"""A shorter line is one of several that tell of the same, such as `status: 503`."""
+
+
+class Speaking(Protocol):
+    """A process with a standard error."""
+
+    @property
+    def stderr_tail(self) -> str: ...
+
+
+class Watch:
+    """What is known beside the stream of a turn."""
+
+    def __init__(self, dialect: Dialect, turn: Unfolding, home: str = "") -> None:
+        self.dialect = dialect
+        self.turn = turn
+        self.stderr = ""
+        self._home = home
+        self._log_from = 0
+        self._noise: list[str] = []
+        self._stderr_before = ""  # as it stood when the agent last got on
+        self._told: str | None = None
+        self._got_on = False
+
+    def noise(self, line: bytes) -> None:
+        """A line that is none of its stream."""
+        if line.strip():
+            self._noise.append(line[:2000].decode(errors="replace"))
+            del self._noise[:-_NOISE_LINES]
+
+    def heard(self, event: CliEvent, process: Speaking) -> None:
+        match event:
+            case Opened():
+                self._log_from = self._log()[0]
+            case Said() | Called() | Returned():  # so far it has got; earlier trouble is over
+                self._stderr_before, self._told, self._got_on = process.stderr_tail, None, True
+                self._log_from = self._log()[0]
+            case Troubled(text=text):
+                self._told = busy_line(text) or self._told
+            case _:
+                return
+
+    async def out(self, process: Speaking, patience: asyncio.Timeout) -> None:
+        """Looks out whether it asks for a login and then waits: that ends our patience."""
+        since: float | None = None
+        while self.turn.session is None:
+            await asyncio.sleep(_LOGIN_S / 5)
+            self.stderr = process.stderr_tail
+            if self._login_line() is None:
+                since = None
+            elif since is None:
+                since = time.monotonic()
+            elif time.monotonic() - since >= _LOGIN_S and self.turn.session is None:
+                patience.reschedule(asyncio.get_running_loop().time())
+                return
+
+    def note(self, stderr: str) -> str | None:
+        """What whoever cuts it off now should know."""
+        self.stderr = stderr
+        if self.turn.session is None and (asks := self._login_line()):
+            return f"{self.dialect.title} needs a login: {asks}"
+        if trouble := self._trouble():
+            return f"{self.dialect.title}: {trouble}"
+        words = self.last_words()
+        return f"{LAST_WORDS}{words}" if words else None
+
+    def fault(self, error: str | None) -> TrialFault | None:
+        """What a turn means that ended with this error, or with none at all; None if nothing more can be told."""
+        if asks := self._login_line(error or ""):
+            return Unreachable(f"{self.dialect.title} needs a login: {asks}")
+        if error is not None:
+            said = one_line(error)
+            return Unreachable(said) if is_provider_fault(error) else AgentFailed(said)
+        trouble = self._trouble()
+        return Unreachable(trouble) if trouble else None
+
+    def last_words(self) -> str:
+        return last_words("\n".join((*self._noise, self.stderr)))
+
+    def _login_line(self, error: str = "") -> str | None:
+        """What it says of a login that it has not."""
+        beside = () if self._got_on else (*self.stderr.splitlines(), *self._noise)  # later it may be a tool's complaint
+        for line in (error, *beside):
+            if self.dialect.no_login.search(line):
+                return one_line(line)
+        return None
+
+    def _trouble(self) -> str | None:
+        """What stands in the way right now, by its own word: the provider's 429 or 5xx."""
+        if self._told:
+            return self._told
+        before, now = self._stderr_before, self.stderr
+        fresh = now.removeprefix(before) if now.startswith(before) else now.rpartition(before[-200:])[2]
+        told = [busy for line in (fresh + self._log()[1]).splitlines() if (busy := busy_line(line))]
+        return next((busy for busy in reversed(told) if len(busy) > _TELLING), told[-1] if told else None)
+
+    def _log(self) -> tuple[int, str]:
+        """How long its own log of this session is, and the end of what is new in it; a link there is not followed."""
+        if not self.dialect.log or self.turn.session is None:
+            return 0, ""
+        try:
+            file = os.open(
+                f"{self._home}/{self.dialect.log.format(session=self.turn.session)}", os.O_RDONLY | os.O_NOFOLLOW
+            )
+        except OSError:
+            return 0, ""
+        with os.fdopen(file, "rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_from, size - _LOG_BYTES))
+            return size, log.read(_LOG_BYTES).decode(errors="replace")

@@ -1,0 +1,147 @@
+"""An agent on an OpenWOP host: `openwop:https://host#agent.id`.
+
+The protocol's evals tell scores, never answers, so an answer comes by a run of the workflow `viva.agent`, which has the
+agent as its root and ends with its output. Hosts that are Viva have that workflow; others refuse it, and that is said.
+Each line sends the whole talk; tools show by name alone, since no host tells what they were called with.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from viva.agents.openwop_client import HostClient, Refused
+from viva.errors import AgentFailed, Unreachable
+from viva.model.case import Feature
+from viva.model.connector import Secret
+from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.model.talk import shown
+from viva.protocols import SessionContext
+
+WORKFLOW = "viva.agent"
+PREFIX = "openwop:"
+
+
+class OpenwopAgent(Struct, frozen=True, kw_only=True):
+    """Where the host is, which of its agents is meant, and the token to ask with."""
+
+    url: str
+    agent: str
+    token: Secret | None = None
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return frozenset()
+
+    def open(self, context: SessionContext) -> "OpenwopSession":
+        return OpenwopSession(self, context)
+
+
+def parse_reference(text: str) -> tuple[str, str]:
+    """The address and the agent of `openwop:URL#agent`. ValueError says what is missing."""
+    address, _, agent = text.removeprefix(PREFIX).partition("#")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"{text!r} names no host: write openwop:https://host#agent.id")
+    if not agent:
+        raise ValueError(f"{text!r} names no agent: write openwop:{address}#agent.id")
+    if parts.username or parts.password:
+        raise ValueError("a token does not belong into the address: give it as OPENWOP_TOKEN or `token` in viva.toml")
+    return address.rstrip("/"), agent
+
+
+class OpenwopSession:
+    """One conversation. The host keeps none: it gets all of it with each line."""
+
+    def __init__(self, agent: OpenwopAgent, context: SessionContext) -> None:
+        self._agent = agent
+        self._context = context
+        self._host = HostClient(url=agent.url, token=agent.token, http=context.http)
+        self._said = [_told(message) for message in context.history]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        if message.attachments:
+            raise AgentFailed("attachments cannot be sent to an agent on an OpenWOP host")
+        self._said.append(_told(message))
+        run = await self._started()
+        reply = Reply()
+        calls: list[ModelCall] = []
+        tools: list[ToolCall] = []
+        try:
+            async for event in self._host.events(run, "debug"):
+                payload = event.get("payload") or {}
+                match event["type"]:
+                    case "provider.usage":
+                        calls.append(_call(payload))
+                        self._context.meter(calls[-1])
+                    case "agent.toolReturned":
+                        failed = "failed" if payload.get("status", "ok") != "ok" else None
+                        tools.append(ToolCall(str(payload.get("toolName")), error=failed))
+                    case "run.completed":
+                        reply = _reply(payload, tuple(calls), tuple(tools))
+                    case "run.failed" | "run.cancelled":
+                        raise AgentFailed(str((payload.get("error") or {}).get("message") or event["type"]))
+                    case _:
+                        pass
+        except BaseException:
+            await self._cancel(run)
+            raise
+        self._said.append({"role": "assistant", "content": reply.content or shown(reply.data)})
+        return reply
+
+    async def _started(self) -> str:
+        body = {"workflowId": WORKFLOW, "agentId": self._agent.agent, "inputs": {"messages": self._said}}
+        try:
+            made = await self._host.post("/v1/runs", body, once=True)
+        except Refused as refused:
+            if refused.field == "agentId":
+                raise Unreachable(f"{self._agent.url} has no agent {self._agent.agent!r}") from refused
+            if refused.status in (400, 404, 501) and refused.field != "inputs":
+                what = f"has no workflow {WORKFLOW!r}: without it an OpenWOP host tells scores, but no answers"
+                raise Unreachable(f"{self._agent.url} {what}") from refused
+            if refused.status == 400:
+                raise AgentFailed(refused.said) from refused
+            raise
+        return str(made["runId"])
+
+    async def _cancel(self, run: str) -> None:
+        """Best effort: the run is of no use any more, and the host will see that by itself in the end."""
+        try:
+            await self._host.post(f"/v1/runs/{run}/cancel", {})
+        except Unreachable:
+            return
+
+
+def _told(message: Message) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    return said if message.data is None else {**said, "data": message.data}
+
+
+def _call(payload: Mapping[str, Any]) -> ModelCall:
+    usd = payload.get("currency", "USD") == "USD"  # another currency is never converted: its cost is unknown
+    return ModelCall(
+        model=str(payload.get("model", "")),
+        provider=str(payload.get("provider", "")),
+        input_tokens=int(payload.get("inputTokens", 0)),
+        output_tokens=int(payload.get("outputTokens", 0)),
+        cost_usd=0.0 if payload.get("cacheHit") else payload.get("costEstimateUsd") if usd else None,
+    )
+
+
+def _reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:
+    outputs = payload.get("outputs") or {}
+    output = outputs.get("output")
+    text = output if isinstance(output, str) else ""
+    refused = "content_filter" if outputs.get("outcome") == "refused" else None
+    data = None if isinstance(output, str) else output
+    return Reply(content=text, data=data, tool_calls=tools, calls=calls, finish_reason=refused)

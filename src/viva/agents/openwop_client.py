@@ -1,0 +1,126 @@
+"""Speaks to an OpenWOP host: starts runs, follows their events over cuts of the connection, and reads what came of them."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from viva.errors import Unreachable
+from viva.llm.calls import Retry, is_busy, post, short_text, status_line
+from viva.llm.sse import Events
+from viva.model import codec
+from viva.model.connector import Secret
+from viva.protocols import Request, Response, Transport
+
+ENDINGS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+PATIENCE = 6
+"""So many times in a row a stream may break without a new event before we give up."""
+_QUIET_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class Refused(Unreachable):
+    """The host answered, but not as hoped: with a status and, as a rule, a code and a sentence of its own."""
+
+    def __init__(self, status: int, code: str, said: str, field: str | None = None) -> None:
+        super().__init__(said)
+        self.status = status
+        self.code = code
+        self.field = field
+
+
+class HostClient(Struct, frozen=True, kw_only=True):
+    """A host by its address and a token. The token goes into one header and nowhere else."""
+
+    url: str
+    token: Secret | None
+    http: Transport
+    retries: int = 4
+    pause: Callable[[float], Any] = asyncio.sleep
+
+    async def get(self, path: str) -> Any:
+        return self._value(await self._ask(Request(self._at(path), b"", self._headers(), "GET", 90.0)))
+
+    async def post(self, path: str, body: Any, *, once: bool = False) -> Any:
+        """With `once` under a key, so that it can be sent again if the answer is lost."""
+        headers = self._headers({"Content-Type": "application/json"})
+        if once:
+            headers["Idempotency-Key"] = secrets.token_hex(16)
+        return self._value(await self._ask(Request(self._at(path), codec.encode(body), headers, "POST", 90.0)))
+
+    async def events(self, run: str, mode: str = "updates") -> AsyncGenerator[dict[str, Any], None]:
+        """Each event of a run once, in order, until its last one; a stream that breaks is taken up where it broke."""
+        last, vain = -1, 0
+        while True:
+            try:
+                async with aclosing(self._stream(run, mode, last)) as stream:
+                    async for event in stream:
+                        if int(event.get("sequence", -1)) <= last:
+                            continue
+                        last, vain = int(event["sequence"]), 0
+                        yield event
+                        if event["type"] in ENDINGS:
+                            return
+            except Unreachable as cut:
+                if (isinstance(cut, Refused) and not is_busy(cut.status)) or vain >= PATIENCE:
+                    raise
+            vain += 1
+            if vain > PATIENCE:
+                raise Unreachable("the host closes the stream of events before the run has ended")
+            await self.pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**vain))
+
+    async def _stream(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any], None]:
+        headers = self._headers({"Accept": "text/event-stream"})
+        if last >= 0:
+            headers["Last-Event-ID"] = str(last)
+        path = f"/v1/runs/{quote(run, safe='')}/events?streamMode={mode}"
+        request = Request(self._at(path), b"", headers, "GET", _QUIET_S, 2**40)
+        async with self.http.stream(request) as answer:
+            if answer.status != 200:
+                body = b"".join([piece async for piece in answer.chunks()])
+                self._value(Response(answer.status, answer.headers, body))
+            lines = Events()
+            async for piece in answer.chunks():
+                for data in lines.feed(piece):
+                    yield self._event(data)
+
+    def _event(self, data: bytes) -> dict[str, Any]:
+        try:
+            event = codec.decode(data)
+        except codec.DecodeError as wrong:
+            raise Unreachable("the host sent an event that is no JSON") from wrong
+        if not isinstance(event, dict) or "type" not in event or "sequence" not in event:
+            raise Unreachable("the host sent something that is no event of a run")
+        return cast("dict[str, Any]", event)
+
+    async def _ask(self, request: Request) -> Response:
+        only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
+        retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._secrets())
+        return await post(self.http, request, retry)
+
+    def _value(self, answer: Response) -> Any:
+        try:
+            value = codec.decode(answer.body) if answer.body else None
+        except codec.DecodeError:
+            value = None
+        if 200 <= answer.status < 300 and value is not None:
+            return value
+        told = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+        code, message = str(told.get("error", "")), str(told.get("message", ""))
+        said = short_text(message.encode(), self._secrets()) if message else status_line(answer.status)
+        field = (told.get("details") or {}).get("field")
+        raise Refused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
+
+    def _at(self, path: str) -> str:
+        return self.url.rstrip("/") + path
+
+    def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        own = {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
+        return {"Accept": "application/json", **own, **(more or {})}
+
+    def _secrets(self) -> tuple[str, ...]:
+        return (self.token.reveal(),) if self.token else ()

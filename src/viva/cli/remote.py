@@ -1,0 +1,126 @@
+"""`viva test -i suite.json --host URL`: the suite runs on that host, and its events are shown here as they come."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from msgspec import UNSET
+
+from viva import config
+from viva.errors import Unreachable
+from viva.formats.modes import LIVE, Mode
+from viva.llm.transport import HttpTransport
+from viva.model import codec
+from viva.reporters.report import replacing
+from viva.session.evals import EvalSummary
+from viva.session.remote import Remote, Wanted, wanted
+
+_ALLOWED = frozenset(
+    {
+        "host", "inputs", "agent", "modes", "live", "baseline", "allow_agent_mismatch", "fail_on_regression",
+        "eval_summary", "as_json", "quiet", "verbose", "config", "env_file", "format_",
+    }
+)  # fmt: skip
+
+
+def check_flags(ctx: click.Context) -> None:
+    """What another host decides cannot be said here."""
+    given = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and parameter.name not in _ALLOWED
+    ]
+    if given:
+        raise click.UsageError(f"--host: the suite runs over there; leave out {', '.join(given)}")
+
+
+async def run_remote(flags: dict[str, Any]) -> int:
+    """Runs one suite on a host. Exit codes as for a run here."""
+    if len(flags["inputs"]) != 1:
+        raise click.UsageError("--host runs one suite: give one -i, a suite file, a pack, or ID@VERSION")
+    modes: tuple[Mode, ...] = flags["modes"] or ()
+    if (LIVE in modes) != flags["live"]:
+        raise click.UsageError("--modes live-shadow and --live belong together")
+    settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
+    suite, agent = wanted(flags["inputs"][0], Path(), flags["agent"])
+    what = Wanted(
+        suite=suite,
+        agent=agent,
+        modes=modes,
+        baseline=flags["baseline"],
+        mismatch_allowed=flags["allow_agent_mismatch"],
+    )
+    http = HttpTransport()
+    try:
+        return await _followed(Remote(flags["host"], settings, http), what, flags)
+    except Unreachable as lost:
+        print(f"{lost.said}", file=sys.stderr)
+        return 1
+    finally:
+        await http.close()
+
+
+async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
+    run = await remote.start(what)
+    voice = _Voice(flags)
+    voice.say(f"{what.suite} on {what.agent} at {flags['host']}: {run}")
+    ending: dict[str, Any] = {}
+    try:
+        async for event in remote.events():
+            voice.event(event)
+            ending = event
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        await remote.cancel()
+        raise
+    if ending.get("type") != "run.completed":
+        why = (ending.get("payload") or {}).get("error") or {}
+        print(f"the run did not come to its end: {why.get('message', ending.get('type'))}", file=sys.stderr)
+        return 1
+    summary = await remote.summary()
+    if (path := flags["eval_summary"]) is not None:
+        with replacing(path) as out:
+            out.write(codec.pretty(codec.encode(summary)) + b"\n")
+    voice.summary(summary)
+    worse = summary.regression is not UNSET and summary.regression.score_delta < 0
+    return 0 if summary.passed and not (worse and flags["fail_on_regression"]) else 1
+
+
+class _Voice:
+    """Says what happens over there: a line for each task, or each event as JSON for machines."""
+
+    def __init__(self, flags: dict[str, Any]) -> None:
+        self._out = flags["out"]
+        self._json = flags["as_json"]
+        self._quiet = flags["quiet"]
+
+    def say(self, text: str) -> None:
+        if not self._json and not self._quiet:
+            print(text, file=self._out, flush=True)
+
+    def event(self, event: dict[str, Any]) -> None:
+        if self._json:
+            print(codec.compact(event), file=self._out, flush=True)
+        elif event["type"] == "eval.scored":
+            task = event["payload"]
+            if not (self._quiet and task["passed"]):
+                found = task.get("safetyFindingCount")
+                more = f", {found} findings" if found else ""
+                print(
+                    f"{'✓' if task['passed'] else '✗'} {task['taskId']}  {task['score']:.4g}"
+                    f"  {task.get('latencyMs', '?')} ms{more}",
+                    file=self._out,
+                    flush=True,
+                )
+
+    def summary(self, summary: EvalSummary) -> None:
+        if self._json:
+            return
+        cost = "" if summary.total_cost_usd is UNSET else f", ${summary.total_cost_usd:.6g}"
+        delta = "" if summary.regression is UNSET else f", {summary.regression.score_delta:+.4g} against the baseline"
+        verdict = "passed" if summary.passed else "failed"
+        counts = f"{summary.passed_count} of {summary.task_count} tasks passed"
+        print(f"{verdict}: score {summary.aggregate_score:.4g}, {counts}{cost}{delta}", file=self._out)

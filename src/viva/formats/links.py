@@ -1,0 +1,23 @@
+"""Paths of the working folder that a case wants in its workspace: which of them can be had."""
+
+from pathlib import Path, PurePath
+
+
+def wrong_with_link(path: str, root: str) -> str | None:
+    """Why a path of the working folder cannot be linked."""
+    parts = PurePath(path).parts
+    if not path.strip() or "\0" in path:
+        return f"{path!r} names nothing"
+    if PurePath(path).is_absolute():
+        return f"{path!r} is absolute; give a path relative to the working folder"
+    if ".." in parts:
+        return f"{path!r} leaves the working folder"
+    host = Path(root, path)
+    try:
+        if host.exists():
+            return None
+        if host.is_symlink():
+            return f"{path!r} is a link that leads to nothing, or to itself"
+    except (OSError, UnicodeError) as wrong:  # too long, not allowed, or no name at all
+        return f"{path!r} cannot be looked at: {wrong}"
+    return f"there is no {path!r} in the working folder {root}"

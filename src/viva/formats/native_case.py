@@ -1,0 +1,337 @@
+"""One native case from its document, with every complaint that the schema cannot make."""
+
+import os
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from viva.agents.replies import tool_calls_from
+from viva.agents.rules import Rules
+from viva.errors import AgentFailed
+from viva.formats.attachments import Attachments
+from viva.formats.claims import ClaimBuilder, Complain
+from viva.formats.documents import Document
+from viva.formats.hooks import AFTER, BEFORE, find_hook
+from viva.formats.links import wrong_with_link
+from viva.formats.reading import TIMEOUT_S, Reading
+from viva.model import codec
+from viva.model.case import (
+    Case,
+    Checkpoint,
+    Fixtures,
+    Goal,
+    Hook,
+    Interactive,
+    Limits,
+    Origin,
+    ToolStub,
+    Utterance,
+    WorkspaceSpec,
+)
+from viva.model.duration import parse_duration
+from viva.model.lookup import compile_path
+from viva.model.message import Message, ToolCall
+from viva.model.template import has_variables
+from viva.protocols import User
+from viva.schemas.positions import Place
+from viva.users.script import Script
+from viva.users.simulator import Simulator
+
+MAX_TURNS = 20
+
+
+class Around(Struct, frozen=True):
+    """What the cases of one suite share."""
+
+    reading: Reading
+    claims: ClaimBuilder
+    attachments: Attachments
+
+
+class CaseBuilder:
+    """One case from one checked document."""
+
+    def __init__(self, around: Around, document: Document, value: Mapping[str, Any], complain: Complain) -> None:
+        self._around = around
+        self._document = document
+        self._value = value
+        self._complain = complain
+        self._read = False
+
+    def build(self, *, read: bool = False) -> Case:
+        """`read` also reads attached files; without it they are only looked for."""
+        value = self._value
+        self._read = read
+        self._check_mode()
+        claims = self._around.claims
+        claims.needs.clear()
+        history, lines = self._lines()
+        goal = self._goal()
+        finals = claims.claims(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
+        fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
+        skip = value.get("skip", False)
+        max_turns = value.get("max_turns", MAX_TURNS)
+        if "turns" in value and "max_turns" in value and max_turns < len(lines):
+            self._complain(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
+        return Case(
+            id=value["id"],
+            user=self._user(lines),
+            name=value.get("name", ""),
+            description=value.get("description", ""),
+            tags=tuple(value.get("tags", ())),
+            suite=self._document.file,
+            origin=Origin(self._document.file, self._document.line),
+            goal=goal,
+            finals=finals,
+            history=history,
+            limits=Limits(
+                timeout_s=self._duration(value, "timeout", ()) or self._around.reading.timeout_s,
+                turn_timeout_s=self._duration(value, "turn_timeout", ()),
+                max_turns=max(max_turns, len(lines)),
+            ),
+            on_missing_input=value.get("on_missing_input"),
+            interactive=self._interactive(),
+            fixtures=fixtures,
+            workspace=self._workspace(),
+            needs=frozenset(claims.needs) | (fixtures.needs if fixtures else frozenset()),
+            options=value.get("options", {}),
+            metadata=value.get("metadata", {}),
+            before=self._hook("before", BEFORE),
+            after=self._hook("after", AFTER),
+            skip=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
+            runs=value.get("runs"),
+            written=value,
+            digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
+        )
+
+    def _check_mode(self) -> None:
+        value, complain = self._value, self._complain
+        static, dynamic = "turns" in value, "checkpoints" in value or "simulator" in value
+        if static and dynamic:
+            complain(
+                (),
+                "has turns and simulator/checkpoints; choose one: turns for a script, the others for a simulated user",
+                None,
+            )
+        elif "simulator" in value and "checkpoints" not in value:
+            complain((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
+        elif "checkpoints" in value and "simulator" not in value and self._around.reading.simulator is None:
+            complain((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
+        elif not static and not dynamic and "input" not in value:
+            complain((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
+        if static and "input" in value:
+            complain((), "has input and turns; put the input into the first turn", "input")
+        for key in ("assertions", "assert"):
+            if key in value and (static or dynamic):
+                where = "a turn or 'final_assertions'" if static else "'checkpoints' or 'final_assertions'"
+                complain((), f"{key!r} has no turn to look at here; move it to {where}", key)
+        expected = {"dynamic"} if dynamic else {"static"} if static else {"static", "single"}
+        mode = value.get("mode")
+        if mode is not None and mode not in expected:
+            complain((), f"mode is {mode!r}, but its keys make it {max(expected)!r}", "mode")
+
+    def _user(self, lines: tuple[Utterance, ...]) -> User:
+        if not self._is_dynamic:
+            return Script(lines, filled=any(has_variables(line.message.content) for line in lines))
+        written = self._value.get("simulator", {"use": self._around.reading.simulator})
+        use = str(written["use"]).removeprefix("agents:")
+        if use.startswith("scripts:"):
+            self._complain(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
+        options = written.get("options", {})
+        if use == "viva.rules":
+            try:
+                Rules.read(options.get("metadata", {}))
+            except (ValueError, codec.ValidationError) as wrong:
+                self._complain(("simulator", "options"), str(wrong), "metadata")
+        self._around.claims.references.setdefault(use, ("simulator",))
+        return Simulator(use, options, lines)
+
+    def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:
+        """What came before, and what the user will surely say."""
+        value = self._value
+        if "turns" not in value:
+            if "input" not in value:
+                return (), ()
+            history, line = self._line(value, (), "initial" if "checkpoints" in value else "static")
+            return history, (line,)
+        histories, lines = zip(
+            *(self._line(turn, ("turns", i), "static") for i, turn in enumerate(value["turns"])), strict=True
+        )
+        for i, history in enumerate(histories):
+            if i and history:
+                self._complain(
+                    ("turns", i, "input"),
+                    "is a list of several messages; only the first turn may bring a history",
+                    None,
+                )
+        return histories[0], lines
+
+    def _line(self, turn: Mapping[str, Any], at: Place, by: Any) -> tuple[tuple[Message, ...], Utterance]:
+        messages = self._messages(turn["input"], (*at, "input"))
+        attached = self._around.attachments.parts(
+            turn.get("attachments", ()), (*at, "attachments"), self._complain, read=self._read
+        )
+        line = messages[-1]
+        if line.role != "user":
+            self._complain(
+                (*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None
+            )
+        if attached:
+            line = Message("user", (*self._around.attachments.as_parts(line.content), *attached))
+        key = self._one_spelling(turn, at, "assertions", "assert")
+        claims = (
+            self._around.claims.claims(turn.get(key), (*at, key), self._complain)
+            if self._value is not turn or not self._is_dynamic
+            else ()
+        )
+        return messages[:-1], Utterance(
+            message=line,
+            by=by,
+            claims=claims,
+            options=turn.get("options", {}) if self._value is not turn else {},
+            set=self._set(turn.get("set", {}), (*at, "set")),
+            timeout_s=self._duration(turn, "turn_timeout", at) if self._value is not turn else None,
+        )
+
+    @property
+    def _is_dynamic(self) -> bool:
+        return "checkpoints" in self._value
+
+    def _messages(self, written: Any, at: Place) -> tuple[Message, ...]:
+        if isinstance(written, str):
+            return (Message("user", written),)
+        items = cast("list[Mapping[str, Any]]", written if isinstance(written, list) else [written])
+        return tuple(self._message(item, (*at, i) if isinstance(written, list) else at) for i, item in enumerate(items))
+
+    def _message(self, written: Mapping[str, Any], at: Place) -> Message:
+        content = written["content"]
+        if not isinstance(content, str):
+            content = self._around.attachments.parts(content, (*at, "content"), self._complain, read=self._read)
+        return Message(
+            role=written.get("role", "user"),
+            content=content,
+            name=written.get("name"),
+            tool_calls=self._tool_calls(written.get("tool_calls"), at),
+            tool_call_id=written.get("tool_call_id"),
+        )
+
+    def _tool_calls(self, written: Any, at: Place) -> tuple[ToolCall, ...]:
+        try:
+            return tool_calls_from(written)
+        except AgentFailed as wrong:  # the words are those for an agent's reply
+            self._complain(at, wrong.said.removeprefix("returned "), "tool_calls")
+            return ()
+
+    def _set(self, written: Mapping[str, str], at: Place) -> Mapping[str, str]:
+        for name, path in written.items():
+            try:
+                compile_path(path)
+            except ValueError as wrong:
+                self._complain((*at, name), str(wrong), None)
+        return written
+
+    def _goal(self) -> Goal:
+        written = cast("list[Mapping[str, Any]]", self._value.get("checkpoints", ()))
+        if not written:
+            return Goal()
+        built = [self._checkpoint(item, ("checkpoints", i)) for i, item in enumerate(written)]
+        checkpoints = tuple(c for c in built if c is not None)
+        self._check_order(written)
+        if not any(item.get("required", True) for item in written):
+            self._complain(
+                ("checkpoints",),
+                "none of them is required, so the case could only pass; leave `required` out of one",
+                None,
+            )
+        return Goal(checkpoints)
+
+    def _checkpoint(self, written: Mapping[str, Any], at: Place) -> Checkpoint | None:
+        key = self._one_spelling(written, at, "assertion", "assert")
+        if key not in written:
+            self._complain(at, "misses 'assertion'", None)
+            return None
+        found = self._around.claims.claims(written[key], (*at, key), self._complain, on="reply_and_tools")
+        if not found:
+            return None
+        return Checkpoint(
+            id=written["id"],
+            claim=found[0],
+            description=written.get("description", ""),
+            after=tuple(written.get("after", ())),
+            required=written.get("required", True),
+        )
+
+    def _check_order(self, written: list[Mapping[str, Any]]) -> None:
+        """Ids are unique, `after` names checkpoints of this case, and no checkpoint waits for itself."""
+        after: dict[str, list[str]] = {}
+        for i, item in enumerate(written):
+            if item["id"] in after:
+                self._complain(("checkpoints", i), f"id {item['id']!r} is taken by another checkpoint", "id")
+            after[item["id"]] = list(item.get("after", ()))
+        for i, item in enumerate(written):
+            for name in item.get("after", ()):
+                if name not in after:
+                    known = ", ".join(after)
+                    self._complain(
+                        ("checkpoints", i), f"after names no checkpoint {name!r}; there are {known}", "after"
+                    )
+        free: set[str] = set()
+        waiting = set(after)
+        while ready := {name for name in waiting if all(d in free or d not in after for d in after[name])}:
+            free |= ready
+            waiting -= ready
+        if waiting:
+            names = ", ".join(name for name in after if name in waiting)
+            self._complain(("checkpoints",), f"wait for each other in a circle: {names}", None)
+
+    def _workspace(self) -> WorkspaceSpec | None:
+        written = self._value.get("workspace")
+        if written is None:
+            return None
+        kind, paths, root = written.get("kind", "copy"), written.get("link_paths", ()), self._around.reading.folder
+        if paths and kind != "empty":
+            self._complain(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
+        for at, path in enumerate(paths):
+            if wrong := wrong_with_link(path, root):
+                self._complain(("workspace", "link_paths", at), wrong, None)
+        return WorkspaceSpec(kind, str(Path(root).resolve()), tuple(map(os.path.normpath, paths)))
+
+    def _hook(self, key: str, arguments: Sequence[str]) -> Hook | None:
+        if key not in self._value:
+            return None
+        try:
+            return find_hook(self._value[key], self._around.claims.roots, arguments)
+        except ValueError as wrong:
+            self._complain((), str(wrong), key)
+            return None
+
+    def _interactive(self) -> Interactive:
+        written = self._value.get("interactive", {})
+        timeout_s = self._duration(written, "timeout", ("interactive",))
+        return Interactive(bool(written.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
+
+    def _duration(self, written: Mapping[str, Any], key: str, at: Place) -> float | None:
+        if key not in written:
+            return None
+        try:
+            seconds = parse_duration(written[key])
+        except ValueError as wrong:
+            self._complain((*at, key), str(wrong), None)
+            return None
+        if seconds <= 0:
+            self._complain((*at, key), "must be more than nothing", None)
+        return seconds
+
+    def _one_spelling(self, written: Mapping[str, Any], at: Place, first: str, second: str) -> str:
+        if first in written and second in written:
+            self._complain(at, f"gives both {first!r} and {second!r}; keep one of them", second)
+        return first if first in written else second
+
+
+def _fixtures(written: Mapping[str, Any]) -> Fixtures:
+    """`tools`, even an empty list, means that none runs live."""
+    tools = tuple(ToolStub(**each) for each in written.get("tools", ()))
+    return Fixtures(tools, tuple(written.get("memory", ())), stubbed="tools" in written)

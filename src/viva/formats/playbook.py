@@ -1,0 +1,307 @@
+"""Playbooks: one file is one case. Each step is a line with a judge's verdict on what came of it; a persona is a simulated
+user who goes on until its criteria hold. Here is every complaint that the schema cannot make.
+"""
+
+import os
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path, PurePath
+from typing import Any
+
+from viva import catalog
+from viva.errors import BadInput, Problem
+from viva.formats.documents import Document, Documents
+from viva.formats.links import wrong_with_link
+from viva.formats.reading import Reading
+from viva.model import codec
+from viva.model.case import Case, Checkpoint, Claim, Goal, Limits, Origin, Suite, Utterance, WorkspaceSpec
+from viva.model.component import Building
+from viva.model.message import Message
+from viva.protocols import User
+from viva.schemas.positions import Place
+from viva.schemas.words import complaints
+from viva.users.script import Script
+from viva.users.simulator import Simulator
+from viva.users.then import Then
+
+TARGET = "gemini"
+"""Whom playbooks are written for."""
+TIMEOUT_S = 60
+MAX_TURNS = 10
+TAG = "playbook"
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_CRITERIA = ("persona", "success_criteria")
+_GOAL = "as said above. The conversation is ended for you: never set goal_achieved, and always write a message"
+_NO_EVALUATOR = (
+    "nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME, or `evaluator` in [defaults] "
+    "of viva.toml"
+)
+
+
+def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
+    """A suite of the one case in a file: the part of its folder's suite that stands there. Raises BadInput with every problem."""
+    problems: list[Problem] = []
+    found = list(documents.first(problems))
+    if len(found) > 1:
+        problems.append(found[1].problem((), "is a second playbook in this file; give it a file of its own"))
+    if not found and not problems:
+        problems.append(Problem(name, 1, "", "holds nothing; a playbook has a `name`, and `steps` or a `persona`"))
+    case = _Builder(found[0], folder, reading, problems).build() if found else None
+    if problems or case is None:
+        raise BadInput(*sorted(set(problems)))
+    return Suite(
+        id=case.suite, cases=partial(_each, [case]), count=1, digest=case.digest, origin=case.origin, target=TARGET
+    )
+
+
+def joined(parts: Sequence[Suite]) -> Suite:
+    """The suite of a folder: its files are cases, and no two of them may have one name."""
+    seen: dict[str, str] = {}
+    problems: list[Problem] = []
+    for part in parts:
+        file = str(part.origin.file) if part.origin else ""
+        other = seen.setdefault(case_id(file), file)
+        if other != file:
+            problems.append(
+                Problem(file, 1, "", f"id {case_id(file)!r} is taken; {other} has it too. Rename one of them")
+            )
+    if problems:
+        raise BadInput(*problems)
+    digest = blake2b("".join(part.digest for part in parts).encode(), digest_size=8).hexdigest()
+
+    async def cases() -> AsyncIterator[Case]:
+        for part in parts:
+            async for case in part.cases():
+                yield case
+
+    first = parts[0]
+    return Suite(
+        id=first.id, cases=cases, count=len(parts), digest=digest, origin=Origin(first.id), target=first.target
+    )
+
+
+def case_id(file: str) -> str:
+    """A playbook is called as its file is, without the ending."""
+    return "stdin" if file == "-" else str(PurePath(file).with_suffix(""))
+
+
+async def _each(cases: Sequence[Case]) -> AsyncIterator[Case]:
+    for case in cases:
+        yield case
+
+
+class _Builder:
+    """One case from one document."""
+
+    def __init__(self, document: Document, folder: Path, reading: Reading, problems: list[Problem]) -> None:
+        self._document = document
+        self._reading = reading
+        self._problems = problems
+        self._building = Building(str(folder), reading.roots, _no_claims)
+        self._env: dict[str, str] = {}
+
+    def build(self) -> Case | None:
+        """The case; None where the document does not fit the schema. What is wrong is among the problems by then."""
+        value: Any = self._document.value
+        if found := complaints("playbook", value):
+            self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
+            self._check_parts(value)
+            return None
+        self._env = self._environment(value.get("env", ()))
+        steps, persona = value.get("steps", ()), value.get("persona")
+        if not steps and persona is None:
+            self._complain(("steps",), "is empty, and there is no persona: nothing would be said")
+        evaluator = self._evaluator(value)
+        file = self._document.file
+        return Case(
+            id=case_id(file),
+            name=value["name"],
+            suite="stdin" if file == "-" else str(PurePath(file).parent),
+            origin=Origin(file, self._document.line),
+            tags=(TAG,),
+            user=self._user(steps, persona, evaluator),
+            goal=Goal(tuple(self._checkpoints(persona, evaluator)), patient=True) if persona else Goal(),
+            limits=Limits(
+                timeout_s=None,
+                turn_timeout_s=float(value.get("timeout", TIMEOUT_S)),
+                max_turns=int(persona.get("max_turns", MAX_TURNS)) if persona else len(steps),
+                uncounted=len(steps) if persona else 0,
+            ),
+            options={"model": value["agent_model"]} if "agent_model" in value else {},
+            workspace=self._workspace(value.get("tmpdir")),
+            written=value,
+            digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
+        )
+
+    def _check_parts(self, value: Any) -> None:
+        """What can be said of a document that does not fit as a whole: what it needs of its surroundings, where that fits."""
+        for key, check in (("env", self._environment), ("tmpdir", self._workspace)):
+            part: Any = value.get(key) if isinstance(value, dict) else None
+            if part is not None and not complaints("playbook", {"name": "", "steps": [], key: part}):
+                check(part)
+
+    def _complain(self, path: Place, what: str) -> None:
+        self._problems.append(self._document.problem(path, what))
+
+    def _environment(self, names: Sequence[str]) -> dict[str, str]:
+        """The values of the variables that the playbook declares. They are secrets."""
+        environ = self._reading.environ
+        found: dict[str, str] = {}
+        for at, name in enumerate(names):
+            if not name.isidentifier():
+                self._complain(("env", at), f"{name!r} is no name of a variable; write it bare, without $ and braces")
+            elif environ is not None and name not in environ:
+                self._complain(
+                    ("env", at), f"{name} is not set; set it in the environment, or in a file for --env-file"
+                )
+            elif environ is not None:
+                found[name] = environ[name]
+                self._reading.keep_secret(environ[name])
+        return found
+
+    def _said(self, text: str) -> str:
+        """With the values of declared variables; all other names stay as they are."""
+        return _VARIABLE.sub(lambda match: self._env.get(match[1] or match[2], match[0]), text)
+
+    def _worded(self, text: str, path: Place, why: str) -> str:
+        """The text, which has to say something; empty after a complaint."""
+        said = self._said(text)
+        if said.strip():
+            return said
+        self._complain(path, f"is empty; {why}")
+        return ""
+
+    def _evaluator(self, value: Mapping[str, Any]) -> str:
+        """Who judges and plays the user, if anybody has to."""
+        reading = self._reading
+        chosen = reading.evaluator or value.get("evaluator_model") or reading.default_evaluator
+        if chosen is None:
+            if reading.environ is not None and _asks_somebody(value):
+                self._complain((), _NO_EVALUATOR)
+            return "viva.validator"
+        own = reading.evaluator is None and bool(value.get("evaluator_model"))
+        for wrong in reading.wrong_with_evaluator(chosen) if reading.environ is not None else ():
+            here = own and not wrong.file
+            self._problems.append(self._document.problem(("evaluator_model",), wrong.what) if here else wrong)
+        return chosen.removeprefix("agents:")
+
+    def _user(self, steps: Sequence[Mapping[str, str]], persona: Mapping[str, Any] | None, evaluator: str) -> User:
+        script = Script(tuple(self._step(step, ("steps", at), evaluator) for at, step in enumerate(steps)))
+        if persona is None:
+            return script
+        context = self._worded(persona["context"], ("persona", "context"), "say who the user is and what they want")
+        lines: tuple[Utterance, ...] = ()
+        if "initial_user_input" in persona:
+            at = ("persona", "initial_user_input")
+            first = self._worded(persona["initial_user_input"], at, "there would be nothing to send")
+            lines = () if steps else (Utterance(Message("user", first), by="initial"),)
+        metadata = {"persona": context, "goal": _GOAL}
+        user = Simulator(evaluator, {"metadata": metadata}, lines, can_end=False, filled=False)
+        return Then(script, user) if steps else user
+
+    def _step(self, step: Mapping[str, str], at: Place, evaluator: str) -> Utterance:
+        said = self._worded(step["user_input"], (*at, "user_input"), "there would be nothing to send")
+        outcome = (*at, "expected_outcome")
+        criteria = self._worded(step["expected_outcome"], outcome, "say what has to come of it, in words")
+        claim = self._claim(outcome, "agent", criteria=criteria, use=evaluator) if criteria else None
+        return Utterance(Message("user", said), claims=(claim,) if claim else ())
+
+    def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
+        """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
+        criteria: Mapping[str, Any] = persona["success_criteria"]
+        if not any(criteria.values()):
+            self._complain(_CRITERIA, "holds nothing; without a criterion the case could not pass")
+        seen: dict[str, Mapping[str, Any]] = {}
+        for name, place, kind, fields in self._criteria(criteria, evaluator):
+            claim = self._claim((*_CRITERIA, *place), kind, **fields)
+            if claim is None or claim.written in seen.values():
+                continue
+            while name in seen:  # two ways to write one path
+                name += "'"  # noqa: PLW2901
+            seen[name] = claim.written
+            about = str(next(iter(fields.values()))) if kind in _SAID else ""
+            yield Checkpoint(name, claim, description=about, lasting=not kind.startswith("file_"))
+
+    def _criteria(
+        self, criteria: Mapping[str, Any], evaluator: str
+    ) -> Iterator[tuple[str, Place, str, Mapping[str, Any]]]:
+        """For each criterion: how it is called, where it stands, and the check that it is, with its fields."""
+        for at, text in enumerate(criteria.get("flow_contains", ())):
+            place = ("flow_contains", at)
+            if said := self._worded(text, (*_CRITERIA, *place), "every text holds that"):
+                yield f"flow_contains[{at}]", place, "flow_contains", {"value": said}
+        for tool, texts in criteria.get("tool_calls_contain", {}).items():
+            name = self._said(tool)
+            fields = {"name": name, "values": [self._said(text) for text in texts]}
+            yield f"tool_calls_contain: {name}", ("tool_calls_contain", tool), "tool_calls_contain", fields
+        for at, path in enumerate(criteria.get("files_exist", ())):
+            if (file := self._inside(path, ("files_exist", at))) is not None:
+                yield f"files_exist: {file}", ("files_exist", at), "file_exists", {"path": file}
+        for path, texts in criteria.get("files_contain", {}).items():
+            place = ("files_contain", path)
+            if (file := self._inside(path, place)) is None:
+                continue
+            wanted = [self._said(text) for text in texts]
+            kind, fields = (
+                ("file_contains", {"path": file, "value": wanted}) if wanted else ("file_exists", {"path": file})
+            )
+            yield f"files_contain: {file}", place, kind, fields
+        for at, text in enumerate(criteria.get("llm_checks", ())):
+            place = ("llm_checks", at)
+            if said := self._worded(text, (*_CRITERIA, *place), "say what has to be true"):
+                yield f"llm_checks[{at}]", place, "agent", {"criteria": said, "use": evaluator}
+
+    def _inside(self, path: str, place: Place) -> str | None:
+        """A path of a criterion, which must not leave the workspace."""
+        said = self._said(path)
+        bare = os.path.normpath(said) if said.strip() else ""
+        if bare in ("", "."):
+            self._complain((*_CRITERIA, *place), f"{path!r} names no file")
+        elif PurePath(bare).is_absolute() or PurePath(bare).parts[0] == "..":
+            self._complain((*_CRITERIA, *place), f"{path!r} leaves the workspace; give a path relative to it")
+        elif "\0" in bare:
+            self._complain((*_CRITERIA, *place), "holds a character that no path has")
+        else:
+            return bare
+        return None
+
+    def _claim(self, at: Place, kind: str, **fields: Any) -> Claim | None:
+        """A check with its fields, as an assertion of a native case would have them."""
+        known: Any = catalog.find("check", kind)
+        try:
+            check = known.build(fields, self._building)
+        except (ValueError, codec.ValidationError) as wrong:
+            self._complain(at, str(wrong))
+            return None
+        return Claim(check, {"type": kind, **fields}, over="case" if at[0] == "persona" else "turn")
+
+    def _workspace(self, tmpdir: Mapping[str, Any] | None) -> WorkspaceSpec:
+        root = str(Path(self._reading.folder).resolve())
+        if tmpdir is None:
+            return WorkspaceSpec("copy", root, env=self._env)
+        return WorkspaceSpec("empty", root, tuple(self._links(tmpdir.get("link_paths", ()), root)), env=self._env)
+
+    def _links(self, paths: Sequence[str], root: str) -> list[str]:
+        for at, path in enumerate(paths):
+            if wrong := wrong_with_link(path, root):
+                self._complain(("tmpdir", "link_paths", at), wrong)
+        return [os.path.normpath(path) for path in paths]
+
+
+_SAID = frozenset({"agent", "flow_contains"})
+"""Checks of which a report shows what they look for, since their names do not tell."""
+
+
+def _no_claims(_written: Mapping[str, Any]) -> Claim:
+    raise ValueError("no criterion is made of others")
+
+
+def _asks_somebody(value: Mapping[str, Any]) -> bool:
+    """Is there anything that only a judge or a simulated user can do?"""
+    if value.get("steps"):
+        return True
+    persona: Mapping[str, Any] = value.get("persona") or {}
+    one_line = persona.get("max_turns", MAX_TURNS) == 1 and "initial_user_input" in persona
+    return bool(persona) and (not one_line or bool(persona["success_criteria"].get("llm_checks")))

@@ -1,0 +1,37 @@
+"""How files are read in a run: what the command line and the config say over what stands in them."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from viva.errors import Problem
+from viva.formats.modes import EvalReading
+
+TIMEOUT_S = 300.0
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How files are read in this run. `folder` is the working folder, to which playbooks refer.
+
+    Without an `environ` they are only looked at: what a run would need beside them (variables, an evaluator) may be missing.
+    """
+
+    roots: tuple[str, ...] = ()
+    attachment_roots: tuple[str, ...] = ()
+    update_snapshots: bool = False
+    simulator: str | None = None
+    timeout_s: float = TIMEOUT_S
+    folder: str = "."
+    environ: Mapping[str, str] | None = None
+    evaluator: str | None = None
+    """Who grades and plays the user in playbooks, whatever they say."""
+    default_evaluator: str | None = None
+    """Who does where they say nothing."""
+    keep_secret: Callable[[str], None] = lambda _value: None
+    """Hears of each value that must not be shown."""
+    evals: EvalReading = EvalReading()
+    """What is asked of eval suites."""
+    wrong_with: Callable[[str], Sequence[Problem]] = lambda _name: ()
+    """Why there can be no helper of that name, if there cannot."""
+    wrong_with_evaluator: Callable[[str], Sequence[Problem]] = lambda _name: ()
+    """The same for one who grades and plays the user."""

@@ -1,0 +1,132 @@
+"""The application: which path is which endpoint, and how a refusal becomes an answer."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from secrets import token_hex
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from viva.host import routes
+from viva.host.host import Host
+from viva.host.refusals import Refusal, forbidden, not_found
+from viva.host.routes import answer, outside
+from viva.host.runs import complain
+
+OUTSIDE = {
+    "interrupts": ("/v1/runs/{run_id}/interrupts", "/v1/runs/{run_id}/interrupts/{node_id}", "/v1/interrupts/{token}"),
+    "artifacts": ("/v1/runs/{run_id}/artifacts", "/v1/runs/{run_id}/artifacts/{artifact_id}"),
+    "webhooks": ("/v1/webhooks", "/v1/webhooks/{webhook_id}"),
+    "bulk-cancel": ("/v1/runs:bulk-cancel", "/v1/runs/bulk-cancel"),
+    "replay.fork": ("/v1/runs/{run_id}:fork",),
+    "pause": ("/v1/runs/{run_id}:pause", "/v1/runs/{run_id}/pause"),
+    "resume": ("/v1/runs/{run_id}:resume", "/v1/runs/{run_id}/resume"),
+    "prompts": ("/v1/prompts", "/v1/prompts/{prompt:path}"),
+    "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
+}
+"""Endpoints of the protocol that are not built here, by the capability that would announce them."""
+PUBLIC = ("/.well-known/openwop", "/v1/openapi.json")
+ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def make_app(opened: Callable[[], Host], on_open: Callable[[Host], Awaitable[None]] | None = None) -> Starlette:
+    """The application around a host, which is opened on the loop that serves it."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        host = app.state.host = opened()
+        if host.serving.conformance:
+            from viva.host.seams import seams
+
+            app.router.routes[:0] = seams()
+        host.runs.take_up()
+        if on_open is not None:
+            await on_open(host)
+        yield
+        await host.close()
+
+    app = Starlette(
+        routes=_routes(),
+        lifespan=lifespan,
+        exception_handlers={Refusal: _refused, HTTPException: _odd, Exception: _broken},
+    )
+    app.router.redirect_slashes = False  # a redirect would tell more than a refusal
+    app.add_middleware(SameOrigin)
+    return app
+
+
+def _routes() -> list[Route]:
+    run = "/v1/runs/{run_id}"
+    elsewhere = [
+        Route(path, outside(capability), methods=ANY) for capability, paths in OUTSIDE.items() for path in paths
+    ]
+    return [
+        *elsewhere,
+        Route("/.well-known/openwop", routes.discover),
+        Route("/v1/openapi.json", routes.openapi),
+        Route("/v1/runs", routes.create_run, methods=["POST"]),
+        Route(f"{run}:diff", routes.diff_runs),
+        Route(run, routes.get_run),
+        Route(f"{run}/events", routes.stream_events),
+        Route(f"{run}/events/poll", routes.poll_events),
+        Route(f"{run}/cancel", routes.cancel_run, methods=["POST"]),
+        Route(f"{run}/eval-summary", routes.eval_summary),
+        Route(f"{run}/annotations", routes.list_annotations),
+        Route(f"{run}/annotations", routes.annotate, methods=["POST"]),
+        Route("/v1/agents", routes.list_agents),
+        Route("/v1/agents/{agent_id}", routes.get_agent),
+        Route("/v1/workflows/{workflow_id}", routes.get_workflow),
+    ]
+
+
+class SameOrigin:
+    """A page of another origin has no business here, whatever a browser would let it do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope)
+            origin = request.headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+                refused = forbidden("requests from pages of other origins are refused")
+                await answer(refused.envelope(), refused.status)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _refused(_request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    return answer(refusal.envelope(), refusal.status, refusal.headers)
+
+
+async def _odd(request: Request, odd: Exception) -> Response:
+    """What Starlette itself refuses: a path that is none, or a method that an endpoint does not have.
+
+    Which of them there are is nobody's business who has no key, but for the two that everybody may read.
+    """
+    assert isinstance(odd, HTTPException)
+    try:
+        if request.url.path not in PUBLIC:
+            routes.principal_of(request)
+        if odd.status_code == 404:
+            raise not_found("endpoint")
+    except Refusal as refusal:
+        return await _refused(request, refusal)
+    code = "method_not_allowed" if odd.status_code == 405 else "bad_request"
+    message = "this endpoint does not have that method" if odd.status_code == 405 else "the request cannot be read"
+    return answer({"error": code, "message": message}, odd.status_code, odd.headers)
+
+
+async def _broken(_request: Request, broken: Exception) -> Response:
+    """Our own bug: where it is goes to the log, what it says to nobody."""
+    correlation = token_hex(8)
+    complain(f"request {correlation}", broken)
+    body = {"error": "internal_error", "message": "the host broke", "details": {"correlationId": correlation}}
+    return answer(body, 500)

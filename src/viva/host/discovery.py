@@ -1,0 +1,68 @@
+"""What this host can do, said before anybody asks for it. Nothing stands here that is not built."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import viva
+from viva.formats.modes import MODES
+from viva.host.workflows import FIXTURES
+from viva.model import codec
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_TASKS = 10_000
+
+
+def capabilities(*, evals: bool, rubric: bool) -> dict[str, Any]:
+    """The document at `/.well-known/openwop`. Without suites there are no evals, without a judge no rubrics."""
+    modes = [mode for mode in MODES if mode != "rubric" or rubric] if evals else []
+    document = _capabilities(modes)
+    if not evals:
+        del document["agents"]["evalSuite"], document["configurable"]
+    return document
+
+
+def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "protocolVersion": "1.0",
+        "supportedEnvelopes": [],
+        "schemaVersions": {},
+        "limits": {
+            "clarificationRounds": 0,
+            "schemaRounds": 0,
+            "envelopesPerTurn": 0,
+            "maxRequestBodyBytes": MAX_BODY_BYTES,
+        },
+        "implementation": {"name": "viva", "version": viva.__version__},
+        "engineVersion": 1,
+        "eventLogSchemaVersion": 1,
+        "supportedTransports": ["rest"],
+        "configurable": {
+            "type": "object",
+            "properties": {
+                "evalModes": {"type": "array", "items": {"enum": list(modes)}, "uniqueItems": True, "minItems": 1},
+                "baselineRunId": {"type": "string"},
+                "allowAgentMismatch": {"type": "boolean"},
+            },
+        },
+        "agents": {
+            "manifestRuntime": {"supported": True, "handoffValidation": True, "installScope": "host"},
+            "liveRuntime": {"supported": True, "structuredOutput": True, "sources": ["run-api"]},
+            "evalSuite": {"supported": True, "modes": list(modes), "maxTasksPerSuite": MAX_TASKS},
+            "reasoning": {"verbosity": "off"},
+        },
+        "providerUsage": {"supported": True, "costEstimates": True, "currency": "USD"},
+        "feedback": {
+            "supported": True,
+            "targets": ["run", "event", "node"],
+            "signals": ["rating", "correction", "label", "flag"],
+        },
+        "idempotency": {"crossRegion": "single-region"},
+        "nondeterminismPolicy": {"declared": True},
+        "fixtures": list(FIXTURES),
+    }
+
+
+def etag(document: Any) -> str:
+    """Changes when the document does."""
+    return f'"{sha256(codec.canonical(document)).hexdigest()[:32]}"'

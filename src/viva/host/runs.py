@@ -1,0 +1,130 @@
+"""Runs on their way: begun when there is room, ended exactly once, cancelled when asked, taken up again after a restart."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from viva.host.events import run_cancelled, run_failed, run_started
+from viva.host.log import Draft, Logs, RunLog, now
+from viva.host.refusals import Refusal
+from viva.host.store import Run, Store
+
+Work = Callable[[Run, RunLog], Awaitable[None]]
+
+
+class Failed(Exception):  # noqa: N818 -- how a run ends, in our own words
+    """A run that cannot come to its end. `message` is ours alone: no word of a suite or an agent."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Runs:
+    """All runs of a host. `at_once` of them work at a time; the others wait their turn."""
+
+    def __init__(self, store: Store, logs: Logs, at_once: int, most: int) -> None:
+        self.store = store
+        self.logs = logs
+        self._slots = asyncio.Semaphore(at_once)
+        self._most = most
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled_by: dict[str, str] = {}
+        self.forget: Callable[[str], object] = lambda _run: None
+        """Hears of each run that is not at work any more."""
+        self.works: dict[str, Work] = {}
+        """How each kind of run is done."""
+
+    def make_room(self) -> None:
+        """Says so, rather than to take in more than can ever be done."""
+        if len(self._tasks) >= self._most:
+            raise Refusal(429, "rate_limited", "too many runs are waiting", {"retryAfter": 5}, {"Retry-After": "5"})
+
+    def begin(self, run: Run) -> None:
+        task = asyncio.create_task(self._run(run), name=run.id)
+        self._tasks[run.id] = task
+        task.add_done_callback(lambda _: self._gone(run.id))
+
+    def _gone(self, run: str) -> None:
+        self._tasks.pop(run, None)
+        self._cancelled_by.pop(run, None)
+        self.forget(run)
+
+    async def finished(self, run: Run) -> Run:
+        """Waits for the end of it."""
+        task = self._tasks.get(run.id)
+        if task is not None:
+            await asyncio.wait((task,))
+        return self.store.run(run.id, run.tenant) or run
+
+    def take_up(self) -> int:
+        """Goes on with what was not finished when the host went down."""
+        unfinished = self.store.unfinished()
+        for run in unfinished:
+            if run.status == "cancelling":
+                self.end(run, self.logs.of(run.id), "cancelled", [run_cancelled("system")])
+            else:
+                self.begin(run)
+        return len(unfinished)
+
+    def cancel(self, run: Run, by: str) -> Run:
+        """Asks a run to stop; one that has not begun is over at once."""
+        task = self._tasks.get(run.id)
+        if task is None:
+            self.end(run, self.logs.of(run.id), "cancelled", [run_cancelled(by)])
+            return run
+        self._cancelled_by[run.id] = by
+        run.status = "cancelling"
+        self.store.keep(run)
+        task.cancel()
+        return run
+
+    async def close(self) -> None:
+        """Lets go of all runs; they are taken up again when the host is."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self, run: Run, log: RunLog, status: Any, drafts: list[Draft]) -> None:
+        """The last events of a run and its last state, written as one."""
+        run.status = status
+        run.completed_at = now()
+        if not log.events:
+            drafts = [run_started(run.workflow, run.tenant), *drafts]
+            run.started_at = run.started_at or run.completed_at
+        log.append(drafts, run)
+
+    async def _run(self, run: Run) -> None:
+        log = self.logs.of(run.id)
+        try:
+            async with self._slots:
+                if not log.events:
+                    run.status, run.started_at = "running", now()
+                    log.append([run_started(run.workflow, run.tenant)], run)
+                await self.works[run.kind](run, log)
+        except asyncio.CancelledError:
+            if (by := self._cancelled_by.pop(run.id, None)) is not None and not log.over:
+                self.end(run, log, "cancelled", [run_cancelled(by)])
+            # Otherwise the host goes down: the run is taken up when it comes back.
+        except Failed as failed:
+            self._fail(run, log, failed.code, failed.message)
+        except Exception as broken:  # one run that breaks must not take the host with it
+            complain(f"run {run.id}", broken)
+            self._fail(run, log, "internal_error", "the host broke while it ran this")
+
+    def _fail(self, run: Run, log: RunLog, code: str, message: str) -> None:
+        if not log.over:
+            run.error = {"code": code, "message": message}
+            self.end(run, log, "failed", [run_failed(code, message)])
+
+
+def complain(what: str, broken: BaseException) -> None:
+    """Where it broke, for the log. What the exception says stays out of it: it may quote an agent or a suite."""
+    print(f"{what}: {type(broken).__name__}", file=sys.stderr)  # noqa: T201 -- the host's own log
+    for frame in traceback.extract_tb(broken.__traceback__)[-6:]:
+        print(f"  {frame.filename}:{frame.lineno} in {frame.name}", file=sys.stderr)  # noqa: T201 -- see above
+    sys.stderr.flush()

@@ -1,0 +1,38 @@
+"""A run as it stands, or as it stood after some of its events."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import viva
+from viva.host.log import ENDINGS, Logged
+from viva.host.store import Run
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """What `GET /v1/runs/{runId}` shows: only what was asked for by the caller, and what we know ourselves."""
+    shown = {
+        "runId": run.id,
+        "workflowId": run.workflow,
+        "status": run.status,
+        "owner": {"tenant": run.tenant, **({"principal": run.principal} if run.principal else {})},
+        "startedAt": run.started_at,
+        "completedAt": run.completed_at,
+        "agent": {"agentId": run.agent} if run.agent else None,
+        "error": run.error,
+        "engineVersion": viva.__version__,
+        "eventLogSchemaVersion": 1,
+        "tags": run.tags,
+        "metadata": run.metadata,
+        "configurable": run.asked.get("configurable") or None,
+        "metrics": run.metrics,
+    }
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def snapshot_after(run: Run, events: Sequence[Logged]) -> dict[str, Any]:
+    """As it was then: a run that is over now was running before its last event."""
+    shown = snapshot(run)
+    if not run.over or (events and events[-1].event.type in ENDINGS):
+        return shown
+    later = ("completedAt", "error", "metrics")
+    return {**{key: value for key, value in shown.items() if key not in later}, "status": "running"}

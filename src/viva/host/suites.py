@@ -1,0 +1,93 @@
+"""The eval suites that a host offers: everybody's, and those of a tenant, which nobody else can tell from missing ones."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from viva.errors import BadInput
+from viva.formats.documents import json_document
+from viva.formats.openwop import EvalSuite, Terms, parse_suite
+from viva.formats.packs import Pack, is_pack, open_pack
+from viva.host.refusals import Refusal, invalid
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """A suite that can be asked for: by its id and version, or by the path that the config or a manifest gives it."""
+
+    path: Path
+    ref: str
+    tenant: str | None = None
+    agent_id: str | None = None
+    """Whose suite it is, in a pack."""
+
+    def read(self) -> tuple[EvalSuite, Terms]:
+        """As it stands on the disk now. Raises BadInput."""
+        if self.agent_id is None:
+            try:
+                raw = self.path.read_bytes()
+            except OSError as wrong:
+                raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(self.path)) from wrong
+            return parse_suite(json_document(raw, str(self.path)))[0], Terms()
+        pack = open_pack(self.path, str(self.path))
+        for at, agent in enumerate(pack.manifest.agents):
+            if agent.agent_id == self.agent_id and agent.eval_suite_ref == self.ref:
+                raw = pack.read(self.ref, ("agents", at, "evalSuiteRef"))
+                return parse_suite(json_document(raw, f"{self.path}/{self.ref}"))[0], pack.terms(at)
+        raise BadInput.saying("refers to this suite no more", str(self.path))
+
+
+class Suites:
+    """All suites of a host. What is wrong with one when the host starts is said then, and the host does not start."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._offers = [(offer, f"{suite.suite_id}@{suite.version}") for offer in offers for suite in [offer.read()[0]]]
+
+    def find(self, ref: str, agent_id: str, tenant: str) -> tuple[Offer, EvalSuite, Terms]:
+        """The suite that a tenant means. Unknown, somebody else's and unreadable are one and the same."""
+        for offer, name in self._offers:
+            if offer.tenant not in (None, tenant):
+                continue
+            if ref == name or (ref == offer.ref and offer.agent_id in (None, agent_id)):
+                return (offer, *_read_again(offer))
+        raise _unknown()
+
+    def __bool__(self) -> bool:
+        return bool(self._offers)
+
+
+def _read_again(offer: Offer) -> tuple[EvalSuite, Terms]:
+    if not offer.path.exists():
+        raise _unknown()
+    try:
+        return offer.read()
+    except BadInput:
+        # What is wrong with it would quote it: `viva check` says it to those who own it.
+        raise invalid("this suite is not valid any more", "evalSuiteRef") from None
+
+
+def _unknown() -> Refusal:
+    return invalid("there is no such suite", "evalSuiteRef")
+
+
+def offers(paths: Iterable[str], folder: Path, tenant: str | None = None) -> list[Offer]:
+    """What the config offers: suite files, and packs with the suites of their agents."""
+    found: list[Offer] = []
+    for ref in paths:
+        path = folder / ref
+        if not path.exists():
+            raise BadInput.saying("there is no such suite or pack", str(path))
+        if not is_pack(path):
+            found.append(Offer(path=path, ref=ref, tenant=tenant))
+            continue
+        agents = [agent for agent in open_pack(path, str(path)).manifest.agents if agent.eval_suite_ref is not None]
+        if len(agents) > 1:  # a run reads its input as a whole, and has one agent
+            raise BadInput.saying(f"holds {len(agents)} suites; a host serves packs with one", str(path))
+        found += [
+            Offer(path=path, ref=str(agent.eval_suite_ref), tenant=tenant, agent_id=agent.agent_id) for agent in agents
+        ]
+    return found
+
+
+def packs(paths: Iterable[str], folder: Path) -> list[Pack]:
+    return [open_pack(folder / ref, ref) for ref in paths if is_pack(folder / ref)]

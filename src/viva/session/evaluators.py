@@ -1,0 +1,45 @@
+"""Who grades playbooks and plays the user in them: a connector, an agent, or a model that some connector reaches."""
+
+from collections.abc import Callable
+
+from viva.config import Settings
+from viva.errors import BadInput, Problem
+from viva.model.connector import reaching
+from viva.session.agents import PREFIXES, Agents
+
+WrongWith = Callable[[str], tuple[Problem, ...]]
+
+
+def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None) -> WrongWith:
+    """Says why nobody of a name can judge and play the user; nothing, if somebody can. `asked` is what --evaluator said."""
+
+    def wrong_with(name: str) -> tuple[Problem, ...]:
+        bare = name.removeprefix("agents:")
+        named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *PREFIXES))
+        if not named and reaching(bare, settings.connectors) is None:
+            if name == asked:
+                return (Problem("", 0, "", f"--evaluator: {_unreached(bare)}"),)
+            if name == settings.defaults.evaluator:
+                return settings.problem(f"evaluator: {_unreached(bare)}", "defaults", "evaluator").problems
+            return (Problem("", 0, "", _unreached(bare)),)
+        connector = None if bare in settings.agents else settings.connectors.get(bare)
+        if connector is not None and not connector.model:
+            what = f"connector {bare!r} says no `model`, so nobody knows which to ask"
+            fits = f"; or name one that its `models` fit, such as {connector.models[0]}" if connector.models else ""
+            return settings.problem(f"{what}; add one{fits}", "connectors", bare).problems
+        try:
+            for role in ("judge", "simulator"):
+                agents.find(bare, role)
+        except BadInput as wrong:
+            return wrong.problems
+        return ()
+
+    return wrong_with
+
+
+def _unreached(name: str) -> str:
+    family = name.partition("-")[0]
+    return (
+        f"no agent or connector is called {name!r}, and no connector reaches a model of that name; for a model, write "
+        f'`models = ["{family}-*"]` into its connector in viva.toml, for example below [connectors.{family}]'
+    )

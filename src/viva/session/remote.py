@@ -1,0 +1,122 @@
+"""Eval suites on another host: what is asked for here, where it runs, and what comes back: events and a summary."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from viva.agents.openwop import OpenwopAgent, parse_reference
+from viva.agents.openwop_client import HostClient, Refused
+from viva.config import Settings
+from viva.errors import BadInput, Unreachable
+from viva.formats.documents import json_document
+from viva.formats.modes import Mode
+from viva.formats.openwop import EvalSuite, parse_suite
+from viva.formats.packs import is_pack, open_pack
+from viva.model import codec
+from viva.model.connector import Secret
+from viva.protocols import Transport
+from viva.session.evals import EvalSummary, read_summary
+
+TOKEN = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which suite shall run there, on which agent, and how."""
+
+    suite: str
+    agent: str
+    modes: tuple[Mode, ...] = ()
+    baseline: str | None = None
+    mismatch_allowed: bool = False
+
+    def body(self) -> dict[str, Any]:
+        asked = {
+            "evalModes": list(self.modes) or None,
+            "baselineRunId": self.baseline,
+            "allowAgentMismatch": self.mismatch_allowed or None,
+        }
+        configurable = {key: value for key, value in asked.items() if value is not None}
+        body: dict[str, Any] = {"mode": "eval", "evalSuiteRef": self.suite, "agentId": self.agent}
+        return {**body, "configurable": configurable} if configurable else body
+
+
+def wanted(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
+    """The suite's name there and the agent's id. A local file or pack says which suite is meant; the host has its own copy."""
+    suite: EvalSuite | None = None
+    path = folder / text
+    if path.exists():
+        suite, target = _read(path, text)
+        ref, agent = f"{suite.suite_id}@{suite.version}", agent or target
+    elif "@" in text and "/" not in text:
+        ref = text
+    else:
+        raise BadInput.saying(f"there is no file {text!r}; a suite that only the host has is named ID@VERSION")
+    if agent is None:
+        raise BadInput.saying("which agent of the host? Give its id with -n; the suite names none")
+    return ref, agent
+
+
+def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
+    if not is_pack(path):
+        suite = parse_suite(json_document(path.read_bytes(), shown))[0]
+        return suite, suite.target_agent_id
+    pack = open_pack(path, shown)
+    found = [(at, agent) for at, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
+    if len(found) != 1:
+        raise BadInput.saying(f"holds {len(found)} suites; name the one that is meant as ID@VERSION", shown)
+    at, agent = found[0]
+    raw = pack.read(str(agent.eval_suite_ref), ("agents", at, "evalSuiteRef"))
+    suite = parse_suite(json_document(raw, f"{shown}/{agent.eval_suite_ref}"))[0]
+    return suite, suite.target_agent_id or agent.agent_id
+
+
+class Remote:
+    """A run on a host, from here."""
+
+    def __init__(self, url: str, settings: Settings, http: Transport) -> None:
+        self.client = HostClient(url=url.rstrip("/"), token=token_of(settings), http=http)
+        self.run: str | None = None
+
+    async def start(self, what: Wanted) -> str:
+        """The run's id. A host that refuses says why: that is bad input, found before anything ran."""
+        try:
+            made = await self.client.post("/v1/runs", what.body(), once=True)
+        except Refused as refused:
+            if refused.status in (400, 501):
+                raise BadInput.saying(refused.said) from refused
+            raise
+        self.run = str(made["runId"])
+        return self.run
+
+    def events(self) -> AsyncIterator[dict[str, Any]]:
+        return self.client.events(str(self.run), "updates")
+
+    async def summary(self) -> EvalSummary:
+        found = await self.client.get(f"/v1/runs/{quote(str(self.run), safe='')}/eval-summary")
+        return read_summary(codec.encode(found), f"the summary of {self.run}")
+
+    async def cancel(self) -> None:
+        with suppress(Unreachable):
+            await self.client.post(f"/v1/runs/{quote(str(self.run), safe='')}/cancel", {})
+
+
+def token_of(settings: Settings, written: str | None = None, *place: str) -> Secret | None:
+    """A token from the config, else from OPENWOP_TOKEN. It is a secret from here on."""
+    token = settings.expand(written, *place) if written else settings.environ.get(TOKEN)
+    if not token:
+        return None
+    settings.secrets.append(token)
+    return Secret(token)
+
+
+def remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
+    """The agent that `openwop:URL#agent` refers to."""
+    try:
+        url, agent = parse_reference(str(fields.get("use", "")))
+    except ValueError as wrong:
+        raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
+    return OpenwopAgent(url=url, agent=agent, token=token_of(settings, fields.get("token"), "agents", name, "token"))

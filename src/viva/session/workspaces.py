@@ -1,0 +1,77 @@
+"""Which folder an agent works in: what the case says, and over it the flags and the config."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from viva.config import Settings
+from viva.model.case import Case, Key, WorkspaceSpec
+from viva.protocols import Workspace
+from viva.session import terminal_agents
+from viva.session.agents import NamedAgent
+from viva.session.options import RunOptions
+
+if TYPE_CHECKING:
+    from viva.workspace.folders import Folders
+
+
+class Places:
+    """Gives a workspace to the cases that want one and, where the agent itself lives in one, to all.
+
+    What a flag says stands over a copy of the repository; a playbook with a `tmpdir` has said otherwise. `files` are
+    those of the suites: no agent is to read what it is examined in, nor what is written about it.
+    """
+
+    def __init__(self, options: RunOptions, settings: Settings, agent: NamedAgent, files: Iterable[Path]) -> None:
+        defaults = settings.defaults
+        self._agent = agent
+        self._lives_in_one = agent.kind in terminal_agents.KINDS
+        self._root = str(options.folder.resolve())
+        self._kind = options.workspace or defaults.workspace
+        self._link_mode = options.link_mode or defaults.link_mode or "symlink"
+        ours = [path for path in (options.record, options.replay) if path is not None]
+        self._leave_out = tuple(str(path.resolve()) for path in (*files, *ours, *options.outputs))
+        self._environ = settings.environ
+        self._keep = options.keep_workspace or defaults.keep_workspace
+        self._replaying = options.replay is not None
+        self._folders: Folders | None = None
+        self._sandbox: Any = None
+        if (options.sandbox or defaults.sandbox) == "bwrap":
+            from viva.workspace.sandbox import find_bubblewrap
+
+            self._sandbox = find_bubblewrap(settings.environ)
+
+    def placed(self, case: Case) -> Case:
+        spec = case.workspace
+        if spec is None:
+            if not (self._lives_in_one or "workspace" in case.needs) or not case.one_session:
+                return case
+            spec = WorkspaceSpec("copy", self._root)
+        kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
+        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, leave_out=self._leave_out)
+        return structs.replace(case, workspace=spec)
+
+    def opened(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:
+        """The workspace of one trial (a `Workspaces`)."""
+        if self._folders is None:
+            from viva.workspace.folders import Folders  # most runs need none
+
+            self._folders = Folders(
+                environ=self._environ, keep_always=self._keep, sandbox=self._sandbox, replaying=self._replaying
+            )
+        return self._folders(spec, key)
+
+    def notes(self) -> Iterator[str]:
+        """What everybody should know before the run: what a command may do unasked, and what keeps it in."""
+        if not self._lives_in_one:
+            if self._sandbox is not None:
+                yield f"--sandbox confines commands; {self._agent.name} is none, and runs unconfined"
+            return
+        asks = "as its config says" if self._agent.unasked is False else "in auto-approve mode: every tool runs unasked"
+        where = (
+            "confined to its workspace by bubblewrap" if self._sandbox is not None else "unconfined (--sandbox bwrap)"
+        )
+        yield f"{self._agent.name} runs {asks}, {where}"

@@ -1,0 +1,120 @@
+"""The Responses API of the stand-in for OpenAI, which Codex speaks: the same replies in other envelopes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from viva.model import codec
+from viva.model.message import Message, Speaker, ToolCall
+from viva.testing.model_server import MODEL, Say, pieces
+
+_SPEAKERS: dict[str, Speaker] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
+
+
+def messages(asked: Any) -> Iterator[Message]:
+    """What a request says."""
+    called: dict[str, str] = {}
+    if asked.get("instructions"):
+        yield Message("system", asked["instructions"])
+    items = [{"role": "user", "content": asked["input"]}] if isinstance(asked["input"], str) else asked["input"]
+    for item in items:
+        match item.get("type", "message"):
+            case "message":
+                yield Message(_SPEAKERS[item["role"]], _text(item["content"]))
+            case "function_call" | "custom_tool_call":
+                called[item["call_id"]] = item["name"]
+                arguments = item.get("arguments", item.get("input"))
+                yield Message("assistant", tool_calls=(ToolCall(item["name"], arguments, item["call_id"]),))
+            case "function_call_output" | "custom_tool_call_output":
+                name = called.get(item["call_id"])
+                yield Message("tool", _text(item["output"]), name=name, tool_call_id=item["call_id"])
+            case _:  # reasoning, and what else a provider wants back as it came
+                pass
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content) if isinstance(content, list) else codec.compact(content)
+
+
+def response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole answer to a request that does not stream."""
+    return _envelope(asked, "completed") | {"output": _items(say, asked), "usage": _usage(say)} | dict(say.extra)
+
+
+def stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """The events of a streamed answer: each item begins, grows and ends, and the whole comes last."""
+    begun = _envelope(asked, "in_progress")
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+    ]
+    for index, item in enumerate(_items(say, asked)):
+        place = {"output_index": index, "item_id": item["id"]}
+        events.append({"type": "response.output_item.added", "output_index": index, "item": _begun(item)})
+        match item["type"]:
+            case "message":
+                part, at = item["content"][0], place | {"content_index": 0}
+                events.append({"type": "response.content_part.added", **at, "part": part | {"text": ""}})
+                events += [{"type": "response.output_text.delta", **at, "delta": cut} for cut in pieces(part["text"])]
+                events.append({"type": "response.output_text.done", **at, "text": part["text"]})
+                events.append({"type": "response.content_part.done", **at, "part": part})
+            case "function_call":
+                given = item["arguments"]
+                kind = "response.function_call_arguments"
+                events += [{"type": f"{kind}.delta", **place, "delta": cut} for cut in pieces(given)]
+                events.append({"type": f"{kind}.done", **place, "arguments": given})
+            case _:
+                pass
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": "response.completed", "response": response(say, asked)})
+    for number, event in enumerate(events):
+        event["sequence_number"] = number
+    return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
+
+
+def _items(say: Say, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    turn = asked.get("turn", 1)
+    if say.thought:
+        told = [{"type": "summary_text", "text": say.thought}]
+        items.append({"type": "reasoning", "id": f"rs_{turn}", "summary": told, "encrypted_content": None})
+    if say.content:
+        text = {"type": "output_text", "text": say.content, "annotations": []}
+        items.append(
+            {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed", "content": [text]}
+        )
+    for index, call in enumerate(say.tool_calls):
+        arguments = call.arguments if isinstance(call.arguments, str) else codec.compact(call.arguments or {})
+        names = {"id": f"fc_{turn}_{index + 1}", "call_id": call.id or f"call_{index + 1}", "name": call.name}
+        items.append({"type": "function_call", **names, "arguments": arguments, "status": "completed"})
+    return items
+
+
+def _begun(item: dict[str, Any]) -> dict[str, Any]:
+    empty = {"message": {"content": []}, "function_call": {"arguments": ""}}.get(item["type"])
+    return item if empty is None else item | empty | {"status": "in_progress"}
+
+
+def _usage(say: Say) -> dict[str, Any]:
+    return {
+        "input_tokens": say.input_tokens,
+        "input_tokens_details": {"cached_tokens": say.cached_tokens},
+        "output_tokens": say.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": say.thought_tokens},
+        "total_tokens": say.input_tokens + say.output_tokens,
+    }
+
+
+def _envelope(asked: Mapping[str, Any], status: str) -> dict[str, Any]:
+    return {
+        "id": f"resp_{asked.get('turn', 1)}",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "model": asked.get("model", MODEL),
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "usage": None,
+    }

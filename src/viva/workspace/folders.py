@@ -1,0 +1,310 @@
+"""A folder for each trial: made, filled, watched, and cleaned up; those that a killed process has left are swept.
+
+viva-<case>-<random>/     under the base folder, ours alone
+    .viva-workspace       who made it; locked while that process lives
+    work/                 the agent's working directory
+    home/                 its HOME
+"""
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from viva.errors import Undecidable
+from viva.model.case import Key, WorkspaceSpec
+from viva.model.talk import FileChange, FileImage
+from viva.workspace import processes, snapshot
+from viva.workspace.copying import MAX_BYTES, MAX_FILES, Loader, readable_through
+from viva.workspace.processes import surely
+from viva.workspace.sandbox import Bubblewrap
+from viva.workspace.snapshot import Mark, Texts
+
+IMAGE_BYTES = 32 * 1024 * 1024
+"""So much of one turn's files is kept on a cassette."""
+_PREFIX, _MARKER = "viva-", ".viva-workspace"
+_UNREADABLE = re.compile(r"[^\w.]+")
+_LISTED = 10
+
+
+class Folders:
+    """Makes the workspaces of a run (a `Workspaces`).
+
+    `replaying` a cassette, a trial never touches the host's own files: links are copied, and a case that works in place
+    works on a copy. `environ` is what git is asked with.
+    """
+
+    def __init__(
+        self,
+        base: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        keep_always: bool = False,
+        sandbox: Bubblewrap | None = None,
+        replaying: bool = False,
+        max_files: int = MAX_FILES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.base = os.path.realpath(base or tempfile.gettempdir())
+        self.environ = environ or {}
+        self.keep_always = keep_always
+        self.sandbox = sandbox
+        self.replaying = replaying
+        self.limits = max_files, max_bytes
+        self.texts = Texts()
+        self._swept = False
+
+    @asynccontextmanager
+    async def __call__(self, spec: WorkspaceSpec, key: Key) -> AsyncGenerator["Folder"]:
+        if not self._swept:
+            self._swept = True
+            await asyncio.to_thread(sweep, self.base)
+        try:
+            folder = Folder(self, spec, key)
+        except OSError as wrong:
+            raise Undecidable(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
+        try:
+            await surely(asyncio.to_thread(folder.fill))
+            yield folder
+        finally:
+            await surely(asyncio.to_thread(folder.close))
+
+
+class Folder:
+    """The workspace of one trial."""
+
+    def __init__(self, folders: Folders, spec: WorkspaceSpec, key: Key) -> None:
+        self._folders, self._spec = folders, spec
+        name = _UNREADABLE.sub("-", key.case).strip("-.")[:40]
+        self._top = tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=folders.base)
+        self._lock = _marked(self._top)
+        self._in_place = spec.kind == "cwd" and not folders.replaying
+        self.path = os.path.realpath(spec.root) if self._in_place else f"{self._top}/work"
+        self.home = f"{self._top}/home"
+        self._links: dict[str, str] = {}
+        self._hosts: dict[str, Mark] = {}
+        self._last = snapshot.NOTHING
+        self._kept = folders.keep_always
+        self._warnings: list[str] = []
+
+    @property
+    def linked(self) -> Sequence[str]:
+        return list(self._links.values())
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return self._spec.env
+
+    def confined(self, argv: Sequence[str]) -> list[str]:
+        sandbox = self._folders.sandbox
+        if sandbox is None:
+            return list(argv)
+        return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, *self.linked))
+
+    def inside(self, path: str) -> str | None:
+        if os.path.isabs(path):
+            return None
+        real = os.path.realpath(f"{self.path}/{path}")
+        allowed = (self.path, *self.linked)
+        return real if any(real == root or real.startswith(f"{root.rstrip('/')}/") for root in allowed) else None
+
+    async def mark(self) -> Mark:
+        return await asyncio.to_thread(self._look)
+
+    async def changes(self, since: Mark) -> tuple[FileChange, ...]:
+        return await asyncio.to_thread(lambda: snapshot.changes(since, self._look(), self._folders.texts))
+
+    async def images(self, since: Mark) -> tuple[FileImage, ...]:
+        """Undecidable where there is more than a cassette should hold."""
+
+        def taken() -> tuple[FileImage, ...]:
+            return snapshot.images(since, self._look(), IMAGE_BYTES, self._place)
+
+        try:
+            return await asyncio.to_thread(taken)
+        except snapshot.TooLarge as large:
+            raise Undecidable(f"its files came to {large.size:,} bytes, which is more than {IMAGE_BYTES:,}") from None
+
+    async def put(self, images: Sequence[FileImage]) -> None:
+        try:
+            await surely(asyncio.to_thread(snapshot.put, self.path, images))
+        except (OSError, ValueError) as wrong:
+            raise Undecidable(f"the files of this turn cannot be put into the workspace: {wrong}") from wrong
+
+    async def warnings(self) -> list[str]:
+        await asyncio.to_thread(self._look_at_hosts)
+        return self._warnings
+
+    def keep(self) -> None:
+        self._kept = True
+
+    @property
+    def kept(self) -> bool:
+        return self._kept or self._in_place
+
+    def fill(self) -> None:
+        """Puts there what the case wants to find."""
+        spec = self._spec
+        os.mkdir(self.home, 0o700)
+        if not self._in_place:
+            os.mkdir(self.path)
+        loader = Loader(self.path, spec.leave_out, *self._folders.limits)
+        replaying = self._folders.replaying
+        try:
+            if spec.kind == "empty":
+                copied = spec.link_mode == "copy" or replaying
+                links = loader.linked(spec, copied=copied, all_of_it=spec.link_mode != "copy")
+                self._watch(links, really=not copied)
+            elif not self._in_place:
+                loader.repository(spec.root, self._folders.environ)
+        except OSError as wrong:
+            raise Undecidable(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
+        if loader.skipped:
+            self._warnings.append(f"not readable, so not in the workspace: {_some(loader.skipped)}")
+
+    def close(self) -> None:
+        """Cleans up, unless somebody wants to look at it."""
+        try:
+            if self._kept and not self._in_place:
+                with suppress(OSError):
+                    os.unlink(f"{self._top}/{_MARKER}")  # what has no marker is never swept
+            else:
+                remove(self._top)
+        finally:
+            os.close(self._lock)
+
+    def _watch(self, links: Mapping[str, str], *, really: bool) -> None:
+        """Through links the agent reaches the host's own files: how they stand now, and what it should not see.
+
+        In a replay they are copies, but what is said of them is the same.
+        """
+        if self._spec.link_mode == "copy":
+            return
+        if really:
+            self._links = dict(links)
+        self._hosts = {path: self._look_at(path, snapshot.NOTHING) for path in links}
+        seen = [os.path.relpath(path, self._spec.root) for path in readable_through(links, self._spec.leave_out)]
+        if seen:
+            self._warnings.append(f"the agent could read what it is examined by, through a link: {_some(sorted(seen))}")
+
+    def _look_at(self, path: str, before: Mark) -> Mark:
+        return snapshot.look(self._place(path), self._folders.texts, before, self._is_ours)
+
+    def _look_at_hosts(self) -> None:
+        changed: list[str] = []
+        for path, before in self._hosts.items():
+            for below, was, now in snapshot.differing(before, self._look_at(path, before)):
+                if not below.endswith("/"):
+                    word = "added" if was is None else "removed" if now is None else "changed"
+                    changed.append(f"{word} {snapshot.shown_path(f'{path}/{below}' if below else path)}")
+        if changed:
+            self._warnings.append(f"files of the host were changed through a link: {_some(changed)}")
+        self._hosts = {}
+
+    def _look(self) -> Mark:
+        """All files of the folder, and those below its own links as long as these stand."""
+        texts = self._folders.texts
+        found = snapshot.look(self.path, texts, self._last, self._is_ours)
+        entries, whole = found.entries, found.whole
+        for path, target in self._links.items():
+            if path in entries and os.path.realpath(f"{self.path}/{path}") == target:
+                below = self._look_at(path, _below(self._last, path))
+                entries |= {f"{path}/{name}" if name else path: stamp for name, stamp in below.entries.items()}
+                whole = whole and below.whole
+        self._last = Mark(entries, whole)
+        return self._last
+
+    def _is_ours(self, path: str) -> bool:
+        """What Viva itself writes, and the repository's own books when the agent works in it."""
+        if path == self._top or path.endswith("/.viva"):
+            return True
+        return self._in_place and path.endswith("/.git")
+
+    def _place(self, path: str) -> str:
+        """Where a path of a mark really is: below a link of the case's own, at its target."""
+        for link, target in self._links.items():
+            if path == link or path.startswith(f"{link}/"):
+                return f"{target}{path[len(link) :]}"
+        return f"{self.path}/{path}"
+
+
+def _below(mark: Mark, path: str) -> Mark:
+    """The part of a mark that is below a link."""
+    names = ((name, name[len(path) + 1 :]) for name in mark.entries if name == path or name.startswith(f"{path}/"))
+    return Mark({short: mark.entries[name] for name, short in names})
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _marked(top: str) -> int:
+    """Says whose folder this is, in a file that stays locked as long as this process lives, however it ends."""
+    pid = os.getpid()
+    marker = os.open(f"{top}/{_MARKER}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.write(marker, f"{pid} {processes.started_at(pid)}\n".encode())
+    with suppress(OSError):  # a file system without locks: then the process id has to do
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return marker
+
+
+def sweep(base: str) -> list[str]:
+    """Removes the folders, and ends the processes, that a Viva which was killed has left; never those of one that runs."""
+    processes.sweep()
+    swept: list[str] = []
+    with suppress(OSError), os.scandir(base) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False) and _is_stale(entry.path):
+                remove(entry.path)
+                swept.append(entry.path)
+    return swept
+
+
+def _is_stale(top: str) -> bool:
+    """Is it ours, and is nobody there any more who made it?"""
+    try:
+        marker = os.open(f"{top}/{_MARKER}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.fstat(marker).st_uid != os.getuid():
+            return False
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        pid, began = map(int, os.read(marker, 100).split())
+        return processes.started_at(pid) != began if began else not _is_there(pid)
+    except (OSError, ValueError):  # locked by its owner, or half-written by it just now
+        return False
+    finally:
+        os.close(marker)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def remove(top: str) -> None:
+    """Removes a folder and all in it, also what was made unremovable. What even so stays there is swept another time."""
+
+    def retry(_function: object, path: str, _info: object) -> None:
+        with suppress(OSError):
+            for each in (os.path.dirname(path), path):
+                if stat.S_ISDIR(snapshot.mode_of(each)):
+                    os.chmod(each, 0o700)
+            if stat.S_ISDIR(snapshot.mode_of(path)):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    shutil.rmtree(top, onerror=retry)

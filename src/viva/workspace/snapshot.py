@@ -1,0 +1,341 @@
+"""How the files of a folder stand at one moment, and what differs between two: by what the file system says of them, and by
+their content where that is small enough to be read. Links are not followed; sockets, pipes and devices are never opened.
+"""
+
+import difflib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Literal
+
+from msgspec import Struct
+
+from viva.model.talk import FileChange, FileImage
+
+READ_BYTES = 256 * 1024
+"""Up to this size a file is compared by its content; above, by size and time."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""So much text is kept in memory, for all trials of a run together, to show differences with."""
+DIFF_CHARACTERS = 8000
+ALL_DIFFS_CHARACTERS = 100_000
+DIFF_LINES = 4000
+LISTED = 500
+ENTRIES = 200_000
+_RACY_NS = 100_000_000
+"""File systems count time in ticks: a file touched just now may change again and look the same."""
+
+Kind = Literal["file", "link", "folder", "other"]
+
+
+class Stamp(Struct, frozen=True):
+    """What is known of one entry. Equal stamps mean an unchanged file, unless `racy`; `digest` is empty for what was not read."""
+
+    kind: Kind
+    size: int
+    times: tuple[int, int, int]
+    executable: bool
+    digest: str = ""
+    link: str = ""
+    racy: bool = False
+    binary: bool = False
+
+    def stands_at(self, size: int, times: tuple[int, int, int], executable: bool) -> bool:
+        return self.kind == "file" and (self.size, self.times, self.executable) == (size, times, executable)
+
+    def same(self, other: "Stamp") -> bool:
+        if self.kind != other.kind or self.executable != other.executable or self.link != other.link:
+            return False
+        if self.kind != "file":
+            return True
+        if self.digest and other.digest:
+            return self.digest == other.digest
+        return (self.size, self.times) == (other.size, other.times)
+
+
+class Mark(Struct, frozen=True):
+    """How all entries of a folder stood, by their paths as the file system spells them; those of folders end in `/`.
+
+    Not `whole`: there are more than anybody can watch.
+    """
+
+    entries: dict[str, Stamp]
+    whole: bool = True
+
+
+NOTHING = Mark({})
+
+
+class Texts:
+    """Contents by their digest. Trials of one repository share them, so that each is held once."""
+
+    def __init__(self, room: int = KEPT_BYTES) -> None:
+        self._room = room
+        self._kept: dict[str, bytes] = {}
+
+    def keep(self, digest: str, content: bytes) -> None:
+        if digest not in self._kept and len(content) <= self._room:
+            self._kept[digest] = content
+            self._room -= len(content)
+
+    def get(self, digest: str) -> bytes | None:
+        return self._kept.get(digest)
+
+
+def look(root: str, texts: Texts, before: Mark = NOTHING, skip: Callable[[str], bool] = lambda _path: False) -> Mark:
+    """How all that is below `root` stands, or the file `root` itself. What has not changed since `before` is not read again.
+
+    A folder that is gone, or that became a link, holds nothing; `skip` leaves folders out, by their whole path.
+    """
+    found: dict[str, Stamp] = {}
+    now_ns = time.time_ns()
+    if not stat.S_ISDIR(mode := mode_of(root)):
+        stamp = _stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
+        return Mark({} if stamp is None else {"": stamp})
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(f"{root}/{folder}") as entries:
+                for entry in entries:
+                    path = f"{folder}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        if not skip(f"{root}/{path}"):
+                            waiting.append(f"{path}/")
+                            found[f"{path}/"] = _FOLDER
+                    elif (stamp := _stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
+                        found[path] = stamp
+        except OSError:  # removed meanwhile, or not ours to read
+            continue
+        if len(found) > ENTRIES:
+            return Mark(found, whole=False)
+    return Mark(found)
+
+
+_FOLDER = Stamp("folder", 0, (0, 0, 0), executable=False)
+
+
+def mode_of(path: str) -> int:
+    """What kind of thing is there, itself and not what it leads to; 0 for nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def _stamp(path: str, before: Stamp | None, texts: Texts, now_ns: int) -> Stamp | None:
+    try:
+        about = os.lstat(path)
+        if stat.S_ISLNK(about.st_mode):
+            return Stamp("link", 0, (0, 0, 0), executable=False, link=os.readlink(path))
+    except OSError:
+        return None
+    executable = bool(about.st_mode & stat.S_IXUSR)
+    if not stat.S_ISREG(about.st_mode):
+        return Stamp("other", 0, (0, 0, 0), executable=executable)
+    times = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+    if before is not None and not before.racy and before.stands_at(about.st_size, times, executable):
+        return before
+    racy = max(times[:2]) > now_ns - _RACY_NS
+    content = read_file(path) if about.st_size <= READ_BYTES else None
+    if content is None:
+        return Stamp("file", about.st_size, times, executable, racy=racy)
+    digest = blake2b(content, digest_size=16).hexdigest()
+    if not (binary := b"\0" in content):
+        texts.keep(digest, content)
+    return Stamp("file", about.st_size, times, executable, digest, racy=racy, binary=binary)
+
+
+def read_file(path: str, limit: int = READ_BYTES) -> bytes | None:
+    """The content of an ordinary file that is no link; None if it is something else, cannot be read, or is larger."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > limit:
+            return None
+        with open(file, "rb", closefd=False) as opened:
+            content = opened.read(limit + 1)
+        return content if len(content) <= limit else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def differing(before: Mark, after: Mark) -> Iterator[tuple[str, Stamp | None, Stamp | None]]:
+    """Each path at which two marks differ, in order, with what stood there before and what stands there now."""
+    for path in sorted(before.entries.keys() | after.entries.keys()):
+        was, now = before.entries.get(path), after.entries.get(path)
+        if was is None or now is None or not was.same(now):
+            yield path, was, now
+
+
+def changes(before: Mark, after: Mark, texts: Texts) -> tuple[FileChange, ...]:
+    """What was added, changed and removed, with differences of texts as long as there is room for them."""
+    if not (before.whole and after.whole):
+        return (FileChange(f"(more than {ENTRIES:,} files: too many to watch)", "changed"),)
+    found: list[FileChange] = []
+    room = ALL_DIFFS_CHARACTERS
+    more = 0
+    for path, was, now in differing(before, after):
+        if path.endswith("/"):
+            continue
+        if len(found) >= LISTED:
+            more += 1
+            continue
+        diff = _difference(was, now, texts) if room > 0 else "not shown: there is more than enough already"
+        room -= len(diff)
+        kind = "added" if was is None else "removed" if now is None else "changed"
+        found.append(FileChange(shown_path(path), kind, diff))
+    if more:
+        found.append(FileChange(f"({more:,} more files)", "changed"))
+    return tuple(found)
+
+
+def _difference(was: Stamp | None, now: Stamp | None, texts: Texts) -> str:
+    """A unified difference; of what has no lines to show, a few words about it."""
+    if any(each is not None and each.kind != "file" for each in (was, now)):
+        return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
+    if was is not None and now is not None and was.digest and was.digest == now.digest:
+        return "now executable" if now.executable else "no longer executable"
+    old, new = (b"" if each is None else texts.get(each.digest) for each in (was, now))
+    if old is None or new is None:
+        return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
+    before, after = (text.decode(errors="replace").splitlines() for text in (old, new))
+    if len(before) + len(after) > DIFF_LINES and before and after:
+        return f"{len(before):,} lines → {len(after):,} lines"
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]
+    text = "\n".join(lines)
+    return text if len(text) <= DIFF_CHARACTERS else f"{text[:DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
+
+
+def _said(stamp: Stamp | None) -> str:
+    if stamp is None:
+        return "nothing"
+    match stamp.kind:
+        case "link":
+            return f"a link to {shown_path(stamp.link)}"
+        case "other":
+            return "a socket, pipe or device"
+        case "folder":
+            return "a folder"
+        case "file":
+            word = "large " if stamp.size > READ_BYTES else "binary " if stamp.binary else ""
+            return f"{word}file of {stamp.size:,} bytes"
+
+
+class TooLarge(Exception):  # noqa: N818 -- it never leaves this room
+    """More than a cassette should hold."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+def images(before: Mark, after: Mark, max_bytes: int, place: Callable[[str], str]) -> tuple[FileImage, ...]:
+    """The same as whole files; `place` knows where they are. Sockets, pipes and devices cannot be kept, and are left out."""
+    differs = list(differing(before, after))
+    total = sum(now.size for _, _, now in differs if now is not None)
+    if total > max_bytes or not (before.whole and after.whole):
+        raise TooLarge(total)
+    found: list[FileImage] = []
+    for path, _, now in differs:
+        name = shown_path(path)
+        if now is None:
+            found.append(FileImage(name))
+        elif now.kind == "link":
+            found.append(FileImage(name, link=shown_path(now.link)))
+        elif now.kind == "folder":
+            found.append(FileImage(name, folder=True))
+        elif now.kind == "file" and (content := read_file(place(path), max_bytes)) is not None:
+            found.append(FileImage(name, content, executable=now.executable))
+    return tuple(found)
+
+
+def shown_path(path: str) -> str:
+    r"""A path as text that can be told: bytes that are no UTF-8 as `\xff`, and then a backslash as two of them."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "".join(
+            f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in path.replace("\\", "\\\\")
+        )
+    return path.replace("\\", "\\\\")
+
+
+def real_path(shown: str) -> str:
+    """The path behind what `shown_path` told."""
+    raw = shown.encode()
+    if b"\\" not in raw:
+        return shown
+    pieces = raw.split(b"\\\\")
+    for i, piece in enumerate(pieces):
+        first, *rest = piece.split(b"\\x")
+        pieces[i] = first + b"".join(bytes.fromhex(each[:2].decode()) + each[2:] for each in rest)
+    return os.fsdecode(b"\\".join(pieces))
+
+
+def put(root: str, kept: Sequence[FileImage]) -> None:
+    """Makes the files so. What is gone goes first, from the depths up; what is in the way goes too. No link is followed."""
+    for image in sorted(kept, key=lambda image: image.path, reverse=True):
+        if image.content is None and image.link is None and not image.folder:
+            place = _place(root, image.path)
+            if _is_below_folders(root, place):
+                _remove(place, emptied=image.path.endswith("/"))
+    for image in kept:
+        place = _place(root, image.path)
+        if image.folder:
+            _make_folders(root, place)
+        elif image.link is not None or image.content is not None:
+            _make_folders(root, os.path.dirname(place))
+            _remove(place)
+            _write(place, image)
+
+
+def _write(place: str, image: FileImage) -> None:
+    if image.link is not None:
+        os.symlink(real_path(image.link), place)
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(place, flags, 0o755 if image.executable else 0o644), "wb") as file:
+        file.write(image.content or b"")
+
+
+def _place(root: str, shown: str) -> str:
+    path = real_path(shown).rstrip("/")
+    if not path or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{shown!r} is outside of the workspace")
+    return f"{root}/{path}"
+
+
+def _is_below_folders(root: str, place: str) -> bool:
+    """Is all that stands above it, up to the root, a folder and no link to one?"""
+    above = os.path.dirname(place)
+    return above == root or (stat.S_ISDIR(mode_of(above)) and _is_below_folders(root, above))
+
+
+def _make_folders(root: str, place: str) -> None:
+    if place != root:
+        _make_folders(root, os.path.dirname(place))
+    if not stat.S_ISDIR(mode_of(place)):
+        _remove(place)
+        os.mkdir(place)
+
+
+def _remove(place: str, *, emptied: bool = False) -> None:
+    mode = mode_of(place)
+    if not mode:
+        return
+    if not stat.S_ISDIR(mode):
+        os.unlink(place)
+    elif not emptied:
+        shutil.rmtree(place)
+    else:
+        with suppress(OSError):  # something is in it that the cassette knows nothing of
+            os.rmdir(place)

@@ -1,0 +1,178 @@
+"""The real Gemini CLI, run by `viva test` as a user types it, against the stand-in for the Gemini API."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import Project
+from puppets import Stage, processes, puppet
+from viva.testing import GeminiServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
+
+
+@pytest.fixture
+def stage(project: Project) -> Iterator[Stage]:
+    with GeminiServer(puppet) as server:
+        yield Stage(project, server, ".gemini")
+
+
+def step(said: str, outcome: str = "It did so.") -> dict[str, str]:
+    return {"user_input": said, "expected_outcome": outcome}
+
+
+def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stage: Stage) -> None:
+    name = stage.playbook("two_steps", steps=[step("WRITE notes.txt: buy milk"), step("What have I said?")])
+    ended, (record,) = stage.test("-i", name)
+    assert "auto-approve mode" in ended.out  # P10
+    first, second = record["turns"]
+    (call,) = first["tool_calls"]
+    assert call["name"] == "write_file"  # the tool of the CLI, with its arguments
+    assert call["args"]["content"] == "buy milk"
+    assert [(file["path"], file["change"]) for file in first["files"]] == [("notes.txt", "added")]  # P4
+    assert first["output"].startswith("I will.")
+    assert "WRITE notes.txt: buy milk" in second["output"]  # P11: the server saw the first turn in the second
+    assert "What have I said?" in second["output"]
+    assert stage.said[-1] == "What have I said?"  # what is new is the new message alone
+    assert first["usage"]["input_tokens"] == 20  # P11: two calls of ten tokens each, and then one
+    assert second["usage"]["input_tokens"] == 10
+    assert {asked.model for asked in stage.server.asked} == {"m-1", "judge-1"}  # P3
+    assert stage.untouched()  # P10
+    assert stage.server.unknown == []
+    assert processes(str(stage.project.folder)) == []
+    assert list(stage.temporary.iterdir()) == []  # P5: what passed is cleaned away
+
+
+def test_a_persona_goes_on_until_every_criterion_holds(stage: Stage) -> None:
+    criteria = {
+        "llm_checks": ["Both files were made."],
+        "flow_contains": ["All done."],
+        "files_exist": ["first.txt", "second.txt"],
+        "files_contain": {"first.txt": ["one"], "second.txt": ["two"]},
+        "tool_calls_contain": {"write_file": ["second.txt", "two"]},
+    }
+    persona = {"initial_user_input": "WRITE first.txt: one", "context": "You want two files.", "max_turns": 3}
+    name = stage.playbook("persona", persona=persona | {"success_criteria": criteria})
+    _, (record,) = stage.test("-i", name)
+    assert [turn["input"] for turn in record["turns"]] == ["WRITE first.txt: one", "WRITE second.txt: two"]  # P8
+    simulated = [asked for asked in stage.server.asked if "You play a person" in asked.system + asked.text]
+    assert len(simulated) == 1
+    assert "Both files were made" not in json.dumps(simulated[0].json)  # P3: the user never sees the criteria
+
+
+def test_a_refused_tool_does_not_count(stage: Stage) -> None:
+    stage.config('[agents.careful]\ntype = "gemini"\nmodel = "m-1"\napproval = "default"')
+    persona = {"initial_user_input": "WRITE no.txt: x", "context": "You want a file.", "max_turns": 1}
+    name = stage.playbook("refused", persona=persona | {"success_criteria": {"tool_calls_contain": {"write_file": []}}})
+    ended, (record,) = stage.test("-i", name, "-n", "careful", code=1)
+    assert record["status"] == "failed"  # P9
+    assert "auto-approve" not in ended.out  # P10
+    (call,) = record["turns"][0]["tool_calls"]
+    assert call["name"] == "write_file"
+    assert call["error"]
+    assert "files" not in record["turns"][0]
+
+
+def test_a_hang_is_cut_off_and_no_process_survives(stage: Stage) -> None:
+    mark = f"31{os.getpid()}"
+    stage.playbook("hang", timeout=12, steps=[step("HANG")])
+    stage.playbook("daemon", timeout=12, steps=[step(f"RUN setsid sleep {mark} & sleep {mark}")])
+    _, records = stage.test("-i", "playbooks", code=1)
+    assert len(stage.said) == 2  # both had begun
+    for record in records:
+        assert (record["status"], record["fault"], record["error"]) == (
+            "failed",
+            "agent",
+            "timeout after 12s",
+        )  # P7, P11
+        assert Path(record["workspace"]).is_dir()  # P5: kept, to be looked at
+    assert processes(mark) == []  # P7
+    assert processes(str(stage.project.folder)) == []
+
+
+def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_faults(stage: Stage) -> None:
+    stage.playbook("bad", steps=[step("FAIL 400")])
+    stage.playbook("busy", timeout=12, steps=[step("FAIL 503")])
+    _, (bad, busy) = stage.test("-i", "playbooks", "--retry-faults", "0", code=1)
+    assert (bad["status"], bad["fault"]) == ("failed", "agent")  # P11
+    assert bad["error"].startswith("agent error: ")
+    assert "the puppet fails" in bad["error"]
+    assert (busy["status"], busy["fault"]) == ("error", "infra")  # P11
+    assert "503" in busy["error"]
+
+
+def test_a_turn_without_a_result_is_a_failed_turn(stage: Stage) -> None:
+    name = stage.playbook("killed", steps=[step("RUN kill -TERM $PPID; sleep 5")])
+    _, (record,) = stage.test("-i", name, code=1)
+    assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
+    assert record["error"].startswith("agent error: ")
+    assert "result" in record["error"]
+
+
+def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stage: Stage) -> None:
+    stage.project.write("shared/given.txt", "given")
+    persona = {"initial_user_input": "WRITE shared/new.txt: from inside", "context": "-", "max_turns": 1}
+    criteria = {"files_contain": {"shared/new.txt": ["from inside"], "shared/given.txt": ["given"]}}
+    name = stage.playbook("linked", tmpdir={"link_paths": ["shared"]}, persona=persona | {"success_criteria": criteria})
+    _, (record,) = stage.test("-i", name)  # P5: without --include-directories the CLI would refuse the path
+    assert (stage.project.folder / "shared" / "new.txt").read_text(encoding="utf-8") == "from inside"
+    assert any("shared/new.txt" in warning for warning in record["warnings"])
+
+
+def test_two_cases_at_once_do_not_see_each_other(stage: Stage) -> None:
+    def both(case_id: str) -> dict[str, Any]:
+        written = {"type": "file_contains", "path": "same.txt", "value": case_id}
+        first = {"input": f"WRITE same.txt: {case_id}", "assertions": [written]}
+        return {
+            "id": case_id,
+            "turns": [first, {"input": "Again?", "assertions": [{"type": "contains", "value": case_id}]}],
+        }
+
+    stage.project.suite(both("apricot"), both("walnut"))
+    _, records = stage.test(agent="gemini")
+    assert ["walnut" in records[0]["turns"][1]["output"], "apricot" in records[1]["turns"][1]["output"]] == [
+        False,
+        False,
+    ]
+    assert not (stage.project.folder / "same.txt").exists()  # P5: the repository was copied
+
+
+def test_what_was_recorded_is_replayed_without_the_cli(stage: Stage) -> None:
+    criteria = {"files_contain": {"kept.txt": ["on tape"]}, "tool_calls_contain": {"write_file": ["kept.txt"]}}
+    persona = {"initial_user_input": "WRITE kept.txt: on tape", "context": "-", "max_turns": 1}
+    name = stage.playbook("taped", persona=persona | {"success_criteria": criteria})
+    stage.test("-i", name, "--record", "talk.cassette")
+    asked = len(stage.server.requests)
+    stage.project.env["PATH"] = os.defpath
+    _, (record,) = stage.test("-i", name, "--replay", "talk.cassette")
+    assert record["turns"][0]["tool_calls"][0]["name"] == "write_file"
+    assert len(stage.server.requests) == asked
+
+
+def test_the_examples_run_as_their_readme_says(stage: Stage) -> None:
+    folder = Path(shutil.copytree(EXAMPLES, stage.project.folder / "examples"))
+    command = "viva test -i playbooks/ -n gemini --env-file release.env"
+    written = f"python -m viva.testing gemini --script replies.yaml -- {command}"
+    assert written in (folder / "README.md").read_text(encoding="utf-8")
+    words = [sys.executable, "-m", *written.split()[2:], "-k", "greeting"]
+    ended = subprocess.run(
+        words, cwd=folder, env=stage.project.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Passed:  1" in ended.stdout
+
+
+def test_without_a_login_it_says_so_and_nobody_waits(stage: Stage) -> None:
+    del stage.project.env["GEMINI_API_KEY"]
+    stage.project.suite({"id": "a", "input": "Hello", "assertions": [{"type": "contains", "value": "x"}]})
+    _, (record,) = stage.test(agent="gemini", code=1)
+    assert (record["status"], record["fault"]) == ("error", "infra")  # N17, P10
+    assert "login" in record["error"].lower() or "auth" in record["error"].lower()
+    assert record["duration_ms"] < 15_000

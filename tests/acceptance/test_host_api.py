@@ -1,0 +1,451 @@
+"""The HTTP surface of a host, endpoint by endpoint and status by status: section 3 of the specification of OpenWOP."""
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosting import ACME, ECHO, ENDINGS, OTHER, READER, SUITE, Client, frames, hosted, types, valid, write_project
+from viva.host.app import OUTSIDE
+
+NOOP = {"workflowId": "conformance-noop"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("host")
+    write_project(folder)
+    with hosted(folder) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
+    """A run that is over, and its events."""
+    run = client.post("/v1/runs", NOOP).json["runId"]
+    return run, client.finished(run)
+
+
+def test_discovery_needs_no_key_says_the_truth_and_can_be_cached(client: Client):
+    answer = client.as_(None).get("/.well-known/openwop")
+    assert answer.status == 200
+    assert answer.headers["cache-control"]
+    document = answer.json
+    assert document["fixtures"] == ["conformance-noop", "conformance-idempotent"]
+    assert document["agents"]["liveRuntime"] == {"supported": True, "structuredOutput": True, "sources": ["run-api"]}
+    assert document["agents"]["manifestRuntime"]["supported"] is True
+    assert document["feedback"]["supported"] is document["providerUsage"]["supported"] is True
+    for absent in ("budget", "webhooks", "prompts", "interrupt", "capabilities", "secrets", "conversationPrimitive"):
+        assert absent not in document
+    for absent in ("deployment", "supported", "roster", "dispatch", "confidenceEscalation"):
+        assert absent not in document["agents"]
+    again = client.as_(None).get("/.well-known/openwop", if_none_match=answer.headers["etag"])
+    assert (again.status, again.headers["etag"]) == (304, answer.headers["etag"])
+    assert client.as_(None).get("/.well-known/openwop", if_none_match='"other"').status == 200
+
+
+def test_the_openapi_document_needs_no_key(client: Client):
+    answer = client.as_(None).get("/v1/openapi.json")
+    assert answer.status == 200
+    assert re.match(r"3\.[1-9]", answer.json["openapi"])
+
+
+PATHS = ["/v1/runs/x", "/v1/runs/x/events", "/v1/runs/x/events/poll", "/v1/runs/x/eval-summary", "/v1/runs/x:diff",
+         "/v1/runs/x/annotations", "/v1/agents", "/v1/agents/x", "/v1/workflows/x", "/v1/nothing", "/"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_a_valid_key_nothing_else_is_told(client: Client, path: str):
+    """The same for no key, a wrong one, and one that is none."""
+    missing, wrong = client.as_(None).get(path), client.as_("nobodys-token").get(path)
+    basic = client.as_(None).get(path, authorization=f"Basic {ACME}")
+    for answer in (missing, wrong, basic):
+        assert answer.status == 401
+        assert answer.json["error"] == "unauthenticated"
+        assert answer.raw == missing.raw
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_creating_needs_a_key_too(client: Client):
+    assert client.as_(None).post("/v1/runs", NOOP).status == 401
+    assert client.as_("hk_not_a_real_key").post("/v1/runs", NOOP).status == 401
+
+
+def test_a_noop_workflow_is_created_and_completes(client: Client):
+    created = client.post("/v1/runs", NOOP)
+    assert created.status == 201
+    run = created.json["runId"]
+    events = client.finished(run)
+    assert types(events) == ["run.started", "node.started", "node.completed", "run.completed"]
+    snapshot = client.get(f"/v1/runs/{run}")
+    assert (snapshot.status, snapshot.json["status"], snapshot.json["runId"]) == (200, "completed", run)
+    assert snapshot.json["owner"]["tenant"] == "acme"
+    assert client.get(f"/v1/runs/{run}", if_none_match=snapshot.headers["etag"]).status == 304
+
+
+def test_tags_and_metadata_come_back(client: Client):
+    created = client.post("/v1/runs", {**NOOP, "tags": ["a"], "metadata": {"b": 1}, "tenantId": "acme"})
+    shown = client.get(f"/v1/runs/{created.json['runId']}").json
+    assert (shown["tags"], shown["metadata"]) == (["a"], {"b": 1})
+
+
+BAD: list[tuple[Any, str | None]] = [
+    ({}, "workflowId"),
+    (b"", "workflowId"),
+    (b"{", None),
+    ([], None),
+    ({**NOOP, "baselineRunId": "x"}, None),
+    ({"workflowId": "nobody-has-that"}, "workflowId"),
+    ({"workflowId": "conformance-idempotent"}, "inputs"),
+    ({"mode": "other", "workflowId": "conformance-noop"}, "mode"),
+    ({**NOOP, "tags": [""]}, "tags.0"),
+    ({**NOOP, "configurable": {"temperature": 9}}, "configurable.temperature"),
+    ({**NOOP, "metadata": {"long": "x" * 60000}}, "metadata"),
+    ({"workflowId": "viva.agent", "inputs": {"input": "x"}}, "agentId"),
+    ({"workflowId": "viva.agent", "agentId": ECHO}, "inputs.input"),
+    ({"workflowId": "viva.agent", "agentId": ECHO, "inputs": {"messages": [{"role": "assistant", "content": "x"}]}}, "inputs.messages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "field"), BAD)
+def test_a_request_that_cannot_be_meant_is_refused_by_its_place(client: Client, body: Any, field: str | None):
+    refused = client.post("/v1/runs", body)
+    assert (refused.status, refused.json["error"]) == (400, "validation_error")
+    if field and field != "inputs.input":
+        assert refused.json["details"]["field"] == field
+
+
+def test_what_a_key_may_not_do_is_forbidden(client: Client, done: tuple[str, Any]):
+    reader, other = client.as_(READER), client.as_(OTHER)
+    run = other.post("/v1/runs", NOOP).json["runId"]
+    assert reader.get(f"/v1/runs/{run}").status == 200
+    for path, body in (("/v1/runs", NOOP), (f"/v1/runs/{run}/cancel", {}), (f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}})):  # fmt: skip
+        refused = reader.post(path, body)
+        assert (refused.status, refused.json["error"]) == (403, "forbidden")
+    assert client.post("/v1/runs", {**NOOP, "tenantId": "other"}).status == 403
+    assert client.post("/v1/runs", {**NOOP, "configurable": {"mockProvider": {"id": "x"}}}).status == 403
+
+
+def test_a_page_of_another_origin_is_refused(client: Client):
+    assert client.get("/v1/agents", origin="https://evil.example").status == 403
+    assert client.get("/v1/agents", origin=f"http://127.0.0.1:{client.port}").status == 200
+
+
+def test_a_body_that_is_too_long_is_refused(client: Client):
+    assert client.post("/v1/runs", b" " * (1024 * 1024 + 1)).status == 413
+
+
+def test_methods_and_paths_that_are_not_there_are_said_in_the_same_envelope(client: Client):
+    assert client.ask("PUT", "/v1/runs", {}).status == 405
+    assert client.get("/v1/runs").status == 405
+    assert client.get("/v1/nothing").json["error"] == "not_found"
+    assert client.get("/v1/runs/").status == 404
+
+
+def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
+    write_project(tmp_path, serve="max_unfinished = 1")
+    with hosted(tmp_path) as client:
+        run = client.eval(agent="local.viva.hang").json["runId"]
+        refused = client.post("/v1/runs", NOOP)
+        assert (refused.status, refused.json["error"]) == (429, "rate_limited")
+        assert int(refused.headers["retry-after"]) > 0
+        client.post(f"/v1/runs/{run}/cancel", {})
+        client.finished(run)
+        assert client.post("/v1/runs", NOOP).status == 201
+
+
+@pytest.mark.parametrize(("capability", "path"), [(name, path) for name, paths in OUTSIDE.items() for path in paths])
+def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capability: str, path: str):
+    filled = re.sub(r"\{[^}]*\}", "x", path)
+    for method in ("GET", "POST"):
+        assert client.as_(None).ask(method, filled).status == 401
+        refused = client.ask(method, filled)
+        assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
+        assert refused.json["details"] == {"capability": capability}
+
+
+def test_what_a_run_asks_for_and_the_host_has_not_is_refused_not_ignored(client: Client):
+    for more in (
+        {"configurable": {"budget": {"maxCostUsd": 1}}},
+        {"callbackUrl": "https://x.example/"},
+        {"residency": {}},
+    ):
+        refused = client.post("/v1/runs", {**NOOP, **more})
+        assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
+
+
+def test_the_same_key_and_body_is_done_once(client: Client):
+    body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
+    first, again = client.post("/v1/runs", body, key="same"), client.post("/v1/runs", body, key="same")
+    assert (first.status, again.status) == (201, 201)
+    assert first.raw == again.raw
+    assert first.headers["openwop-idempotent-replay"] == "false"
+    assert again.headers["openwop-idempotent-replay"] == "true"
+
+
+def test_the_same_key_with_another_body_is_a_mismatch_that_tells_nothing(client: Client):
+    body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
+    assert client.post("/v1/runs", body, key="mismatch").status == 201
+    other = client.post("/v1/runs", {**body, "inputs": {"nonce": "b"}}, key="mismatch")
+    assert (other.status, other.json["error"]) == (409, "idempotency_key_mismatch")
+    assert b"run-" not in other.raw
+
+
+def test_keys_belong_to_a_tenant_and_an_endpoint(client: Client):
+    first = client.post("/v1/runs", NOOP, key="shared").json["runId"]
+    assert client.as_(OTHER).post("/v1/runs", NOOP, key="shared").json["runId"] != first
+    assert client.post(f"/v1/runs/{first}/annotations", {"signal": {"kind": "flag"}}, key="shared").status == 201
+
+
+def test_a_refusal_is_not_kept_under_its_key(client: Client):
+    assert client.post("/v1/runs", {"workflowId": "wrong"}, key="fixed").status == 400
+    assert client.as_("nobody").post("/v1/runs", NOOP, key="fixed").status == 401
+    assert client.post("/v1/runs", NOOP, key="fixed").status == 201
+    assert client.post("/v1/runs", NOOP, key="k" * 256).status == 400
+
+
+def test_ten_at_once_under_one_key_make_one_run(client: Client):
+    def create(_: int) -> Any:
+        return client.eval_with_key("ten")
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(create, range(10)))
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.json["runId"] for answer in answers}) == 1
+    assert [answer.headers["openwop-idempotent-replay"] for answer in answers].count("false") == 1
+
+
+def test_ten_at_once_under_ten_keys_make_ten_runs(client: Client):
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda at: client.post("/v1/runs", NOOP, key=f"each-{at}"), range(10)))
+    assert len({answer.json["runId"] for answer in answers}) == 10
+
+
+def test_annotations_are_made_once_too(client: Client, done: tuple[str, Any]):
+    path, body = f"/v1/runs/{done[0]}/annotations", {"signal": {"kind": "label", "label": "once"}}
+    first, again = client.post(path, body, key="note"), client.post(path, body, key="note")
+    assert first.raw == again.raw
+    labels = [each["signal"].get("label") for each in client.get(path).json["annotations"]]
+    assert labels.count("once") == 1
+
+
+def test_the_default_stream_shows_changes_of_state_and_ends_with_the_run(client: Client):
+    run, events = client.evaluated()
+    frames = client.stream(run)
+    shown = [json.loads(frame["data"]) for frame in frames]
+    assert [frame["event"] for frame in frames] == types(shown)
+    assert types(shown) == [
+        "run.started",
+        "eval.started",
+        "eval.scored",
+        "eval.scored",
+        "eval.completed",
+        "run.completed",
+    ]
+    assert [int(frame["id"]) for frame in frames] == [each["sequence"] for each in shown]
+    assert all(each in events for each in shown)
+
+
+def test_debug_shows_all_and_messages_nothing(client: Client):
+    run, events = client.evaluated()
+    assert [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug")] == events
+    assert client.stream(run, "?streamMode=messages") == []
+    both = client.stream(run, "?streamMode=updates,debug")
+    assert [json.loads(frame["data"]) for frame in both] == events
+
+
+def test_values_are_snapshots_as_the_run_stood(client: Client):
+    run, _ = client.evaluated()
+    frames = client.stream(run, "?streamMode=values")
+    assert {frame["event"] for frame in frames} == {"state.snapshot"}
+    statuses = [json.loads(frame["data"])["status"] for frame in frames]
+    assert statuses == ["running"] * 5 + ["completed"]
+    resumed = client.stream(run, "?streamMode=values", last="0")
+    assert [json.loads(frame["data"])["status"] for frame in resumed] == ["running"] * 5 + ["completed"]
+
+
+@pytest.mark.parametrize("mode", ["nothing", "values,updates", "updates,nothing", ""])
+def test_an_unknown_stream_mode_is_refused_with_those_that_there_are(client: Client, done: tuple[str, Any], mode: str):
+    answer = client.get(f"/v1/runs/{done[0]}/events?streamMode={mode}")
+    if mode:
+        assert (answer.status, answer.json["error"]) == (400, "unsupported_stream_mode")
+        assert answer.json["details"]["supported"] == ["values", "updates", "messages", "debug"]
+    else:
+        assert answer.status == 200
+
+
+def test_a_stream_is_taken_up_after_the_event_that_was_seen(client: Client):
+    run, events = client.evaluated()
+    for last in ("4", events[4]["eventId"]):
+        seen = [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug", last=last)]
+        assert seen == events[5:]
+    assert client.stream(run, last=str(events[-1]["sequence"])) == []
+    assert client.stream(run, last="99999") == []
+    answer = client.get(f"/v1/runs/{run}/events", last_event_id="nobody")
+    assert answer.status == 400
+
+
+def test_a_buffered_stream_comes_in_batches_and_the_end_does_not_wait(client: Client):
+    run, events = client.evaluated()
+    frames = client.stream(run, "?streamMode=debug&bufferMs=4000")
+    assert {frame["event"] for frame in frames} == {"batch"}
+    assert [event for frame in frames for event in json.loads(frame["data"])] == events
+    assert int(frames[-1]["id"]) == events[-1]["sequence"]
+    assert all(frame["event"] != "batch" for frame in client.stream(run, "?bufferMs=0"))
+    for wrong in ("99999", "-1", "soon"):
+        assert client.get(f"/v1/runs/{run}/events?bufferMs={wrong}").status == 400
+
+
+def test_polling_gives_what_is_after_a_number(client: Client):
+    run, events = client.evaluated()
+    path = f"/v1/runs/{run}/events/poll"
+    assert client.get(path).json == {"events": events, "isComplete": True}
+    assert client.get(f"{path}?lastSequence=3").json["events"] == events[4:]
+    assert client.get(f"{path}?lastSequence=9999").json == {"events": [], "isComplete": True}
+    for wrong in ("lastSequence=x", "lastSequence=1.5", "timeout=0", "timeout=61", "timeout=x"):
+        assert client.get(f"{path}?{wrong}").status == 400
+
+
+def test_polling_waits_for_what_comes(client: Client):
+    run = client.eval(agent="local.viva.hang").json["runId"]
+    seen = client.get(f"/v1/runs/{run}/events/poll?timeout=1").json
+    assert seen["isComplete"] is False
+    with ThreadPoolExecutor(1) as pool:
+        last = seen["events"][-1]["sequence"] if seen["events"] else 1
+        waiting = pool.submit(client.get, f"/v1/runs/{run}/events/poll?lastSequence={max(last, 1)}&timeout=30")
+        assert client.post(f"/v1/runs/{run}/cancel", {}).status == 200
+        assert types(waiting.result().json["events"]) == ["run.cancelled"]
+
+
+def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, done: tuple[str, Any]):
+    run = client.eval(agent="local.viva.hang").json["runId"]
+    first = client.post(f"/v1/runs/{run}/cancel", {"reason": "enough"})
+    assert first.status == 200
+    assert first.json["status"] in ("cancelling", "cancelled")
+    events = client.finished(run)
+    assert [kind for kind in types(events) if kind in ENDINGS] == ["run.cancelled"]
+    assert client.get(f"/v1/runs/{run}").json["status"] == "cancelled"
+    assert client.post(f"/v1/runs/{run}/cancel", {}).json == {"runId": run, "status": "cancelled"}
+    late = client.post(f"/v1/runs/{done[0]}/cancel", {})
+    assert (late.status, late.json["error"]) == (409, "run_terminal")
+    assert client.post("/v1/runs/none/cancel", {}).status == 404
+    assert client.post(f"/v1/runs/{run}/cancel", {"why": "x"}).status == 400
+
+
+def test_agents_are_listed_by_id_without_what_is_inside_them(client: Client):
+    listed = client.get("/v1/agents").json
+    ids = [agent["agentId"] for agent in listed["agents"]]
+    assert ids == sorted(ids)
+    assert (listed["total"], ECHO in ids, "local.viva.second" in ids) == (len(ids), True, True)
+    assert client.get(f"/v1/agents/{ECHO}").json in listed["agents"]
+    assert client.get("/v1/agents/nobody").status == 404
+    pattern = r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+"
+    assert all(re.fullmatch(pattern, name) for name in ids)
+
+
+def test_a_run_does_not_differ_from_itself(client: Client, done: tuple[str, Any]):
+    run = done[0]
+    same = client.get(f"/v1/runs/{run}:diff?against={run}").json
+    assert same == {"a": run, "b": run, "divergedAtSeq": None, "eventDiffs": [], "stateDiff": {}}
+
+
+def test_two_runs_of_one_workflow_are_the_same_and_of_two_kinds_are_not(client: Client, done: tuple[str, Any]):
+    again = client.post("/v1/runs", NOOP).json["runId"]
+    client.finished(again)
+    assert client.get(f"/v1/runs/{done[0]}:diff?against={again}").json["eventDiffs"] == []
+    other, _ = client.evaluated()
+    diff = client.get(f"/v1/runs/{done[0]}:diff?against={other}").json
+    assert (diff["divergedAtSeq"], diff["eventDiffs"][0]["op"]) == (0, "changed")
+    assert {each["op"] for each in diff["eventDiffs"]} == {"changed", "added"}
+    assert client.get(f"/v1/runs/{other}:diff?against={done[0]}").json["eventDiffs"][-1]["op"] == "removed"
+    running = client.eval(agent="local.viva.hang").json["runId"]
+    assert client.get(f"/v1/runs/{running}:diff?against={other}").json["truncated"] is True
+    client.post(f"/v1/runs/{running}/cancel", {})
+    assert client.get(f"/v1/runs/{done[0]}:diff").status == 400
+    assert client.get(f"/v1/runs/{done[0]}:diff?against=none").status == 404
+
+
+def test_annotations_stand_beside_the_run(client: Client, done: tuple[str, list[dict[str, Any]]]):
+    run, events = done
+    path = f"/v1/runs/{run}/annotations"
+    made = client.post(path, {"signal": {"kind": "rating", "rating": 5}, "target": {"nodeId": "noop"}})
+    assert made.status == 201
+    assert made.json in client.get(path).json["annotations"]
+    assert client.finished(run) == events
+    for wrong in (
+        {},
+        {"signal": {"kind": "rating"}},
+        {"signal": {"kind": "rating", "rating": 6}},
+        {"signal": {"kind": "other"}},
+        {"signal": {"kind": "flag"}, "target": {"runId": "x"}},
+        {"signal": {"kind": "flag"}, "target": {"eventId": "none"}},
+        {"signal": {"kind": "flag"}, "target": {"nodeId": "none"}},
+    ):
+        assert client.post(path, wrong).status == 400
+
+
+def test_secrets_in_annotations_are_struck_out(client: Client, done: tuple[str, Any]):
+    path = f"/v1/runs/{done[0]}/annotations"
+    secret = "sk-canary-do-not-leak-abc123"
+    body = {
+        "signal": {"kind": "correction", "correction": f"please use {secret}"},
+        "note": f"token: {secret} and {ACME}",
+    }
+    made = client.post(path, body)
+    assert made.status == 201
+    shown = made.raw + client.get(path).raw
+    assert secret.encode() not in shown
+    assert ACME.encode() not in shown
+
+
+def test_who_watches_hears_of_an_annotation_that_is_not_in_the_log(client: Client):
+    run = client.eval(agent="local.viva.hang").json["runId"]
+    with client.watching(run) as watched:
+        assert watched.readline() == b"id: 0\n"  # it has begun
+        client.post(f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}})
+        client.post(f"/v1/runs/{run}/cancel", {})
+        seen = frames("id: 0\n" + watched.read().decode())
+    told = [frame for frame in seen if frame["event"] == "run.annotated"]
+    assert len(told) == 1
+    assert "id" not in told[0]
+    assert "run.annotated" not in types(client.finished(run))
+
+
+def test_an_agent_can_be_asked_for_one_answer(client: Client):
+    body = {"workflowId": "viva.agent", "agentId": ECHO, "inputs": {"input": "hello {{there}}"}}
+    events = client.finished(client.post("/v1/runs", body).json["runId"])
+    assert types(events) == ["run.started", "agent.invocation.started", "agent.reasoned", "agent.decided", "agent.invocation.completed", "run.completed"]  # fmt: skip
+    assert events[-1]["payload"]["outputs"] == {"output": "hello {{there}}", "outcome": "completed"}
+    broken = client.post("/v1/runs", {**body, "agentId": "local.viva.broken"}).json["runId"]
+    ended = client.finished(broken)[-1]
+    assert (ended["type"], ended["payload"]["error"]["code"]) == ("run.failed", "agent_failed")
+    assert b"boom" not in json.dumps(ended).encode()
+    assert client.get(f"/v1/runs/{broken}").json["error"]["code"] == "agent_failed"
+
+
+def test_workflows_can_be_looked_at(client: Client):
+    shown = client.get("/v1/workflows/conformance-noop").json
+    assert shown["id"] == "conformance-noop"
+    assert shown["nodes"][0]["typeId"] == "core.noop"
+    assert client.get("/v1/workflows/none").status == 404
+
+
+def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
+    for path in ("agents/eval-run", "agents/live-invoke", "test/reset", "test/emit-provider-usage"):
+        assert client.post(f"/v1/host/sample/{path}", {}).status == 404
+    assert client.get("/v1/host/sample/test/runs/__probe__/events").status == 404
+    assert client.post("/v1/runs", {"workflowId": "conformance-dispatch-loop"}).status == 400
+
+
+def test_what_is_sent_is_what_the_official_schema_takes(client: Client):
+    """Our own check of a request refuses nothing that the official schema of it allows, and the other way round."""
+    for body in (
+        {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO},
+        {**NOOP, "tags": ["a"], "configurable": {"x": 1}},
+    ):
+        valid("derived/create-run-request.schema.json", body)
+        assert client.post("/v1/runs", body).status == 201

@@ -1,0 +1,229 @@
+"""Our client against our host, over a real socket: an agent that lives there, and a suite that runs there."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosting import ACME, ECHO, SUITE, Client, golden, hosted, suite, write_project
+from project import Ended, Project
+from viva.agents.openwop import parse_reference
+from viva.agents.openwop_client import HostClient
+from viva.errors import Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model.connector import Secret
+
+GOOD = suite("good", golden("one", "hello", "hello"), golden("two", "a", "a"), targetAgentId=ECHO)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path]]:
+    folder = tmp_path_factory.mktemp("host")
+    write_project(folder, GOOD, suite("again", golden("one", "hello", "hello"), modes=("golden", "regression")))
+    with hosted(folder) as client:
+        yield client, folder
+
+
+def here(project: Project, host: tuple[Client, Path], *arguments: str, token: str = ACME) -> Ended:
+    """A command of somebody who has the suites, but not the agents."""
+    for path in (host[1] / "evals").iterdir():
+        project.write(path.name, path.read_text())
+    return project.viva("test", *arguments, env={"OPENWOP_TOKEN": token})
+
+
+def url(host: tuple[Client, Path]) -> str:
+    return f"http://127.0.0.1:{host[0].port}"
+
+
+def test_a_suite_runs_on_a_host_and_passes_here(project: Project, host: tuple[Client, Path]):
+    ended = here(project, host, "-i", "good.json", "--host", url(host), "--eval-summary", "summary.json")
+    assert ended.code == 0, ended
+    assert "passed: score 1, 2 of 2 tasks passed" in ended.out
+    assert "one" in ended.out
+    summary = json.loads((project.folder / "summary.json").read_text())
+    assert (summary["suiteId"], summary["passed"]) == ("acme.evals.good", True)
+
+
+def test_a_suite_that_misses_its_bar_there_fails_here(project: Project, host: tuple[Client, Path]):
+    ended = here(project, host, "-i", "basic.json", "-n", ECHO, "--host", url(host), "-q")
+    assert ended.code == 1
+    assert "failed: score 0.5, 1 of 2 tasks passed" in ended.out
+    assert "two" in ended.out
+    assert "one " not in ended.out
+
+
+def test_a_suite_that_only_the_host_has_goes_by_its_name_and_events_come_as_json(project: Project, host: tuple[Client, Path]):  # fmt: skip
+    ended = here(project, host, "-i", SUITE, "-n", ECHO, "--host", url(host), "--json")
+    events = [json.loads(line) for line in ended.out.splitlines()]
+    assert ended.code == 1
+    assert [event["type"] for event in events][-1] == "run.completed"
+    assert [event["sequence"] for event in events] == sorted(event["sequence"] for event in events)
+
+
+def test_what_a_host_refuses_is_bad_input_here(project: Project, host: tuple[Client, Path]):
+    at = ("--host", url(host))
+    unknown = here(project, host, "-i", "acme.evals.none@1.0.0", "-n", ECHO, *at)
+    assert (unknown.code, "evalSuiteRef" in unknown.err) == (4, True)
+    assert here(project, host, "-i", "basic.json", *at).code == 4  # which agent?
+    assert here(project, host, "-i", "nothing.json", "-n", ECHO, *at).code == 4
+    assert here(project, host, "-i", "basic.json", "-n", ECHO, "--modes", "adversarial", *at).code == 4
+    assert here(project, host, "-i", "basic.json", "-n", ECHO, "--runs", "2", *at).code == 4
+    regression = here(project, host, "-i", "again.json", "-n", ECHO, "--modes", "regression", "--baseline", "none", *at)
+    assert (regression.code, "baselineRunId" in regression.err) == (4, True)
+
+
+def test_a_wrong_token_or_no_host_is_no_bad_suite_and_the_token_is_never_shown(project: Project, host: tuple[Client, Path]):  # fmt: skip
+    wrong = here(project, host, "-i", "basic.json", "-n", ECHO, "--host", url(host), token="wrong-token-SECRETMARK")
+    assert wrong.code == 1
+    assert "SECRETMARK" not in wrong.out + wrong.err
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        gone = here(
+            project, host, "-i", "basic.json", "-n", ECHO, "--host", f"http://127.0.0.1:{free.getsockname()[1]}"
+        )
+    assert gone.code == 1
+
+
+def test_a_worse_score_than_the_baseline_fails_where_that_is_asked(project: Project, host: tuple[Client, Path]):
+    before, _ = host[0].evaluated("acme.evals.again@1.0.0", evalModes=["golden"])
+    flags = ("-i", "again.json", "-n", "local.viva.second", "--modes", "golden,regression", "--baseline", before)
+    ended = here(project, host, *flags, "--host", url(host), "--fail-on-regression")
+    assert ended.code == 1
+    assert "-1 against the baseline" in ended.out
+
+
+def test_an_agent_on_a_host_answers_like_any_other(project: Project, host: tuple[Client, Path]):
+    reference = f"openwop:{url(host)}#{ECHO}"
+    name = project.suite(
+        {
+            "id": "talk",
+            "turns": [
+                {"input": "first", "assertions": {"type": "equals", "value": "first"}},
+                {"input": "second {{word}}", "assertions": {"type": "contains", "value": "second"}},
+            ],
+        },
+        {"id": "cost", "input": "hello", "assertions": {"type": "equals", "value": "hello"}},
+    )
+    project.write("suite.jsonl", (project.folder / name).read_text().replace(" {{word}}", ""))
+    ended = project.viva("test", "-i", name, "-n", reference, "-o", "r.jsonl", env={"OPENWOP_TOKEN": ACME})
+    assert ended.code == 0, ended
+    assert ACME not in ended.out + (project.folder / "r.jsonl").read_text()
+
+
+def test_an_agent_of_the_config_has_its_token_there_and_its_usage_is_counted(project: Project, host: tuple[Client, Path]):  # fmt: skip
+    project.write(
+        "viva.toml",
+        f'[agents.far]\nuse = "openwop:{url(host)}#local.viva.costly"\ntoken = "${{FAR_TOKEN}}"\n',
+    )
+    name = project.suite({"id": "a", "input": "hello", "assertions": [{"type": "equals", "value": "hello"}, {"type": "max_cost", "value": 0.8}]})  # fmt: skip
+    ended = project.viva("test", "-i", name, "-n", "far", "-o", "r.jsonl", env={"FAR_TOKEN": ACME})
+    assert ended.code == 0, ended
+    record = json.loads((project.folder / "r.jsonl").read_text())
+    assert (record["cost_usd"], record["usage"]["calls"]) == (0.75, 2)
+
+
+def test_what_goes_wrong_there_is_charged_right(project: Project, host: tuple[Client, Path]):
+    name = project.suite({"id": "a", "input": "hello", "assertions": {"type": "equals", "value": "hello"}})
+
+    def record(agent: str, token: str = ACME) -> dict[str, str]:
+        project.viva(
+            "test", "-i", name, "-n", f"openwop:{url(host)}#{agent}", "-o", "r.jsonl", env={"OPENWOP_TOKEN": token}
+        )
+        return json.loads((project.folder / "r.jsonl").read_text())
+
+    broken = record("local.viva.broken")
+    assert (broken["status"], broken["fault"]) == ("failed", "agent")
+    nobody = record("local.viva.nobody")
+    assert (nobody["status"], nobody["fault"]) == ("error", "infra")
+    assert "has no agent" in nobody["error"]
+    stranger = record(ECHO, "a-wrong-token-of-somebody")
+    assert (stranger["status"], stranger["fault"]) == ("error", "infra")
+
+
+@pytest.mark.parametrize("wrong", ["openwop:", "openwop:ftp://x#a", "openwop:http://x", "openwop:http://u:p@x#a"])
+def test_a_reference_that_names_no_agent_is_said_so(wrong: str):
+    with pytest.raises(ValueError, match=r"openwop:|token"):
+        parse_reference(wrong)
+
+
+class Cutting:
+    """Between a client and a host: every connection is cut after so many bytes."""
+
+    def __init__(self, port: int, after: int) -> None:
+        self._to = port
+        self._after = after
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.cuts = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as host:
+            host.sendall(client.recv(65536))
+            left = self._after
+            while left > 0 and (data := host.recv(min(left, 4096))):
+                client.sendall(data)
+                left -= len(data)
+            self.cuts += left <= 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(host: tuple[Client, Path]):
+    """In the middle of events, even of single ones."""
+    run, events = host[0].evaluated()
+    proxy = Cutting(host[0].port, 1100)
+
+    async def follow() -> list[dict[str, object]]:
+        http = HttpTransport()
+        client = HostClient(url=f"http://127.0.0.1:{proxy.port}", token=Secret(ACME), http=http)
+        try:
+            return [event async for event in client.events(run, "debug")]
+        finally:
+            await http.close()
+
+    try:
+        assert asyncio.run(follow()) == events
+    finally:
+        proxy.close()
+    assert proxy.cuts > 2
+
+
+def test_a_host_that_never_gets_to_the_end_is_given_up(host: tuple[Client, Path]):
+    run, _ = host[0].evaluated()
+    proxy = Cutting(host[0].port, 40)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def follow() -> None:
+        http = HttpTransport()
+        client = HostClient(url=f"http://127.0.0.1:{proxy.port}", token=Secret(ACME), http=http, pause=pause)
+        try:
+            async for _ in client.events(run):
+                pass
+        finally:
+            await http.close()
+
+    try:
+        with pytest.raises(Unreachable):
+            asyncio.run(follow())
+    finally:
+        proxy.close()
+    assert len(pauses) >= 6
+    assert pauses == sorted(pauses)

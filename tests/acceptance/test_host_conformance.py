@@ -1,0 +1,125 @@
+"""The doors for OpenWOP's conformance suite: what its scenarios ask for, and what they have to find."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hosting import ECHO, OTHER, Client, hosted, types, valid, write_project
+
+SEAM = "/v1/host/sample"
+EVAL_FORBIDDEN = {"taskOutput", "output", "rubric", "completion", "prompt", "body", "secret", "credentials", "token", "apiKey"}  # fmt: skip
+BRACKET_FORBIDDEN = {"prompt", "result", "body", "input", "output", "apiKey", "secret", "credentials", "token"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("host")
+    write_project(folder)
+    with hosted(folder, conformance=True) as client:
+        yield client
+
+
+def log_of(client: Client, run: str, query: str = "") -> list[dict[str, Any]]:
+    answer = client.get(f"{SEAM}/test/runs/{run}/events{query}")
+    assert answer.status == 200
+    return answer.json["events"]
+
+
+def test_the_log_of_an_unknown_run_is_empty_and_reset_deletes_nothing(client: Client):
+    assert log_of(client, "__probe__") == []
+    run, events = client.evaluated()
+    assert client.post(f"{SEAM}/test/reset", {}).status == 200
+    assert log_of(client, run) == events
+    assert log_of(client.as_(OTHER), run) == []
+    assert client.as_(None).get(f"{SEAM}/test/runs/{run}/events").status == 401
+
+
+def test_an_eval_run_is_over_when_the_seam_answers(client: Client):
+    answer = client.post(f"{SEAM}/agents/eval-run", {"modes": ["golden"]})
+    assert 200 <= answer.status < 300
+    run = answer.json["runId"]
+    started, scored, completed = (log_of(client, run, f"?type=eval.{kind}") for kind in ("started", "scored", "completed"))  # fmt: skip
+    assert (len(started), len(completed)) == (1, 1)
+    assert len(scored) == completed[0]["payload"]["taskCount"] == answer.json["taskCount"]
+    assert started[0]["sequence"] < min(e["sequence"] for e in scored)
+    assert max(e["sequence"] for e in scored) < completed[0]["sequence"]
+    for event in (*started, *scored, *completed):
+        assert not EVAL_FORBIDDEN & set(event["payload"])
+    summary = client.summary(run)
+    assert summary["passed"] is True
+    assert all(not EVAL_FORBIDDEN & set(task) for task in summary["tasks"])
+
+
+def test_a_live_invocation_is_bracketed(client: Client):
+    answer = client.post(f"{SEAM}/agents/live-invoke", {"source": "run-api"})
+    events = log_of(client, answer.json["runId"])
+    scoped = [event for event in events if event["type"].startswith("agent.")]
+    assert (scoped[0]["type"], scoped[-1]["type"]) == ("agent.invocation.started", "agent.invocation.completed")
+    assert scoped[0]["payload"]["invocationId"] == scoped[-1]["payload"]["invocationId"] == answer.json["invocationId"]
+    assert scoped[-1]["payload"]["outcome"] == answer.json["outcome"] == "completed"
+    for event in (scoped[0], scoped[-1]):
+        assert not BRACKET_FORBIDDEN & set(event["payload"])
+
+
+def test_a_forced_invalid_result_fails_and_a_valid_one_does_not(client: Client):
+    body = {"source": "run-api", "returnSchemaRef": "conformance-strict-handoff"}
+    for forced, outcome in ((True, "failed"), (False, "completed")):
+        run = client.post(f"{SEAM}/agents/live-invoke", {**body, "forceInvalidResult": forced}).json["runId"]
+        ended = log_of(client, run, "?type=agent.invocation.completed")[-1]["payload"]
+        assert (ended["outcome"], ended["schemaValidated"]) == (outcome, not forced)
+        assert types(log_of(client, run))[-1] == ("run.failed" if forced else "run.completed")
+
+
+def test_a_tool_that_is_not_allowed_is_not_called_and_an_allowed_one_is(client: Client):
+    run = client.post(f"{SEAM}/agents/live-invoke", {"attemptTool": "conformance-disallowed-tool"}).json["runId"]
+    assert log_of(client, run, "?type=agent.toolCalled") == []
+    assert log_of(client, run, "?type=agent.invocation.completed")[0]["payload"]["outcome"] == "failed"
+    run = client.post(f"{SEAM}/agents/live-invoke", {"attemptTool": "viva:echo"}).json["runId"]
+    assert [e["payload"]["toolName"] for e in log_of(client, run, "?type=agent.toolCalled")] == ["viva:echo"]
+    assert log_of(client, run, "?type=agent.invocation.completed")[0]["payload"]["outcome"] == "completed"
+
+
+def test_an_agent_of_the_inventory_can_be_dispatched(client: Client):
+    agent = client.get("/v1/agents").json["agents"][0]["agentId"]
+    for each in (agent, ECHO):
+        body = {"task": {}, "validateHandoff": False, "availableTools": []}
+        answer = client.post(f"{SEAM}/agents/{each}/dispatch", body).json
+        assert answer["status"] == "completed"
+        assert {"agent.reasoned", "agent.decided"} <= {event["type"] for event in answer["events"]}
+        assert all(event["agentId"] == each for event in answer["events"])
+    assert client.post(f"{SEAM}/agents/nobody/dispatch", {}).status == 404
+
+
+def test_usage_is_emitted_once_and_credentials_are_refused(client: Client):
+    usage = {"provider": "anthropic", "model": "m", "inputTokens": 200, "outputTokens": 80, "nodeId": "node-1"}
+    body = {"runId": "r-usage-1", "payload": usage, "correlationId": "r:1", "nodeId": "node-1"}
+    assert client.post(f"{SEAM}/test/emit-provider-usage", body).status == 200
+    (event,) = log_of(client, "r-usage-1", "?type=provider.usage")
+    assert (event["payload"], event["causationId"], event["nodeId"]) == (usage, "r:1", "node-1")
+    valid("run-event-payloads.schema.json", event["payload"], "providerUsage")
+    for leak in ({**usage, "nodeId": "secret:tenant:key:v1"}, {**usage, "credentialRef": "x"}):
+        refused = client.post(f"{SEAM}/test/emit-provider-usage", {**body, "payload": leak})
+        assert (refused.status, refused.json["error"]) == (400, "provider_usage_credential_leak")
+    for wrong in (
+        {"provider": "x"},
+        {**usage, "inputTokens": 1.5},
+        {**usage, "other": 1},
+        {**usage, "inputTokens": -1},
+    ):
+        assert client.post(f"{SEAM}/test/emit-provider-usage", {**body, "payload": wrong}).status == 400
+    assert client.as_(OTHER).post(f"{SEAM}/test/emit-provider-usage", body).status == 404
+
+
+def test_two_workflows_of_different_shape_can_be_compared(client: Client):
+    runs = [client.post("/v1/runs", {"workflowId": f"conformance-{name}"}).json["runId"] for name in ("agent-reasoning", "dispatch-loop")]  # fmt: skip
+    for run in runs:
+        client.finished(run)
+    diff = client.get(f"/v1/runs/{runs[0]}:diff?against={runs[1]}").json
+    assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"]
+    assert client.get("/.well-known/openwop").json["fixtures"] == ["conformance-noop", "conformance-idempotent"]
+
+
+def test_deployments_stay_unprovided(client: Client):
+    refused = client.post(f"{SEAM}/agents/deployment-transition", {})
+    assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")

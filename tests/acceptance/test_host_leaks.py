@@ -1,0 +1,105 @@
+"""Nothing that a user, an agent, a judge or a suite says leaves a host by an eval: markers are planted everywhere, and all is searched."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hosting import AGENTS, Client, golden, suite, write_project
+from viva.testing import OpenAIServer
+
+MARKS = {
+    name: f"LEAK{name.upper()}MARK"
+    for name in ("input", "output", "rubric", "prompt", "expected", "memory", "tool", "metadata", "error", "judge")
+}
+KEY = "sk-LEAKKEYMARK-Q7mZt2Kx9LwR4vBn8"
+AGENT = f"""
+def leaky(messages, options, tools=None, memory=None):
+    if "fail" in messages[-1]["content"]:
+        raise RuntimeError("{MARKS["error"]}")
+    if tools is not None:
+        return "{MARKS["output"]} " + str(tools.call("kb:search", q="{MARKS["input"]}"))
+    return Reply("{MARKS["output"]}", tool_calls=(ToolCall("{MARKS["tool"]} is a sentence", {{}}, result="{MARKS["tool"]}"),))
+"""
+FIXTURES = {
+    "toolResponses": [{"tool": "kb:search", "response": MARKS["tool"]}],
+    "memorySeed": [{"id": "m", "text": MARKS["memory"]}],
+}
+TASKS = [
+    golden("golden", MARKS["input"], MARKS["expected"], "contains"),
+    golden("object", {"deep": MARKS["input"]}, {"deep": MARKS["expected"]}, "json-match"),
+    golden("fixed", f"{MARKS['input']} x", MARKS["expected"], fixtures=FIXTURES),
+    golden("failing", f"{MARKS['input']} fail", MARKS["expected"]),
+    {
+        "taskId": "judged",
+        "input": MARKS["input"],
+        "expected": {"kind": "rubric", "rubric": [{"criterion": MARKS["rubric"], "weight": 1.0}]},
+    },
+]
+
+
+def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
+    """Answers, streams, refusals, what is printed, and what the host keeps; the run's own journal is the owner's."""  # R14
+    write_project(tmp_path, suite("leaky", *TASKS, modes=("golden", "rubric", "adversarial", "regression")))
+    (tmp_path / "agents.py").write_text(AGENTS + AGENT)
+    heard: list[bytes] = []
+    verdict = {"passed": True, "reason": MARKS["judge"], "evidence": [{"turn": 1, "quote": MARKS["output"]}]}
+    with OpenAIServer(json.dumps(verdict)) as model:
+        config = (tmp_path / "viva.toml").read_text()
+        more = (
+            f'\n[agents.leaky]\nuse = "python:./agents.py:leaky"\ndescription = "an agent"\n'
+            f'\n[agents.chatty]\ntype = "chat"\nconnector = "model"\nsystem = "{MARKS["prompt"]}"\n'
+            f'\n[connectors.model]\nbase_url = "{model.url}"\nmodel = "m"\napi_key_env = "LEAK_KEY"\n'
+        )
+        (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", more + "\n[openwop]\n"))
+        log = (tmp_path / "printed.txt").open("w+b")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "viva", "serve", "--port", "0", "--conformance"],
+            cwd=tmp_path,
+            env={**os.environ, "LEAK_KEY": KEY, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            printed = process.stdout.readline()
+            client = Client(int(re.findall(r":(\d+)", printed)[-1]))
+            for agent in ("local.viva.leaky", "local.viva.chatty"):
+                run, events = client.evaluated(
+                    "acme.evals.leaky@1.0.0", agent, evalModes=["golden", "rubric", "adversarial"]
+                )
+                assert [e["type"] for e in events].count("eval.scored") == len(TASKS)
+                assert [e["type"] for e in events][-1] == "run.completed"
+                for mode in ("updates", "debug", "values"):
+                    client.stream(run, f"?streamMode={mode}")
+                client.summary(run)
+                client.get(f"/v1/runs/{run}")
+                client.get(f"/v1/runs/{run}:diff?against={run}")
+                client.get(f"/v1/host/sample/test/runs/{run}/events")
+                again, _ = client.evaluated("acme.evals.leaky@1.0.0", agent, evalModes=["golden", "rubric", "regression"], baselineRunId=run)  # fmt: skip
+                client.get(f"/v1/runs/{again}:diff?against={run}")
+            client.eval("acme.evals.leaky@1.0.0")
+            client.eval(f"acme.evals.{MARKS['input']}@1.0.0")
+            client.post("/v1/runs", {"workflowId": MARKS["input"], MARKS["input"]: 1})
+            client.post("/v1/runs", {"workflowId": "conformance-noop", "configurable": {"temperature": MARKS["input"]}})
+            for path in ("/v1/agents", "/.well-known/openwop", "/v1/openapi.json", f"/v1/runs/{MARKS['input']}"):
+                client.get(path)
+            heard = client.heard
+        finally:
+            process.terminate()
+            printed = process.communicate(timeout=20)[0]
+            log.seek(0)
+            errors = log.read()
+            log.close()
+    kept = [path.read_bytes() for path in (tmp_path / ".viva" / "host").rglob("*") if path.is_file()]
+    searched = {"answers": b"\n".join(heard), "stdout": printed.encode(), "stderr": errors, "store": b"\n".join(kept)}
+    for place, text in searched.items():
+        found = [mark for mark in (*MARKS.values(), "LEAKKEYMARK", "acme-token") if mark.encode() in text]
+        assert found == [], f"{place} holds {found}"
+    assert len(searched["answers"]) > 10_000
+    journals = b"".join(path.read_bytes() for path in (tmp_path / ".viva" / "runs").rglob("journal.jsonl"))
+    assert MARKS["output"].encode() in journals  # it was there to be leaked
+    assert b"LEAKKEYMARK" not in journals

@@ -1,0 +1,49 @@
+"""The host keeps what its own OpenAPI document says, whatever it is asked."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from hosting import ACME, Client, hosted, write_project
+from viva.host.host import Serving
+from viva.host.openapi import document
+
+# No answer of the document is a 500, so the first of them finds our own bugs too; a 501 is said on purpose.
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+SCHEMA = schemathesis.openapi.from_dict(document(Serving(public_url="http://127.0.0.1:1")))
+SCHEMA.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("host")
+    write_project(folder)
+    with hosted(folder) as client:
+        yield client
+
+
+@SCHEMA.parametrize()  # pyright: ignore[reportUntypedFunctionDecorator]
+@settings(
+    max_examples=12,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
+)
+def test_every_answer_is_one_that_the_document_names(case: Any, client: Client):
+    case.call_and_validate(
+        base_url=f"http://127.0.0.1:{client.port}",
+        headers={"Authorization": f"Bearer {ACME}"},
+        checks=CHECKS,
+        timeout=30,
+    )

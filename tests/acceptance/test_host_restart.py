@@ -1,0 +1,178 @@
+"""A host that is killed in the middle of a suite: it comes back, the run goes on, and no score is lost or made twice."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosting import AGENTS, free_port, golden, served, suite, types, write_project
+from viva.testing import OpenAIServer
+
+WAITS = """
+import asyncio, pathlib
+HERE = pathlib.Path(__file__).parent
+
+async def careful(messages, options):
+    said = messages[-1]["content"]
+    with (HERE / "asked.txt").open("a") as log:
+        log.write(said + "\\n")
+    if said == "task-4" and not (HERE / "go").exists():
+        await asyncio.Event().wait()
+    return said
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tasks = [golden(f"task-{number}", f"task-{number}", f"task-{number}") for number in range(1, 7)]
+    write_project(tmp_path, suite("six", *tasks))
+    (tmp_path / "agents.py").write_text(AGENTS + WAITS)
+    config = (tmp_path / "viva.toml").read_text()
+    careful = '\n[agents.careful]\nuse = "python:./agents.py:careful"\nparallel = 1\n'
+    (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", careful + "\n[openwop]\n"))
+    return tmp_path
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked.txt").read_text().split()
+
+
+def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
+    port = free_port()
+    with served(folder, port) as (client, process):
+        created = client.post(
+            "/v1/runs",
+            {"mode": "eval", "evalSuiteRef": "acme.evals.six@1.0.0", "agentId": "local.viva.careful"},
+            key="once-and-for-all",
+        )
+        run = created.json["runId"]
+        with client.watching(run, "?streamMode=debug") as watched:
+            seen = b""
+            while b'"taskId":"task-3"' not in seen:
+                seen += watched.readline()
+            process.send_signal(signal.SIGKILL)
+            process.wait(20)
+    before = [json.loads(line[6:]) for line in seen.decode().splitlines() if line.startswith("data: ")]
+    (folder / "go").touch()
+    with served(folder, port) as (client, _):
+        again = client.post(
+            "/v1/runs",
+            {"mode": "eval", "evalSuiteRef": "acme.evals.six@1.0.0", "agentId": "local.viva.careful"},
+            key="once-and-for-all",
+        )
+        assert (again.json["runId"], again.headers["openwop-idempotent-replay"]) == (run, "true")
+        events = client.finished(run)
+        rest = client.stream(run, "?streamMode=debug", last=str(before[-1]["sequence"]))
+        summary = client.summary(run)
+    assert events[: len(before)] == before
+    assert before + [json.loads(frame["data"]) for frame in rest] == events
+    assert [event["sequence"] for event in events] == list(range(len(events)))
+    scored = [event["payload"]["taskId"] for event in events if event["type"] == "eval.scored"]
+    assert scored == [f"task-{number}" for number in range(1, 7)]
+    assert types(events).count("eval.started") == types(events).count("run.completed") == 1
+    assert (summary["taskCount"], summary["passedCount"], summary["passed"]) == (6, 6, True)
+    # Only the task in flight was asked again: its first asking had no outcome.
+    assert asked(folder) == ["task-1", "task-2", "task-3", "task-4", "task-4", "task-5", "task-6"]
+
+
+def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder: Path):
+    """Scores are facts: after a restart they are read again, and only what has none is judged."""  # R18
+    says = {"passed": True, "reason": "fine", "evidence": [{"turn": 1, "quote": "task"}]}
+    with OpenAIServer(lambda _asked: json.dumps(says)) as model:
+        config = (folder / "viva.toml").read_text()
+        judge = f'\n[connectors.model]\nbase_url = "{model.url}"\nmodel = "m"\n'
+        (folder / "viva.toml").write_text(config.replace("\n[openwop]\n", judge + "\n[openwop]\n"))
+        path = folder / "evals" / "six.json"
+        rubric = {"kind": "rubric", "rubric": [{"criterion": "it names a task", "weight": 1.0}]}
+        tasks = [{"taskId": f"task-{at}", "input": f"task-{at}", "expected": rubric} for at in range(1, 7)]
+        path.write_text(json.dumps(suite("six", *tasks, modes=("rubric",))))
+        port = free_port()
+        with served(folder, port) as (client, process):
+            run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+            with client.watching(run) as watched:
+                while b'"taskId":"task-3"' not in watched.readline():
+                    continue
+            process.send_signal(signal.SIGKILL)
+        says["passed"] = False
+        asked_before = len(model.asked)
+        (folder / "go").touch()
+        with served(folder, port) as (client, _):
+            scores = [e["payload"]["score"] for e in client.finished(run) if e["type"] == "eval.scored"]
+            assert [task["score"] for task in client.summary(run)["tasks"]] == scores == [1, 1, 1, 0, 0, 0]
+    assert asked_before == 3
+    assert len(model.asked) == 6
+
+
+def test_a_suite_that_changed_meanwhile_ends_the_run_as_failed(folder: Path):
+    port = free_port()
+    with served(folder, port) as (client, process):
+        run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+        with client.watching(run) as watched:
+            while b'"taskId":"task-3"' not in watched.readline():
+                continue
+        process.send_signal(signal.SIGKILL)
+    path = folder / "evals" / "six.json"
+    path.write_text(path.read_text().replace('"value": "task-6"', '"value": "other"'))
+    with served(folder, port) as (client, _):
+        assert client.finished(run)[-1]["payload"]["error"]["code"] == "suite_changed"
+        assert client.get(f"/v1/runs/{run}").json["status"] == "failed"
+
+
+def test_stopped_politely_it_tells_who_watches_and_goes_on_later(folder: Path):
+    port = free_port()
+    with served(folder, port) as (client, process):
+        run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+        invoked = client.post(
+            "/v1/runs", {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
+        ).json["runId"]
+        with client.watching(run) as watched:
+            while b'"taskId":"task-3"' not in watched.readline():
+                continue
+            process.send_signal(signal.SIGTERM)
+            assert b"run." not in watched.read()  # the stream ends, the run does not
+        assert process.wait(20) in (0, -signal.SIGTERM)
+    (folder / "go").touch()
+    with served(folder, port) as (client, _):
+        assert client.finished(run)[-1]["type"] == "run.completed"
+        # An agent may have acted before the host went down: it is not asked twice.
+        assert client.finished(invoked)[-1]["payload"]["error"]["code"] == "host_restarted"
+
+
+def test_two_hosts_never_keep_the_same_runs(folder: Path):
+    with served(folder, free_port()):
+        second = subprocess.run(
+            [sys.executable, "-m", "viva", "serve", "--port", "0"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 4
+        assert "another `viva serve`" in second.stderr
+
+
+def test_without_tokens_one_is_made_and_shown_once_and_only_for_loopback(tmp_path: Path):
+    (tmp_path / "viva.toml").write_text('[agents.echo]\nuse = "python:./agents.py:echo"\n')
+    (tmp_path / "agents.py").write_text(AGENTS)
+    with served(tmp_path, 0) as (client, process):
+        assert process.stdout is not None
+        token = process.stdout.readline().split()[-1]
+        assert client.as_(token).get("/v1/agents").json["total"] == 1
+        assert client.as_("viva-guess").get("/v1/agents").status == 401
+        created = client.as_(token).post("/v1/runs", {"workflowId": "conformance-noop"}).json
+        assert created["eventsUrl"].startswith(f"http://127.0.0.1:{client.port}/v1/runs/")
+    for place in (tmp_path / ".viva").rglob("*"):
+        assert not place.is_file() or token.encode() not in place.read_bytes()
+    refused = subprocess.run(
+        [sys.executable, "-m", "viva", "serve", "--host", "0.0.0.0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (refused.returncode, "open to others" in refused.stderr) == (4, True)

@@ -1,0 +1,109 @@
+"""Terminal agents from the command line, with fakes that are real programs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from project import Project
+from terminals import fake
+
+INIT = 'say(type="init", session_id=option("--resume") or "s-1")\n'
+DONE = 'say(type="result", status="success")\n'
+ECHO = INIT + 'say(type="message", role="assistant", content="you said " + option("--prompt"))\n' + DONE
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Project:
+    """A project, and beside it a folder of programs that alone is the PATH."""
+    project = Project(tmp_path / "project")
+    project.env = {key: value for key, value in project.env.items() if not key.endswith(("_API_KEY", "_BASE_URL"))}
+    project.env |= {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+    return project
+
+
+def case(said: str, expected: str, **more) -> dict:
+    return {
+        "id": said.split(maxsplit=1)[0],
+        "input": said,
+        "assertions": [{"type": "contains", "value": expected}],
+        **more,
+    }
+
+
+def test_a_cli_is_examined_by_its_name_alone(place: Project, tmp_path: Path):
+    fake(tmp_path, "gemini", ECHO)
+    turns = [{"input": said, "assertions": [{"type": "equals", "value": f"you said {said}"}]} for said in ("a", "b")]
+    place.suite({"id": "two", "turns": turns})
+    ended = place.test(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
+    assert ended.code == 0, ended
+    assert "auto-approve" in ended.out  # P10
+
+
+def test_a_cli_that_is_not_installed_is_an_error_of_the_surroundings(place: Project):
+    place.suite(case("hello", "x"))
+    ended, (record,) = place.report(agent="claude")
+    assert (ended.code, record["status"], record["fault"]) == (1, "error", "infra")  # N17
+    assert "Claude Code is not installed" in record["error"]
+
+
+def test_time_is_up_and_the_last_words_of_the_agent_are_shown(place: Project, tmp_path: Path):
+    fake(tmp_path, "gemini", INIT + 'print("still thinking", file=sys.stderr, flush=True); time.sleep(600)')
+    place.suite(case("hello", "x", turn_timeout="3s"))
+    ended, (record,) = place.report(agent="gemini")
+    assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 3s")  # P11
+    assert record["warnings"] == ["stderr: still thinking"]
+    assert "still thinking" in ended.out
+
+
+def test_a_missing_login_is_in_the_error_of_the_case(place: Project, tmp_path: Path):
+    fake(tmp_path, "qwen", 'print("No auth type is selected.", file=sys.stderr); sys.exit(1)')
+    place.suite(case("hello", "x"))
+    _, (record,) = place.report(agent="qwen")
+    assert (record["status"], record["fault"]) == ("error", "infra")
+    assert "qwen-code needs a login: No auth type is selected." in record["error"]  # P10
+
+
+def test_a_command_of_the_config_and_its_secrets(place: Project, tmp_path: Path):
+    fake(tmp_path, "mycli", 'print("the key is", os.environ["MY_KEY"], "in", args[0])')
+    place.write(
+        "viva.toml",
+        '[agents.mine]\ntype = "command"\ncommand = ["mycli", "{input}"]\nenv = { MY_KEY = "$OUTER" }\n',
+    )
+    place.suite(case("hello", "in hello"))
+    ended, (record,) = place.report(agent="mine", env={"OUTER": "sesame-open"})
+    assert ended.code == 0, ended
+    assert "sesame-open" not in json.dumps(record) + ended.out
+
+
+def test_agents_tells_what_is_there_and_what_is_missing_without_a_config(place: Project, tmp_path: Path):
+    fake(tmp_path, "gemini", "", version="0.61.0")
+    fake(tmp_path, "codex", "", version="codex-cli 0.2.0")
+    ended = place.viva("agents", env={"GEMINI_API_KEY": "k"})
+    assert ended.code == 0
+    assert "✓ gemini  0.61.0" in ended.out
+    assert "✗ codex  0.2.0  Codex 0.2.0 is too old" in ended.out
+    assert "✗ claude  Claude Code is not installed" in ended.out
+
+
+def test_agents_tells_machines_too_and_fails_for_what_the_config_wants(place: Project, tmp_path: Path):
+    fake(tmp_path, "gemini", "", version="0.61.0")
+    place.write("viva.toml", '[agents.g]\ntype = "gemini"\n[agents.o]\ntype = "opencode"\n')
+    ended = place.viva("agents", "--json")
+    assert ended.code == 1
+    told = json.loads(ended.out)
+    assert [(row["name"], row.get("version"), bool(row.get("missing"))) for row in told["agents"]] == [
+        ("g", "0.61.0", True),  # P10: it has no login
+        ("o", None, True),
+    ]
+    assert {row["name"] for row in told["clis"]} == {"gemini", "claude", "codex", "qwen", "opencode"}
+
+
+def test_one_that_does_not_answer_for_its_version_does_not_hold_up_the_list(place: Project, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin" / "gemini"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    slow.chmod(0o755)
+    ended = place.viva("agents", env={"GEMINI_API_KEY": "k"}, timeout_s=50)
+    assert "✓ gemini\n" in ended.out

@@ -1,0 +1,412 @@
+"""A host on a real socket for tests, and a client that holds every answer to the official schemas."""
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jsonschema_rs
+import uvicorn
+
+from viva.host.app import make_app
+from viva.host.host import Host
+from viva.host.opening import opening
+
+OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
+ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
+ECHO = "local.acme.echo"
+SUITE = "acme.evals.basic@1.0.0"
+ENDINGS = ("run.completed", "run.failed", "run.cancelled")
+
+AGENTS = """
+import asyncio
+from viva.model.message import ModelCall, Reply, ToolCall
+
+def echo(messages, options):
+    return messages[-1]["content"]
+
+def second(messages, options):
+    return "something else"
+
+def leaking(messages, options):
+    return "it is sk-proj-Q7mZt2Kx9LwR4vBn8JcH5pYd"
+
+async def hang(messages, options):
+    await asyncio.Event().wait()
+
+def broken(messages, options):
+    raise RuntimeError("boom " + messages[-1]["content"])
+
+def costly(messages, options):
+    calls = (ModelCall("m-1", "openai", 10, 5, cost_usd=0.25), ModelCall("m-1", "openai", 3, 2, cost_usd=0.5))
+    return Reply(messages[-1]["content"], calls=calls)
+
+def unpriced(messages, options):
+    return Reply(messages[-1]["content"], calls=(ModelCall("m-2", "openai", 10, 5),))
+
+def refusing(messages, options):
+    return Reply("no", finish_reason="content_filter")
+
+def grabbing(messages, options):
+    return Reply(messages[-1]["content"], tool_calls=(ToolCall("shell", {"cmd": "ls"}, result="x"),))
+
+def stubbed(messages, options, tools=None, memory=None):
+    if tools is None:
+        return "live"
+    return {"data": {"found": tools.call("kb:search", q="x"), "memory": memory}}
+
+def structured(messages, options):
+    return Reply("", data={"answer": "yes"} if "good" in messages[-1]["content"] else {"wrong": True})
+"""
+
+CONFIG = """
+[defaults]
+timeout = "30s"
+
+[agents.echo]
+use = "python:./agents.py:echo"
+agent_id = "local.acme.echo"
+
+[agents.second]
+use = "python:./agents.py:second"
+model_class = "coding"
+
+[agents.leaking]
+use = "python:./agents.py:leaking"
+
+[agents.hang]
+use = "python:./agents.py:hang"
+
+[agents.broken]
+use = "python:./agents.py:broken"
+
+[agents.costly]
+use = "python:./agents.py:costly"
+
+[agents.unpriced]
+use = "python:./agents.py:unpriced"
+
+[agents.refusing]
+use = "python:./agents.py:refusing"
+
+[agents.grabbing]
+use = "python:./agents.py:grabbing"
+tools = ["search"]
+
+[agents.stubbed]
+use = "python:./agents.py:stubbed"
+
+[agents.structured]
+use = "python:./agents.py:structured"
+agent_id = "local.acme.structured.default"
+
+[openwop]
+suites = [{suites}]
+
+[openwop.tenants.acme]
+tokens = ["acme-token-0123456789"]
+suites = ["evals/private.json"]
+
+[openwop.tenants.other]
+tokens = ["other-token-0123456789"]
+read_tokens = ["other-reader-0123456789"]
+
+[serve]
+{serve}
+"""
+
+
+def golden(name: str, said: Any, value: Any, strategy: str = "exact", **more: Any) -> dict[str, Any]:
+    """A task with one right answer."""
+    expected = {"kind": "golden", "match": {"strategy": strategy, "value": value}}
+    return {"taskId": name, "input": said, "expected": expected, **more}
+
+
+def suite(name: str, *tasks: dict[str, Any], modes: tuple[str, ...] = ("golden",), **more: Any) -> dict[str, Any]:
+    return {"suiteId": f"acme.evals.{name}", "version": "1.0.0", "modes": list(modes), "tasks": list(tasks), **more}
+
+
+BASIC = suite("basic", golden("one", "hello", "hello"), golden("two", "hello world", "nope", "contains"))
+PRIVATE = suite("private", golden("one", "hello", "hello"))
+
+
+def write_project(folder: Path, *suites: Mapping[str, Any], serve: str = "", packs: tuple[str, ...] = ()) -> None:
+    """A project with agents of all kinds, the basic suite, a private one of acme's, and more suites."""
+    (folder / "evals").mkdir(exist_ok=True)
+    (folder / "agents.py").write_text(AGENTS)
+    names = [f"evals/{each['suiteId'].rpartition('.')[2]}.json" for each in (BASIC, *suites)]
+    for name, each in zip([*names, "evals/private.json"], [BASIC, *suites, PRIVATE], strict=True):
+        (folder / name).write_text(json.dumps(each))
+    listed = ", ".join(f'"{name}"' for name in (*names, *packs))
+    (folder / "viva.toml").write_text(CONFIG.replace("{suites}", listed).replace("{serve}", serve))
+
+
+class Answer:
+    """What a host answered."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
+        self.status = status
+        self.headers = {name.lower(): value for name, value in headers.items()}
+        self.raw = raw
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.raw[:500]!r}"
+
+
+class Client:
+    """Asks a host, and checks all that it says by the official schemas, where they are."""
+
+    def __init__(self, port: int, token: str | None = ACME) -> None:
+        self.port = port
+        self.token = token
+        self.heard: list[bytes] = []
+        """Every byte that came back, headers included."""
+
+    def as_(self, token: str | None) -> "Client":
+        return Client(self.port, token)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout_s: float = 60
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+            connection.request(method, path, raw, self.headers(headers))
+            answer = connection.getresponse()
+            found = Answer(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+        self.heard.append(repr(found.headers).encode() + found.raw)
+        check_official(method, path, found)
+        return found
+
+    def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        own = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return {**own, "Content-Type": "application/json", **(more or {})}
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def post(self, path: str, body: Any, key: str | None = None) -> Answer:
+        return self.ask("POST", path, body, {"Idempotency-Key": key} if key else None)
+
+    def eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> Answer:
+        body: dict[str, Any] = {"mode": "eval", "evalSuiteRef": ref, "agentId": agent}
+        return self.post("/v1/runs", {**body, "configurable": configurable} if configurable else body)
+
+    def eval_with_key(self, key: str) -> Answer:
+        return self.post("/v1/runs", {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO}, key)
+
+    def finished(self, run: str) -> list[dict[str, Any]]:
+        """All events of a run, once it is over."""
+        seen: list[dict[str, Any]] = []
+        for _ in range(20):
+            last = seen[-1]["sequence"] if seen else -1
+            answer = self.get(f"/v1/runs/{quote(run)}/events/poll?lastSequence={last}&timeout=20")
+            assert answer.status == 200, answer
+            seen += answer.json["events"]
+            if answer.json["isComplete"]:
+                return seen
+        raise AssertionError(f"{run} does not come to its end: {[each['type'] for each in seen]}")
+
+    def evaluated(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> tuple[str, list[dict[str, Any]]]:
+        """A whole eval run: its id and its events."""
+        created = self.eval(ref, agent, **configurable)
+        assert created.status == 201, created
+        run = created.json["runId"]
+        return run, self.finished(run)
+
+    def summary(self, run: str) -> dict[str, Any]:
+        answer = self.get(f"/v1/runs/{run}/eval-summary")
+        assert answer.status == 200, answer
+        return answer.json
+
+    def stream(self, run: str, query: str = "", last: str | None = None) -> list[dict[str, Any]]:
+        """The frames of a stream until the host closes it: id, event, data."""
+        more = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last is not None else {})}
+        answer = self.ask("GET", f"/v1/runs/{run}/events{query}", headers=more)
+        assert answer.status == 200, answer
+        return frames(answer.raw.decode())
+
+    @contextmanager
+    def watching(self, run: str, query: str = "", last: str | None = None) -> Generator[http.client.HTTPResponse]:
+        """A stream that is read as it comes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(
+                "GET", f"/v1/runs/{run}/events{query}", headers=self.headers({"Last-Event-ID": last} if last else None)
+            )
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+
+def frames(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for block in text.split("\n\n"):
+        lines = [line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            found.append(dict(lines))  # type: ignore[arg-type]
+    return found
+
+
+def types(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+@contextmanager
+def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
+    """A host in this process, on a socket of its own."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(512)
+        port = listening.getsockname()[1]
+        opened = opening(folder / "viva.toml", folder, bind=None, port=port, public_url=None, seams=conformance)
+        ready = threading.Event()
+        hosts: list[Host] = []
+
+        async def on_open(host: Host) -> None:
+            hosts.append(host)
+            ready.set()
+
+        config = uvicorn.Config(make_app(opened.host, on_open), log_level="warning", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            assert ready.wait(30)
+            yield Client(port)
+        finally:
+            for host in hosts:
+                host.closing.set()
+            server.should_exit = True
+            thread.join(30)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextmanager
+def served(folder: Path, port: int, *flags: str) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
+    """`viva serve` as a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "OpenWOP host at" in line, line + process.stdout.read()
+        yield Client(int(re.findall(r":(\d+)", line)[-1])), process
+    finally:
+        process.kill()
+        process.wait(20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@cache
+def validator(name: str, part: str = "") -> Any:
+    def beside(uri: str) -> Any:
+        return json.loads((OFFICIAL / uri.rpartition("/")[2]).read_text())
+
+    schema = json.loads((OFFICIAL / name).read_text())
+    if part:
+        schema = {"$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
+    return jsonschema_rs.validator_for(schema, retriever=beside, validate_formats=True)
+
+
+_told: set[str] = set()
+
+
+def valid(name: str, value: Any, part: str = "") -> None:
+    """Raises for what the official schema does not allow. Where it is not there, that is said."""
+    if not OFFICIAL.is_dir():
+        if name not in _told:
+            _told.add(name)
+            print(
+                f"\nNOT CHECKED: answers by the official {name}, for there is no {OFFICIAL}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return
+    validator(name, part).validate(value)
+
+
+@cache
+def payloads() -> dict[str, str]:
+    index = json.loads((OFFICIAL / "run-event-payloads.schema.json").read_text())["$defs"]["_typeIndex"]["properties"]
+    return {kind: each["$ref"].rpartition("/")[2] for kind, each in index.items()}
+
+
+def valid_event(event: dict[str, Any]) -> None:
+    valid("run-event.schema.json", event)
+    if OFFICIAL.is_dir() and event["type"] in payloads():
+        valid("run-event-payloads.schema.json", event["payload"], payloads()[event["type"]])
+    if event["type"] == "run.completed" and "suiteId" in event["payload"].get("outputs", {}):
+        valid("eval-summary.schema.json", event["payload"]["outputs"])
+
+
+def check_official(method: str, path: str, answer: Answer) -> None:
+    """Which schema an answer has to fit follows from what was asked."""
+    bare = path.partition("?")[0]
+    parts = bare.strip("/").split("/")
+    if answer.status >= 400:
+        valid("error-envelope.schema.json", answer.json)
+    elif answer.status == 304:
+        assert answer.raw == b""
+    elif bare == "/.well-known/openwop":
+        valid("capabilities.schema.json", answer.json)
+    elif method == "POST" and bare == "/v1/runs":
+        valid("derived/create-run-response.schema.json", answer.json)
+    elif bare == "/v1/agents":
+        valid("agent-inventory-response.schema.json", answer.json)
+    elif parts[:2] == ["v1", "agents"]:
+        valid("agent-inventory-response.schema.json", answer.json, "AgentInventoryEntry")
+    elif parts[:2] == ["v1", "runs"]:
+        _check_run(method, parts, answer)
+
+
+def _check_run(method: str, parts: list[str], answer: Answer) -> None:
+    what = "/".join(parts[3:])
+    if what == "events/poll":
+        for event in answer.json["events"]:
+            valid_event(event)
+    elif what == "events":
+        for frame in frames(answer.raw.decode()):
+            data = json.loads(frame["data"])
+            if frame["event"] == "state.snapshot":
+                valid("run-snapshot.schema.json", data)
+            else:
+                for event in data if isinstance(data, list) else [data]:
+                    valid_event(event)
+    elif what == "eval-summary":
+        valid("eval-summary.schema.json", answer.json)
+    elif what == "annotations":
+        for each in [answer.json] if method == "POST" else answer.json["annotations"]:
+            valid("annotation.schema.json", each)
+    elif parts[2].endswith(":diff"):
+        valid("run-diff-response.schema.json", answer.json)
+    elif not what:
+        valid("run-snapshot.schema.json", answer.json)

@@ -1,0 +1,112 @@
+"""What the tests with real CLIs share: a model that does as it is told, a project in whose PATH the CLIs are, and its processes."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from project import Ended, Project
+from real_clis import INSTALLED, search_path
+from viva.model.message import ToolCall
+from viva.testing import Asked, Fail, Say
+from viva.testing.model_server import Line, ModelServer
+
+JUDGE = "judge-1"
+
+
+def puppet(asked: Asked) -> Line:
+    """Does what the newest message says: `WRITE file: text`, `RUN command`, `FAIL status`, `HANG`; else it tells what it heard.
+
+    As the judge it finds that everything holds, unless the criterion says `never`; as the user it asks for `second.txt`.
+    """
+    if asked.model == JUDGE:
+        return _evaluator(asked.system + asked.text)
+    if asked.tool_results:
+        return "All done."
+    if found := re.search(r"WRITE (\S+): (.*)", asked.text):
+        path = str(Path(_folder(asked), found[1]))
+        return Say(content="I will. ", tool_calls=[ToolCall("write_file", {"file_path": path, "content": found[2]})])
+    if found := re.search(r"RUN (.*)", asked.text):
+        return Say(tool_calls=[ToolCall("run_shell_command", {"command": found[1], "is_background": False})])
+    if found := re.search(r"FAIL (\d+)", asked.text):
+        return Fail(int(found[1]), "the puppet fails")
+    if "HANG" in asked.text:
+        return Say(content="I begin, and never end.", hold="amid_body")
+    return "I heard: " + " | ".join(message.text for message in asked.messages if message.role == "user")
+
+
+def _folder(asked: Asked) -> str:
+    """Where the CLI works, as it tells its model: qwen-code takes no path that is relative to that."""
+    said = "\n".join(message.text for message in asked.messages)
+    found = re.search(r"(?:working in the directory|Workspace Directories):?\W*\s*(/[^\n]*)", said)
+    return found[1].strip() if found else ""
+
+
+def _evaluator(prompt: str) -> Line:
+    if "You play a person" in prompt:
+        return json.dumps({"input": "WRITE second.txt: two", "goal_achieved": False})
+    quote = "All done." if "All done." in prompt else "I heard"
+    evidence = [{"turn": 1, "quote": quote}]
+    return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})
+
+
+class Stage:
+    """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
+
+    def __init__(self, project: Project, server: ModelServer, dotted: str) -> None:
+        found = search_path()
+        assert found is not None
+        self.project = project
+        self.server = server
+        self.home = project.folder / "home of the user"
+        self.dotted = self.home / dotted
+        project.write(f"{self.home.name}/{dotted}/settings.json", '{"not": JSON')
+        project.env |= {"HOME": str(self.home), "PATH": f"{found}:{Path(sys.executable).parent}", "JUDGE_KEY": "k"}
+        project.env |= {**server.env, "NODE_COMPILE_CACHE": str(INSTALLED / "compiled")}
+        # The place of the workspaces has a blank and an umlaut in its name, as a user's may have.
+        self.temporary = Path(f"{project.folder} tmp ä")
+        self.temporary.mkdir()
+        project.env["TMPDIR"] = str(self.temporary)
+        self.config()
+
+    def config(self, more: str = "") -> None:
+        judge = f'provider = "{self.server.provider}"\nbase_url = "{self.server.url}"\napi_key_env = "JUDGE_KEY"\nmodels = ["judge-*"]'
+        self.project.write("viva.toml", f'[connectors.judge]\n{judge}\n[defaults]\nevaluator = "{JUDGE}"\n{more}')
+
+    def playbook(self, name: str, **fields: Any) -> str:
+        written = {"name": name, "agent_model": "m-1", "tmpdir": {}, "timeout": 20, **fields}
+        self.project.write(f"playbooks/{name}.json", json.dumps(written))
+        return "playbooks"
+
+    def test(self, *arguments: str, code: int = 0, agent: str | None = None) -> tuple[Ended, list[dict[str, Any]]]:
+        """What `viva test` says, and its records; it has to end with this code."""
+        ended, records = self.project.report(*arguments, agent=agent)
+        assert ended.code == code, f"{ended}\n{json.dumps(records, indent=1)}"
+        return ended, records
+
+    @property
+    def said(self) -> list[str]:
+        """What came from the CLI, without what the evaluator was asked."""
+        return [asked.text for asked in self.server.asked if asked.model != JUDGE]
+
+    def untouched(self) -> bool:
+        """Is the user's own HOME as it was?"""
+        files = [path for path in self.home.rglob("*") if path.is_file()]
+        return files == [self.dotted / "settings.json"] and files[0].read_text(encoding="utf-8") == '{"not": JSON'
+
+
+def processes(mark: str) -> list[str]:
+    """The command lines of all processes that have this text in them or in their environment, but for our own."""
+    found: list[str] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        try:
+            command = (folder / "cmdline").read_bytes()
+            if mark.encode() in command + (folder / "environ").read_bytes():
+                found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it has just ended, or is not ours
+            continue
+    return found

@@ -1,0 +1,93 @@
+"""Fake CLIs, which are real programs run as real processes, and conversations with them: for tests of terminal agents."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.llm.transport import HttpTransport
+from viva.model.case import Key, WorkspaceSpec
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import SessionContext
+from viva.workspace.folders import Folders
+
+CAPTURES = Path(__file__).parent / "captures"
+"""Streams of the real CLIs."""
+
+_HEAD = """#!{python}
+import json, os, signal, subprocess, sys, time
+args = sys.argv[1:]
+if args == ["--version"]:
+    print({version!r})
+    sys.exit()
+def option(name):
+    return next((a.partition("=")[2] for a in args if a.startswith(name + "=")), None)
+def say(**line):
+    print(json.dumps(line), flush=True)
+def play(file, **changed):
+    for line in open(file, "rb"):
+        for old, new in changed.items():
+            line = line.replace(old.encode(), new.encode())
+        sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+"""
+
+
+def fake(folder: Path, name: str, body: str, version: str = "99.1.0") -> Path:
+    """A program of that name, whose body knows `args`, `option(name)`, `say(**line)` and `play(file)`."""
+    (folder / "bin").mkdir(exist_ok=True)
+    path = folder / "bin" / name
+    path.write_text(_HEAD.format(python=sys.executable, version=version) + body, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def host(folder: Path, **more: str) -> dict[str, str]:
+    """An environment in which only the fakes are found."""
+    return {"PATH": f"{folder / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(folder), **more}
+
+
+class Told(Struct):
+    """What came of a conversation, and what was left of its folders before they went."""
+
+    replies: list[Reply]
+    metered: list[ModelCall]
+    home: dict[str, str]
+
+    @property
+    def reply(self) -> Reply:
+        return self.replies[-1]
+
+
+def talk(
+    agent: Any,
+    *said: str | Message,
+    options: Mapping[str, Any] | None = None,
+    spec: WorkspaceSpec | None = None,
+    history: tuple[Message, ...] = (),
+    limit_s: float | None = None,
+) -> Told:
+    """All lines in one session, in a workspace of its own."""
+    metered: list[ModelCall] = []
+    replies: list[Reply] = []
+    home: dict[str, str] = {}
+
+    async def scenario() -> None:
+        async with Folders()(spec or WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+            context = SessionContext(
+                key=Key("s", "c"), workspace=workspace, history=history, meter=metered.append, http=HttpTransport()
+            )
+            async with asyncio.timeout(limit_s), agent.open(context) as session:
+                for line in said:
+                    message = Message("user", line) if isinstance(line, str) else line
+                    replies.append(await session.send(message, options or {}))
+            for path in Path(workspace.home).rglob("*"):
+                if path.is_file():
+                    home[str(path.relative_to(workspace.home))] = path.read_text(encoding="utf-8", errors="replace")
+
+    asyncio.run(scenario())
+    return Told(replies, metered, home)

@@ -1,0 +1,148 @@
+"""Commands that are spelled out in the config: any argv, text or JSON lines."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from terminals import CAPTURES, fake, host, talk
+from viva.agents.cli.command import CommandAgent, Rule
+from viva.errors import AgentFailed, Unreachable
+
+RULES = (
+    Rule(session="$.sid"),
+    Rule(when={"kind": "text"}, text="$.body.text"),
+    Rule(when={"kind": "call"}, tool="$.name", arguments="$.args", id="$.id"),
+    Rule(when={"kind": "back"}, result="$.out", id="$.id", error="$.failed"),
+    Rule(when={"kind": "asks"}, awaiting="$.what"),
+    Rule(when={"kind": "end", "v": {"n": 1}}, end=True, error="$.error", usage="$.used"),
+)
+
+
+def command(folder, body: str, *words: str, **fields: Any) -> CommandAgent:
+    fake(folder, "mycli", body)
+    return CommandAgent(command=("mycli", *words), host=host(folder), **fields)
+
+
+def test_all_that_it_prints_is_the_reply(tmp_path):
+    body = 'print(args[0]); print(); print("two lines é")'
+    assert talk(command(tmp_path, body, "{input}"), "Hello there").reply.content == "Hello there\n\ntwo lines é"
+
+
+def test_without_a_place_for_it_the_message_goes_to_standard_input(tmp_path):
+    big = "x" * 300_000  # more than a pipe holds, and more than one word of a command line may have
+    assert talk(command(tmp_path, "print(len(sys.stdin.read()))"), big).reply.content == "300000"
+
+
+def test_a_command_that_does_not_listen_is_no_trouble(tmp_path):
+    assert talk(command(tmp_path, 'print("no")'), "x" * 300_000).reply.content == "no"
+
+
+def test_places_are_filled_in_word_by_word(tmp_path):
+    body = "print(json.dumps(args))"
+    words = ("{input}", "in {workspace}", "--home={home}", '{"json": 1}')
+    agent = command(tmp_path, body, *words, model_args=("--model", "{model}"), args=("--last",))
+    import json
+
+    told = json.loads(talk(agent, "a; rm -rf $HOME", options={"model": "m"}).reply.content)
+    assert told[0] == "a; rm -rf $HOME"
+    assert told[1].startswith("in /")
+    assert told[1].endswith("/work")
+    assert told[2].endswith("/home")
+    assert told[3:] == ['{"json": 1}', "--model", "m", "--last"]
+    assert "--model" not in talk(agent, "x").reply.content
+
+
+def test_it_resumes_as_it_is_told_to_by_one_id_in_all_turns(tmp_path):
+    agent = command(
+        tmp_path, "print(*args)", "new", "{session}", "{input}", resume=("mycli", "again", "{session}", "{input}")
+    )
+    first, second, third = (reply.content.split() for reply in talk(agent, "a", "b", "c").replies)
+    assert (first[0], second[0], third[0]) == ("new", "again", "again")
+    assert first[1] == second[1] == third[1]
+
+
+def test_one_that_cannot_resume_is_told_what_was_said_before(tmp_path):
+    told = talk(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
+    assert [reply.content for reply in told.replies] == ["seen 1", "seen 1"]
+
+
+def test_lines_mean_what_the_rules_say(tmp_path):
+    body = """
+say(kind="hello", sid="s-9")
+print("Loading...")
+say(kind="text", body={"text": "Writing "})
+say(kind="call", name="write", args='{"path": "a.txt"}', id="1")
+say(kind="back", id="1", out="ok")
+say(kind="call", name="rm", args={"path": "/"}, id="2")
+say(kind="back", id="2", failed="not allowed")
+say(kind="text", body={"text": "done."})
+say(kind="asks", what="Which one?")
+say(kind="end", v={"n": 1}, used={"input_tokens": 7, "output_tokens": 2})
+"""
+    reply = talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x").reply
+    assert reply.content == "Writing done."
+    assert [(call.name, call.arguments, call.error) for call in reply.tool_calls] == [
+        ("write", {"path": "a.txt"}, None),
+        ("rm", {"path": "/"}, "not allowed"),
+    ]
+    assert reply.tool_calls[0].result == "ok"
+    assert (reply.protocol_state, reply.input_hint) == ("input-required", "Which one?")
+    assert [call.input_tokens for call in reply.calls] == [7]
+
+
+def test_lines_without_the_one_that_ends_a_turn_are_no_turn(tmp_path):
+    body = 'say(kind="text", body={"text": "almost"})\nsay(kind="end", v={"n": 2})'
+    with pytest.raises(AgentFailed, match="it ended without a result"):
+        talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
+
+
+def test_an_error_in_the_last_line_is_a_failed_turn(tmp_path):
+    body = 'say(kind="end", v={"n": 1}, error="no idea")'
+    with pytest.raises(AgentFailed, match="no idea"):
+        talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
+
+
+def test_a_command_may_print_the_stream_of_a_cli(tmp_path):
+    body = f"play({str(CAPTURES / 'claude' / 'claude1.jsonl')!r})"
+    reply = talk(command(tmp_path, body, "{input}", output="claude"), "x").reply
+    assert [call.name for call in reply.tool_calls] == ["Write"]
+
+
+def test_an_exit_code_is_the_end_of_text_and_other_than_0_a_failure(tmp_path):
+    with pytest.raises(AgentFailed, match="exit code 2, without a result: boom"):
+        talk(command(tmp_path, 'print("half"); print("boom", file=sys.stderr); sys.exit(2)', "{input}"), "x")
+
+
+def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
+    with pytest.raises(Unreachable, match="there is no command 'mycli'"):
+        talk(CommandAgent(command=("mycli",), host=host(tmp_path)), "x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"command": ()}, "`command` is empty"),
+        ({"command": ("a", "{prompt}")}, r"there is no \{prompt\} to fill in"),
+        ({"command": ("a",), "output": "jsonl"}, "needs `events`"),
+        ({"command": ("a",), "events": RULES}, "`events` say how to read lines"),
+    ],
+)
+def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], wrong: str):
+    with pytest.raises(ValueError, match=wrong):
+        CommandAgent(**fields)
+
+
+def test_a_path_that_is_none_is_a_mistake_of_the_config():
+    with pytest.raises(ValueError, match="is no JSONPath"):
+        Rule(text="$[")
+
+
+def test_its_version_is_never_asked_for_since_nobody_knows_what_it_would_do(tmp_path):
+    from viva.agents.cli.installed import look_at
+
+    fake(tmp_path, "mycli", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    agent = CommandAgent(command=("mycli",), host=host(tmp_path))
+    found = asyncio.run(look_at("mycli", host(tmp_path), agent.dialect, None))
+    assert (found.version, found.missing) == (None, None)
+    assert not (tmp_path / "ran").exists()

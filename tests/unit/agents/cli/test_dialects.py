@@ -1,0 +1,178 @@
+"""Every recorded stream of a real CLI, read line by line: what it is worth as a reply."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from terminals import CAPTURES
+from viva.agents.cli.claude import CLAUDE
+from viva.agents.cli.codex import CODEX
+from viva.agents.cli.dialect import Asked, Dialect, read
+from viva.agents.cli.events import CliEvent, Ended, Returned, Unfolding, unfold
+from viva.agents.cli.gemini import GEMINI
+from viva.agents.cli.opencode import OPENCODE
+from viva.agents.cli.qwen import QWEN
+from viva.model import codec
+
+DIALECTS = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
+STREAMS = [(name, path.stem) for name in DIALECTS for path in sorted((CAPTURES / name).glob("*.jsonl"))]
+EXPECTED: dict[str, Any] = codec.decode((Path(__file__).parent / "replies.json").read_bytes())
+
+
+def events_of(dialect: Dialect, stream: str) -> tuple[list[CliEvent], int]:
+    """The events of a capture, and how many of its lines were none of the stream."""
+    found: list[CliEvent] = []
+    noise = 0
+    for line in (CAPTURES / dialect.name / f"{stream}.jsonl").read_bytes().splitlines():
+        events = read(dialect, line)
+        noise += events is None
+        found += events or ()
+    return found, noise
+
+
+def told(dialect: Dialect, stream: str) -> dict[str, Any]:
+    events, noise = events_of(dialect, stream)
+    turn = unfold(events)
+    ended = {"error": turn.ended.error, "finish_reason": turn.ended.finish_reason} if turn.ended else None
+    told = codec.plain({"session": turn.session, "ended": ended, "reply": turn.reply(), "noise": noise})
+    for call in told["reply"].get("calls", ()):
+        call.pop("cost_usd", None)  # prices change
+    return told
+
+
+@pytest.mark.parametrize(("name", "stream"), STREAMS)
+def test_a_recorded_stream_makes_the_reply_that_it_made_before(name: str, stream: str):
+    """`replies.json` holds what each was worth when it was looked at by eye."""
+    assert told(DIALECTS[name], stream) == EXPECTED[f"{name}/{stream}"]  # P11
+
+
+def test_every_stream_is_expected_and_none_else():
+    assert sorted(EXPECTED) == sorted(f"{name}/{stream}" for name, stream in STREAMS)
+
+
+def reply(dialect: Dialect, stream: str):
+    return unfold(events_of(dialect, stream)[0]).reply()
+
+
+def test_text_is_the_deltas_joined_without_the_echoed_message():
+    text = reply(GEMINI, "g1_turn1").content  # P9
+    assert text.startswith("I will write the file now. Done. Tool write_file answered:")
+    assert "WRITE hello.txt hello from fake" not in text
+
+
+def test_a_call_that_a_policy_refuses_is_no_call_that_failed():
+    events, _ = events_of(GEMINI, "g8_plan_write")
+    assert [event.status for event in events if isinstance(event, Returned)] == ["refused"]
+    events, _ = events_of(CLAUDE, "claude3_default_perm")
+    assert [event.status for event in events if isinstance(event, Returned)] == ["error", "refused"]
+    (call,) = reply(CLAUDE, "claude3_default_perm").tool_calls
+    assert call.error == "Claude requested permissions to write to /workspace/no.txt, but you haven't granted it yet."
+
+
+def test_arguments_are_decoded_and_a_result_without_output_is_still_a_result():
+    (call,) = reply(GEMINI, "g1_turn1").tool_calls
+    assert (call.name, call.arguments) == ("write_file", {"file_path": "hello.txt", "content": "hello from fake\n"})
+    assert (call.result, call.error) == ("", None)
+
+
+def test_a_killed_cli_has_no_result_and_a_failed_call_of_the_api_is_an_error():
+    assert unfold(events_of(GEMINI, "g19_err503")[0]).ended is None  # P11
+    ended = unfold(events_of(GEMINI, "g9_err400")[0]).ended
+    assert ended is not None
+    assert ended.error is not None
+    assert '"code":400' in ended.error
+
+
+@pytest.mark.parametrize(
+    ("dialect", "streams", "used"),
+    [
+        (CODEX, ["codex1", "codex2_resume_tool", "codex3_resume_last"], [100, 200, 100]),
+        (QWEN, ["qwen20_1", "qwen20_2"], [200, 200]),
+        (GEMINI, ["g1_turn1", "g2_turn2_resume_latest", "g3_turn3_resume_uuid"], [200, 100, 200]),
+        (CLAUDE, ["claude1", "claude2_resume"], [200, 100]),
+        (OPENCODE, ["opencode1", "opencode2"], [200, 100]),
+    ],
+)
+def test_usage_is_that_of_the_turn_also_where_a_cli_counts_on(dialect: Dialect, streams: list[str], used: list[int]):
+    before, tokens = (), list[int]()  # P11
+    for stream in streams:
+        turn = unfold(events_of(dialect, stream)[0], before)
+        before = turn.used_by_session
+        tokens.append(sum(call.input_tokens for call in turn.used))
+    assert tokens == used
+
+
+def test_a_count_that_goes_back_was_begun_anew():
+    first = unfold(events_of(CODEX, "codex3_resume_last")[0])
+    assert [call.input_tokens for call in unfold(events_of(CODEX, "codex1")[0], first.used_by_session).used] == [100]
+
+
+def test_the_model_that_was_asked_for_stands_where_a_cli_names_none():
+    turn = Unfolding(model="openai/gpt-4o")
+    for event in events_of(OPENCODE, "opencode2")[0]:
+        turn.add(event)
+    (call,) = turn.used
+    assert (call.provider, call.model) == ("openai", "gpt-4o")
+    assert call.cost_usd is not None
+    assert call.cost_usd > 0
+
+
+def test_qwen_calls_a_turn_a_success_in_which_its_model_could_not_be_asked():
+    line = {"type": "result", "subtype": "success", "is_error": False, "result": "[API Error: 400 no such model]"}
+    (ended,) = QWEN.events(codec.encode(line))
+    assert isinstance(ended, Ended)
+    assert ended.error == "[API Error: 400 no such model]"
+    (ended,) = QWEN.events(codec.encode({**line, "result": "It said [API Error: 400]."}))
+    assert isinstance(ended, Ended)
+    assert ended.error is None
+
+
+def test_words_of_a_helper_are_not_the_agents_but_its_tools_are():
+    block = {"type": "text", "text": "psst"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}
+    line = {"type": "assistant", "parent_tool_use_id": "toolu_1", "message": {"content": list(block)}}
+    said = unfold(CLAUDE.events(codec.encode(line))).reply()
+    assert said.content == ""
+    assert [call.name for call in said.tool_calls] == ["Read"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: Dialect):
+    """The first turn names no session; others name just that one, never the latest."""
+    asked = Asked(prompt="--help", model="m", approval=dialect.approvals[0], linked=["/links/a"])
+    first = dialect.argv(asked)
+    later = dialect.argv(Asked(prompt="--help", session="id-7", model="m", approval=dialect.approvals[0]))
+    assert not any("id-7" in word or "resume" in word for word in first)
+    assert sum("id-7" in word for word in later) == 1  # P11
+    assert not any("latest" in word or "--last" in word or "--continue" in word for word in later)
+    assert any(word == "m" or word.endswith(("=m", "/m")) for word in first)  # P3
+    if not dialect.by_stdin:
+        assert "--prompt=--help" in first or first[-2:] == ["--", "--help"]
+
+
+def test_links_are_told_to_those_that_refuse_to_leave_the_workspace():
+    argv = GEMINI.argv(Asked(prompt="x", approval="yolo", linked=["/a", "/b c"]))
+    assert argv[-2:] == ["--include-directories=/a", "--include-directories=/b c"]  # P5
+
+
+def test_another_address_is_told_to_those_who_need_a_provider_for_it():
+    env = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "OPENAI_API_KEY": "s3cret"}
+    argv = CODEX.argv(Asked(prompt="x", approval="bypass", env=env))
+    assert 'model_providers.viva.base_url="http://127.0.0.1:1/v1"' in argv
+    config = codec.decode(OPENCODE.settings(Asked(prompt="x", model="m", env=env))["OPENCODE_CONFIG_CONTENT"])
+    assert config["provider"]["elsewhere"]["models"] == {"m": {}}
+    assert "s3cret" not in f"{config} {argv}"
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        ({"GEMINI_API_KEY": "k"}, "gemini-api-key"),
+        ({"GOOGLE_API_KEY": "k"}, "vertex-ai"),
+        ({"GEMINI_API_KEY": "k", "GOOGLE_GENAI_USE_VERTEXAI": "true"}, "vertex-ai"),
+        ({}, "oauth-personal"),
+    ],
+)
+def test_the_gemini_cli_is_told_how_to_log_in(env: dict[str, str], kind: str):
+    (text,) = GEMINI.files(env).values()
+    assert codec.decode(text)["security"]["auth"]["selectedType"] == kind

@@ -1,0 +1,70 @@
+"""What a CLI says beside its stream."""
+
+from pathlib import Path
+
+from msgspec import structs
+
+from viva.agents.cli.events import Opened, Said, Unfolding
+from viva.agents.cli.qwen import QWEN
+from viva.agents.cli.trouble import last_words
+from viva.agents.cli.watch import Watch
+from viva.errors import LAST_WORDS
+
+BUSY = "2026-01-01T00:00:00Z [ERROR] [RETRY] Attempt 1 failed with status 503. Retrying with backoff in 2s...\n"
+
+
+class Silent:
+    stderr_tail = ""
+
+
+def watching(home: Path, *, log: str = "") -> tuple[Watch, Path]:
+    """A turn of the session `s1` has begun, whose log held this already."""
+    file = home / ".qwen" / "debug" / "s1.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text(log, encoding="utf-8")
+    turn = Unfolding((), "m")
+    watch = Watch(QWEN, turn, str(home))
+    opened = Opened("s1")
+    turn.add(opened)
+    watch.heard(opened, Silent())
+    return watch, file
+
+
+def append(file: Path, text: str) -> None:
+    file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+
+def test_its_own_log_tells_of_a_provider_of_which_its_stderr_is_silent(tmp_path: Path):
+    watch, file = watching(tmp_path)
+    assert watch.note("") is None
+    append(file, BUSY)
+    assert "status 503" in str(watch.note(""))  # P11
+
+
+def test_what_the_log_told_before_this_turn_or_before_it_got_on_is_over(tmp_path: Path):
+    watch, file = watching(tmp_path, log=BUSY)
+    assert watch.note("bye") == f"{LAST_WORDS}bye"
+    append(file, BUSY)
+    watch.heard(Said("So then"), Silent())
+    assert watch.note("bye") == f"{LAST_WORDS}bye"
+    assert watch.fault(None) is None
+
+
+def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path):
+    watch, file = watching(tmp_path)
+    (tmp_path / "else.txt").write_text(BUSY, encoding="utf-8")
+    file.unlink()
+    file.symlink_to(tmp_path / "else.txt")
+    assert watch.note("") is None
+
+
+def test_a_cli_without_such_a_log_has_none_to_be_read(tmp_path: Path):
+    watch, file = watching(tmp_path)
+    append(file, BUSY)
+    watch.dialect = structs.replace(QWEN, log="")
+    assert watch.note("") is None
+
+
+def test_what_is_printed_at_every_start_are_no_last_words():
+    printed = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
+    assert last_words(printed + "    at run (x.js:1)\n\x1b[31mboom\x1b[0m\n") == "boom"

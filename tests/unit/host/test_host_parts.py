@@ -1,0 +1,231 @@
+"""The parts of a host, each by itself."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.errors import BadInput
+from viva.host import events
+from viva.host.auth import ALL, READING, Keys
+from viva.host.idempotency import Deed, Once
+from viva.host.inventory import Listed, derived_id
+from viva.host.log import Draft, Logs, RunLog
+from viva.host.opening import is_loopback
+from viva.host.refusals import Refusal, invalid
+from viva.host.store import Run, Store
+from viva.host.stream import Watching, parse_modes, parse_number, place_of, poll, stream
+
+ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def a_run(name: str = "r", tenant: str = "t", **more: Any) -> Run:
+    known: dict[str, Any] = {"kind": "workflow", "workflow": "w", "status": "running", "created_at": "1", "asked": {}}
+    return Run(id=name, tenant=tenant, **{**known, **more})
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_every_name_of_an_agent_gives_an_id_that_the_protocol_takes(name: str):
+    found = derived_id(name)
+    assert ID.fullmatch(found)
+    assert 3 <= len(found) <= 256
+
+
+def test_an_id_can_be_read():
+    assert derived_id("assistants.Expense Bot") == "local.viva.assistants.expense-bot"
+    assert derived_id("42") == "local.viva.a42"
+
+
+def test_tools_go_by_their_bare_name_or_with_their_scope():
+    agent = Listed(agent_id="a", name="a", persona="a", tools=("openwop:core.search", "calc"))
+    assert agent.may_use("core.search")
+    assert agent.may_use("openwop:core.search")
+    assert agent.may_use("calc")
+    assert not agent.may_use("search")
+    assert not agent.may_use("shell")
+    assert Listed(agent_id="a", name="a", persona="a", tools=("*",)).may_use("anything")
+
+
+@given(st.text(max_size=200))
+def test_a_name_that_is_a_sentence_never_gets_into_an_event(name: str):
+    shown = events.tool_called("local.viva.a", name, "c").payload["toolName"]
+    assert shown == name if re.fullmatch(r"[A-Za-z0-9_.:/-]{1,128}", name) else shown == "unknown"
+
+
+def test_a_price_that_is_not_known_is_left_out_never_nought():
+    call = events.ModelCall("m", "OpenAI", 3, 4)
+    assert events.provider_usage(call).payload == {
+        "provider": "openai", "model": "m", "inputTokens": 3, "outputTokens": 4, "totalTokens": 7,
+    }  # fmt: skip
+
+
+def test_a_key_is_known_by_its_digest_and_may_do_what_it_was_given_for():
+    keys = Keys()
+    keys.add("first-token-of-acme", "acme")
+    keys.add("second-token-of-acme", "acme", READING)
+    full = keys.principal({"authorization": "Bearer first-token-of-acme"})
+    reader = keys.principal({"authorization": "bearer second-token-of-acme"})
+    assert (full.tenant, full.scopes, reader.tenant) == ("acme", ALL, "acme")
+    assert full.name != reader.name
+    with pytest.raises(Refusal) as refused:
+        reader.need("runs:create")
+    assert refused.value.status == 403
+    for wrong in ("", "Bearer", "Bearer x", "Basic first-token-of-acme", "Bearer first-token-of-acme2"):
+        with pytest.raises(Refusal) as refused:
+            keys.principal({"authorization": wrong})
+        assert refused.value.status == 401
+    assert "token" not in repr(vars(keys))
+
+
+def test_what_is_written_together_stands_together_or_not_at_all(store: Store):
+    def write_and_break() -> None:
+        with store.together():
+            store.keep(a_run("gone"))
+            store.append("gone", 0, [b"{}"])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_and_break()
+    assert store.run("gone", "t") is None
+    assert store.events("gone") == []
+    with store.together():
+        store.keep(a_run("kept"))
+    assert store.run("kept", "t") == a_run("kept")
+    assert store.run("kept", "somebody") is None
+
+
+def test_a_number_is_given_once(store: Store):
+    import sqlite3
+
+    store.append("r", 0, [b"1", b"2"])
+    with pytest.raises(sqlite3.IntegrityError):
+        store.append("r", 1, [b"3", b"4"])
+    assert store.events("r") == [b"1", b"2"]
+
+
+def test_one_process_alone_has_the_store(tmp_path: Path):
+    first = Store(tmp_path)
+    with pytest.raises(BadInput, match="another `viva serve`"):
+        Store(tmp_path)
+    first.close()
+    Store(tmp_path).close()
+
+
+def test_events_are_numbered_from_nought_and_a_log_that_is_opened_again_goes_on(store: Store):
+    log = RunLog("r", store)
+    log.append([events.run_started("w", "t"), events.node_started("n", "core.noop")])
+    log.append([events.run_completed()])
+    again = RunLog("r", store)
+    assert [each.event.sequence for each in again.events] == [0, 1, 2]
+    assert again.events == log.events
+    assert again.over
+    assert again.events[1].event.node_id == "n"
+
+
+def test_readers_and_writers_of_a_run_share_one_log(store: Store):
+    logs = Logs(store)
+    log = logs.of("r")
+    assert logs.of("r") is log
+
+
+async def _read(log: RunLog, watching: Watching, closing: asyncio.Event) -> list[bytes]:
+    return [frame async for frame in stream(log, watching, lambda _events: {}, closing)]
+
+
+def test_a_reader_gets_what_is_written_while_it_reads_and_stops_at_the_end(store: Store):
+    async def act() -> list[bytes]:
+        log = RunLog("r", store)
+        reading = asyncio.create_task(_read(log, Watching(("debug",)), asyncio.Event()))
+        for number in range(50):
+            log.append([Draft("node.started", {"n": number})])
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        log.append([events.run_completed()])
+        return await reading
+
+    text = b"".join(asyncio.run(act()))
+    assert [int(number) for number in re.findall(rb"^id: (\d+)$", text, re.MULTILINE)] == list(range(51))
+
+
+def test_a_reader_of_a_run_that_goes_on_is_let_go_when_the_host_closes(store: Store):
+    async def act() -> list[bytes]:
+        log, closing = RunLog("r", store), asyncio.Event()
+        log.append([events.run_started("w", "t")])
+        reading = asyncio.create_task(_read(log, Watching(), closing))
+        await asyncio.sleep(0)
+        closing.set()
+        return await asyncio.wait_for(reading, 10)
+
+    assert len(asyncio.run(act())) == 1
+
+
+def test_polling_comes_back_as_soon_as_something_is_there(store: Store):
+    async def act() -> tuple[list[Any], bool]:
+        log = RunLog("r", store)
+        waiting = asyncio.create_task(poll(log, -1, 60, asyncio.Event()))
+        await asyncio.sleep(0)
+        log.append([events.run_started("w", "t")])
+        return await asyncio.wait_for(waiting, 10)
+
+    seen, complete = asyncio.run(act())
+    assert (len(seen), complete) == (1, False)
+
+
+def test_what_a_stream_is_asked_for_is_read_strictly(store: Store):
+    assert parse_modes(None) == ("updates",)
+    assert parse_modes("debug,updates") == ("updates", "debug")
+    for wrong in ("values,debug", "x", "updates,", "UPDATES"):
+        with pytest.raises(Refusal):
+            parse_modes(wrong)
+    assert parse_number("7", "n", 0, 0, 9) == 7
+    for wrong in ("1.0", "x", "", "10", "-1"):
+        with pytest.raises(Refusal):
+            parse_number(wrong, "n", 0, 0, 9)
+    log = RunLog("r", store)
+    log.append([events.run_started("w", "t")])
+    assert place_of(log.events[0].event.event_id, log) == 0
+    assert place_of("41", log) == 41
+    assert place_of(None, log) == place_of("", log) == -1
+
+
+def test_a_deed_is_done_once_and_a_refusal_is_forgotten(store: Store):
+    once, done = Once(store), list[str]()
+    principal = Keys()
+    principal.add("a-token-of-somebody", "t")
+    who = principal.principal({"authorization": "Bearer a-token-of-somebody"})
+
+    async def do(text: str, body: bytes = b"1") -> tuple[int, bytes, dict[str, str]]:
+        async def check() -> Deed:
+            await asyncio.sleep(0)
+            if text == "refuse":
+                raise invalid("no")
+            return Deed(201, text.encode(), begin=lambda: done.append(text))
+
+        return await once.answer(who, "POST /x", "key", body, check)
+
+    async def act() -> list[Any]:
+        with pytest.raises(Refusal):
+            await do("refuse")
+        answers = await asyncio.gather(*(do(f"a{number}") for number in range(10)))
+        with pytest.raises(Refusal, match="another request"):
+            await do("other", b"2")
+        return answers
+
+    answers = asyncio.run(act())
+    assert len(done) == 1
+    assert {answer[1] for answer in answers} == {done[0].encode()}
+    assert store.answer("t", "POST /x", "key") is None  # only its digest is kept
+
+
+@pytest.mark.parametrize(("address", "ours"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("example.com", False)])  # fmt: skip
+def test_only_loopback_is_loopback(address: str, ours: bool):
+    assert is_loopback(address) is ours

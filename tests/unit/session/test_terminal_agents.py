@@ -1,0 +1,116 @@
+"""Terminal agents from names, references and the config."""
+
+from pathlib import Path
+
+import pytest
+
+from viva import config
+from viva.agents.acp import AcpAgent
+from viva.agents.cli.codex import Codex
+from viva.agents.cli.command import CommandAgent
+from viva.agents.cli.gemini import GeminiCli
+from viva.config import Settings
+from viva.errors import BadInput
+from viva.session.agents import Agents
+from viva.session.terminal_agents import CLIS
+
+
+def settings(folder: Path, text: str) -> Settings:
+    (folder / "viva.toml").write_text(text, encoding="utf-8")
+    found = config.load(folder / "viva.toml", folder)
+    found.environ = {"PATH": "/bin", "MY_KEY": "value-of-my-key", "GEMINI_API_KEY": "value-of-gemini-key"}
+    return found
+
+
+@pytest.mark.parametrize("name", CLIS)
+def test_a_cli_can_be_named_without_a_config(tmp_path, name):
+    agent = Agents(Settings(folder=tmp_path)).under_test(name)
+    assert agent.kind == name
+    assert agent.parallel == 2  # N19
+    assert "workspace" in agent.agent.provides
+
+
+def test_the_gemini_cli_is_meant_also_where_a_connector_is_called_so(tmp_path):
+    found = settings(tmp_path, '[connectors.gemini]\nmodels = ["gemini-*"]\n')
+    assert isinstance(Agents(found).under_test("gemini").agent, GeminiCli)  # P3
+
+
+def test_a_cli_of_the_config_has_what_the_config_says(tmp_path):
+    found = settings(
+        tmp_path,
+        """
+[agents.mine]
+type = "gemini"
+command = "./bin/gemini --debug"
+model = "gemini-2.5-pro"
+approval = "auto_edit"
+args = ["--sandbox"]
+login = "copy"
+parallel = 5
+env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
+""",
+    )
+    named = Agents(found).named("mine")
+    agent = named.agent
+    assert isinstance(agent, GeminiCli)
+    assert agent.called == (f"{tmp_path}/bin/gemini", "--debug")
+    assert (agent.model, agent.approves, agent.args, agent.login) == (
+        "gemini-2.5-pro",
+        "auto_edit",
+        ("--sandbox",),
+        "copy",
+    )
+    assert dict(agent.env) == {"TOKEN_A": "literal-token", "B": "value-of-my-key"}
+    assert named.parallel == 5
+    assert {"literal-token", "value-of-my-key", "value-of-gemini-key"} <= set(found.secrets)
+
+
+def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
+    agents = Agents(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
+    assert isinstance(agents.named("a").agent, Codex)
+    assert "hush-hush" not in str(agents.definitions)
+
+
+def test_an_acp_agent_by_reference_and_by_config(tmp_path):
+    agents = Agents(settings(tmp_path, '[agents.a]\ntype = "acp"\ncommand = ["x", "--acp"]\npermissions = ["edit"]\n'))
+    by_reference = agents.under_test("acp:gemini --acp --flag 'a b'").agent
+    assert isinstance(by_reference, AcpAgent)
+    assert by_reference.command == ("gemini", "--acp", "--flag", "a b")
+    by_config = agents.named("a").agent
+    assert isinstance(by_config, AcpAgent)
+    assert by_config.permissions == ("edit",)
+
+
+def test_a_command_with_rules(tmp_path):
+    text = """
+[agents.a]
+type = "command"
+command = ["mycli", "{input}"]
+output = "jsonl"
+events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done" }, end = true }]
+"""
+    agent = Agents(settings(tmp_path, text)).named("a").agent
+    assert isinstance(agent, CommandAgent)
+    assert [rule.end for rule in agent.events] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('type = "gemini"\napproval = "never"', r"viva\.toml:1: agent 'a': Gemini CLI knows no approval 'never'"),
+        ('type = "gemini"\nlogin = "steal"', "login: unknown value"),
+        ('type = "gemini"\nmodle = "x"', "unknown key 'modle'; did you mean 'model'?"),
+        ('type = "command"', "misses 'command'"),
+        ('type = "acp"', "agent 'a' misses `command`"),
+        ('type = "acp"\ncommand = "x"\npermissions = "maybe"', "permissions are allow, deny or a list"),
+        ('type = "command"\ncommand = "x {what}"', "there is no {what} to fill in"),
+        ('type = "command"\ncommand = "x"\noutput = "jsonl"\nevents = [{ txt = "$.a" }]', "unknown key 'txt'; did you mean 'text'"),
+        ('type = "claude"\nenv = { A = "$NOT_SET_ANYWHERE" }', "environment variable NOT_SET_ANYWHERE is not set"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_found_before_anything_runs(tmp_path, text, wrong):
+    import re
+
+    with pytest.raises(BadInput) as raised:
+        Agents(settings(tmp_path, f"[agents.a]\n{text}\n")).named("a")
+    assert wrong in str(raised.value) or re.search(wrong, str(raised.value)), str(raised.value)

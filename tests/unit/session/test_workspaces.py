@@ -1,0 +1,84 @@
+"""Which folder a case works in: the case, the flags, the config."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viva.agents.scripted import ScriptedAgent
+from viva.config import Defaults, Settings
+from viva.errors import BadInput
+from viva.model.case import Case, WorkspaceSpec
+from viva.session.agents import NamedAgent
+from viva.session.options import RunOptions, kept, kept_again
+from viva.session.workspaces import Places
+from viva.users.script import Script
+
+COPY, EMPTY = WorkspaceSpec("copy", "/r"), WorkspaceSpec("empty", "/r", ("a",))
+
+
+def places(
+    kind: str = "gemini", *, unasked: bool | None = True, defaults: Defaults | None = None, **asked: Any
+) -> Places:
+    agent = NamedAgent(name="the-agent", agent=ScriptedAgent(("x",)), kind=kind, unasked=unasked)
+    settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
+    return Places(RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")])
+
+
+def spec(found: Places, **case: Any) -> WorkspaceSpec | None:
+    return found.placed(Case(id="a", user=Script(()), **case)).workspace
+
+
+def test_who_has_a_workspace():
+    """P5: cases that say so, cases that look at files, and all cases of an agent that is a command."""
+    assert spec(places("python")) is None
+    assert spec(places("python"), needs=frozenset({"workspace"})) == spec(places("gemini"))
+    assert spec(places("gemini"), one_session=False) is None
+    found = spec(places("gemini"))
+    assert found == WorkspaceSpec("copy", "/r", leave_out=("/r/books/a.yaml",))
+
+
+def test_flags_stand_over_the_config_and_both_over_a_copy():
+    """P5: a tmpdir has said otherwise."""
+    in_place = places(defaults=Defaults(workspace="cwd", link_mode="copy"))
+    found = spec(in_place, workspace=COPY)
+    assert found is not None
+    assert (found.kind, found.link_mode) == ("cwd", "copy")
+    found = spec(in_place, workspace=EMPTY)
+    assert found is not None
+    assert (found.kind, found.link_paths) == ("empty", ("a",))
+    found = spec(places(defaults=Defaults(workspace="cwd", link_mode="copy"), workspace="empty", link_mode="symlink"))
+    assert found is not None
+    assert (found.kind, found.link_mode) == ("empty", "symlink")
+
+
+def test_what_a_command_may_do_is_said_before_the_run():
+    """P10: and nothing of an agent that is none."""
+    (said,) = places("gemini").notes()
+    assert said == "the-agent runs in auto-approve mode: every tool runs unasked, unconfined (--sandbox bwrap)"
+    (said,) = places("gemini", unasked=False).notes()
+    assert said == "the-agent runs as its config says, unconfined (--sandbox bwrap)"
+    assert list(places("python", unasked=None).notes()) == []
+
+
+def test_a_sandbox_that_is_not_there_is_said_before_the_run():
+    with pytest.raises(BadInput, match="bubblewrap is not installed"):
+        places(sandbox="bwrap")
+    with pytest.raises(BadInput, match="bubblewrap is not installed"):
+        places(defaults=Defaults(sandbox="bwrap"))
+    assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").notes()) == []
+
+
+def test_a_run_that_goes_on_knows_where_it_worked():
+    asked = RunOptions(
+        inputs=("x",),
+        evaluator="judge",
+        agent_model="m",
+        workspace="empty",
+        link_mode="copy",
+        keep_workspace=True,
+        sandbox="none",
+    )
+    again = kept_again(kept(asked))
+    for name in ("evaluator", "agent_model", "workspace", "link_mode", "keep_workspace", "sandbox"):
+        assert getattr(again, name) == getattr(asked, name)

@@ -1,0 +1,328 @@
+"""Commands and their families: what they say is bounded, and nothing of them survives, however they are left."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from viva.errors import AgentFailed, Unreachable
+from viva.workspace.processes import MARK, Process, marked, running, started_at, sweep
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+SLEEPS = "echo $$ ready; exec sleep 600"
+IGNORES_TERM = "trap '' TERM; echo $$ ready; while :; do sleep 600; done"
+DAEMON = "setsid sh -c 'trap \"\" TERM HUP; echo $$ ready; while :; do sleep 600; done' & wait"
+"""It leaves its session, and is told to end to no avail."""
+NAMELESS_DAEMON = "(env -i PATH=\"$PATH\" setsid sh -c 'echo $$ ready; exec sleep 600' &); exec sleep 600"
+"""It leaves its session, its parent, and the environment by which it could be known."""
+FAMILIES = [SLEEPS, IGNORES_TERM, DAEMON, NAMELESS_DAEMON]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return request.param
+
+
+def environment() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"]}
+
+
+def of_ours() -> dict[int, str]:
+    """The living processes that this one has to answer for."""
+    return {pid: mark for pid, mark in marked().items() if f"-{os.getpid()}-" in mark}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+async def ready(process: Process) -> int:
+    """The process that says so."""
+    async for line in process.lines():
+        if line.endswith(b" ready"):
+            return int(line.split()[0])
+    raise AssertionError(process.stderr_tail)
+
+
+def test_lines_code_and_errors_of_a_command(run: Run, tmp_path: Path):
+    async def scenario() -> None:
+        script = "pwd; printf 'a\\r\\nb\\n\\nlast'; echo oops >&2; cat; exit 3"
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            assert [line async for line in process.lines()] == [str(tmp_path).encode(), b"a", b"b", b"", b"last"]
+            assert await process.wait() == 3
+            assert process.stderr_tail == "oops\n"
+
+    run(scenario())
+    assert not of_ours()
+
+
+def test_a_command_sees_only_the_environment_that_it_is_given(run: Run, tmp_path: Path):
+    """P10: nothing is added but the mark, not even what Python would give itself for a locale."""
+
+    async def scenario() -> set[bytes]:
+        async with running(["env"], cwd=str(tmp_path), env={**environment(), "MORE": "ü"}) as process:
+            return {line.partition(b"=")[0] async for line in process.lines()}
+
+    assert run(scenario()) - {b"PWD", b"SHLVL", b"_"} == {b"PATH", b"MORE", MARK.encode()}
+
+
+def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path):
+    async def scenario() -> int:
+        async with running(["sh", "-c", "kill -SEGV $$"], cwd=str(tmp_path), env=environment()) as process:
+            return await process.wait()
+
+    assert asyncio.run(scenario()) == -signal.SIGSEGV
+
+
+def test_lines_can_be_left_and_taken_up_again(tmp_path: Path):
+    async def scenario() -> list[bytes]:
+        async with running(["sh", "-c", "echo a; echo b; printf c"], cwd=str(tmp_path), env=environment()) as process:
+            return [*[await anext(process.lines()) for _ in range(2)], *[line async for line in process.lines()]]
+
+    assert asyncio.run(scenario()) == [b"a", b"b", b"c"]
+
+
+def test_what_is_sent_reaches_standard_input(run: Run, tmp_path: Path):
+    async def scenario() -> list[bytes]:
+        async with running(["cat"], cwd=str(tmp_path), env=environment(), stdin=True) as process:
+            await process.send(b"one\n")
+            heard = [await anext(process.lines())]
+            await process.send(b"two\n")
+            process.close_stdin()
+            return [*heard, *[line async for line in process.lines()]]
+
+    assert run(scenario()) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("command", ["no-such-command", "./not-executable"])
+def test_a_command_that_cannot_be_started_is_not_the_agents_failure(command: str, tmp_path: Path):
+    (tmp_path / "not-executable").write_text("x")
+
+    async def scenario() -> None:
+        async with running([command], cwd=str(tmp_path), env=environment()) as process:
+            await process.wait()
+
+    with pytest.raises(Unreachable, match=f"{command}: cannot be started: "):  # N17
+        asyncio.run(scenario())
+
+
+def test_a_folder_that_the_agent_has_deleted_is_its_own_doing(tmp_path: Path):
+    async def scenario() -> None:
+        async with running(["true"], cwd=str(tmp_path / "gone"), env=environment()):
+            pass
+
+    with pytest.raises(AgentFailed, match=r"works in is gone: .*gone"):
+        asyncio.run(scenario())
+
+
+def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
+    """The command comes to its end, though nobody keeps what it says."""
+
+    async def scenario() -> tuple[int, int, bool]:
+        script = "yes 0123456789012345678901234567890123456789 | head -c 100000000; echo; echo end"
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000) as process:
+            size = sum([len(line) async for line in process.lines()])
+            return size, await process.wait(), process.overflowed
+
+    size, code, overflowed = run(scenario())
+    assert (code, overflowed) == (0, True)
+    assert 900_000 < size <= 1_000_000
+
+
+def test_one_endless_line_is_left_out_and_the_next_one_is_read(run: Run, tmp_path: Path):
+    async def scenario() -> tuple[list[bytes], int]:
+        script = "echo first; head -c 50000000 /dev/zero; echo; echo last; head -c 200000 /dev/zero"
+        async with running(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_line_bytes=100_000
+        ) as process:
+            return [line async for line in process.lines()], process.overlong_lines
+
+    assert run(scenario()) == ([b"first", b"last"], 2)
+
+
+def test_the_end_of_what_it_says_on_standard_error_is_kept(tmp_path: Path):
+    async def scenario() -> str:
+        script = "head -c 3000000 /dev/zero >&2; echo the end >&2"
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            await process.wait()
+            return process.stderr_tail
+
+    tail = asyncio.run(scenario())
+    assert tail.endswith("the end\n")
+    assert len(tail) <= 16 * 1024
+
+
+def test_a_line_that_nobody_waits_for_does_not_stop_the_command(run: Run, tmp_path: Path):
+    """`wait` reads on: a full pipe would hang the command."""
+
+    async def scenario() -> int:
+        script = "echo first; head -c 3000000 /dev/zero; exit 7"
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            assert await anext(process.lines()) == b"first"
+            return await process.wait()
+
+    assert run(scenario()) == 7
+
+
+@pytest.mark.parametrize("script", FAMILIES)
+def test_a_timeout_ends_the_whole_family(script: str, run: Run, tmp_path: Path):
+    """P7: TERM, then KILL, and no child survives, whatever it does to get away."""
+    pids: list[int] = []
+
+    async def scenario() -> None:
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+            pids.append(await ready(process))
+            assert of_ours()
+            async with asyncio.timeout(0.05):
+                await process.wait()
+
+    with pytest.raises(TimeoutError):
+        run(scenario())
+    assert not of_ours()
+    assert not is_alive(pids[0])
+
+
+@pytest.mark.parametrize("script", FAMILIES)
+def test_a_cancelled_task_leaves_nobody_behind_even_if_it_is_cancelled_twice(script: str, tmp_path: Path):
+    pids: list[int] = []
+
+    async def work(said: asyncio.Event) -> None:
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+            pids.append(await ready(process))
+            said.set()
+            await process.wait()
+
+    async def scenario() -> None:
+        said = asyncio.Event()
+        task = asyncio.create_task(work(said))
+        await said.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert not of_ours()
+    assert not is_alive(pids[0])
+
+
+def test_a_daemon_does_not_outlive_the_command_that_has_ended_well(run: Run, tmp_path: Path):
+    """It holds the streams open, and still the last line comes."""
+    script = "(setsid sh -c 'trap \"\" TERM; echo $$ ready; sleep 600; sleep 600' &); read _ < fifo; echo done"
+
+    async def scenario() -> tuple[int, list[bytes], int]:
+        os.mkfifo(tmp_path / "fifo")
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+            pid = await ready(process)
+            (tmp_path / "fifo").write_text("go\n")
+            return pid, [line async for line in process.lines()], await process.wait()
+
+    pid, said, code = run(scenario())
+    assert (said, code) == ([b"done"], 0)
+    assert not is_alive(pid)
+    assert not of_ours()
+
+
+def test_one_that_listens_to_term_may_put_its_things_in_order(tmp_path: Path):
+    script = "trap 'echo tidy > left; exit 0' TERM; echo $$ ready; while :; do sleep 0.01; done"
+
+    async def scenario() -> None:
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=20) as process:
+            await ready(process)
+
+    asyncio.run(scenario())
+    assert (tmp_path / "left").read_text() == "tidy\n"
+
+
+VIVA = """
+import asyncio, os, sys
+from viva.workspace.processes import running
+
+async def main():
+    async with running(["sh", "-c", sys.argv[1]], cwd=".", env={"PATH": os.environ["PATH"]}, grace_s=0.2) as process:
+        async for line in process.lines():
+            print(process._command.pid, line.decode(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def gone(pid: int, within_s: float = 30) -> bool:
+    """Waits for the end of a process that is no child of ours."""
+    try:
+        file = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([file], [], [], within_s)[0])
+    finally:
+        os.close(file)
+
+
+def killed(script: str, folder: Path, *, with_supervisor: bool = False) -> tuple[int, int]:
+    """A process like Viva that has started a command, and is killed: its supervisor and the one who said `ready`."""
+    viva = subprocess.Popen([sys.executable, "-c", VIVA, script], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert viva.stdout is not None
+    supervisor, pid, _ = viva.stdout.readline().split()
+    if with_supervisor:
+        os.kill(viva.pid, signal.SIGSTOP)  # or it would see to what its supervisor has left
+        os.kill(int(supervisor), signal.SIGKILL)
+    viva.kill()
+    viva.wait()
+    viva.stdout.close()
+    return int(supervisor), int(pid)
+
+
+@pytest.mark.parametrize("script", FAMILIES)
+def test_when_viva_itself_is_killed_its_commands_end_too(script: str, tmp_path: Path):
+    supervisor, pid = killed(script, tmp_path)
+    assert gone(pid)
+    assert gone(supervisor)
+
+
+def test_what_even_a_killed_supervisor_has_left_is_swept_at_the_next_start(tmp_path: Path):
+    _, pid = killed(DAEMON, tmp_path, with_supervisor=True)
+    assert is_alive(pid)
+    assert pid in sweep()
+    assert gone(pid)
+
+
+def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
+    async def scenario() -> None:
+        async with running(["sh", "-c", SLEEPS], cwd=str(tmp_path), env=environment()) as process:
+            pid = await ready(process)
+            assert pid not in sweep()
+            assert is_alive(pid)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_is_swept_whose_mark_says_nothing_certain(tmp_path: Path):
+    """Another container's processes, and marks of other people's making."""
+    marks = ["1-1-1-1", "", "x", f"{os.stat('/proc/self/ns/pid').st_ino}-999999999-0-ab"]
+    others = [subprocess.Popen(["sleep", "600"], env={**environment(), MARK: mark}) for mark in marks]
+    try:
+        assert {other.pid for other in others} <= set(marked())
+        assert not {other.pid for other in others} & set(sweep())
+        assert all(is_alive(other.pid) for other in others)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_the_same_process_id_at_another_time_is_another_process():
+    assert started_at(os.getpid()) > 0
+    assert started_at(2**22 + 1) == 0
