@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -94,10 +94,10 @@ class Settings(Struct, kw_only=True):
 
         return _VARIABLE.sub(value_of, text)
 
-    def unknown_agent(self, name: str) -> BadInput:
+    def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
         known = list(self.agents)
-        near = get_close_matches(name, known, 3, 0.5)
+        near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
             return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
         where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {FILE} here"

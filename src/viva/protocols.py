@@ -106,8 +106,8 @@ class Workspace(Protocol):
         """The same, as whole files, for a cassette."""
         ...
 
-    async def put(self, images: Sequence[FileImage]) -> None:
-        """Makes the files so, as a replay needs it."""
+    async def put(self, images: Sequence[FileImage], told: Sequence[FileChange] | None = None) -> None:
+        """Makes the files so, as a replay needs it. What was `told` of it then, `changes` tells once more."""
         ...
 
     async def warnings(self) -> list[str]:

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,18 +85,30 @@ def test_a_refused_tool_does_not_count(stage: Stage) -> None:
 def test_a_hang_is_cut_off_and_no_process_survives(stage: Stage) -> None:
     mark = f"31{os.getpid()}"
     stage.playbook("hang", timeout=12, steps=[step("HANG")])
-    stage.playbook("daemon", timeout=12, steps=[step(f"RUN setsid sleep {mark} & sleep {mark}")])
-    _, records = stage.test("-i", "playbooks", code=1)
-    assert len(stage.said) == 2  # both had begun
-    for record in records:
-        assert (record["status"], record["fault"], record["error"]) == (
-            "failed",
-            "agent",
-            "timeout after 12s",
-        )  # P7, P11
-        assert Path(record["workspace"]).is_dir()  # P5: kept, to be looked at
+    stage.playbook("daemon", timeout=12, steps=[step(f"RUN setsid sleep {mark} & touch began; sleep {mark}")])
+    _, (daemon, hang) = stage.test("-i", "playbooks", code=1)
+    assert len(stage.said) == 2
+    assert Path(daemon["workspace"], "began").exists()  # P5: kept, to be looked at
+    for record in (daemon, hang):
+        assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
+        assert record["error"] == "timeout after 12s"  # P7
     assert processes(mark) == []  # P7
     assert processes(str(stage.project.folder)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_survives_when_viva_is_interrupted_or_killed(stage: Stage, number: int) -> None:
+    name = stage.playbook("hang", timeout=60, steps=[step("HANG")])
+    process = stage.project.start("test", "-i", name)
+    stage.server.wait_for(lambda: bool(stage.server.requests), 30)
+    assert processes(str(stage.temporary))
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode in (2, -signal.SIGKILL)  # N35
+    due = time.monotonic() + 20
+    while left := processes(str(stage.temporary)):  # a killed one cannot wait for them
+        assert number == signal.SIGKILL, left
+        assert time.monotonic() < due, left
 
 
 def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_faults(stage: Stage) -> None:
@@ -137,10 +151,8 @@ def test_two_cases_at_once_do_not_see_each_other(stage: Stage) -> None:
 
     stage.project.suite(both("apricot"), both("walnut"))
     _, records = stage.test(agent="gemini")
-    assert ["walnut" in records[0]["turns"][1]["output"], "apricot" in records[1]["turns"][1]["output"]] == [
-        False,
-        False,
-    ]
+    first, second = (record["turns"][1]["output"] for record in records)
+    assert ("walnut" in first, "apricot" in second) == (False, False)
     assert not (stage.project.folder / "same.txt").exists()  # P5: the repository was copied
 
 

@@ -15,7 +15,7 @@ FIXTURES = {
 }
 SEARCHED = {"found": {"hit": 7}}
 SUITES = (
-    suite("json", golden("same", {"b": 1, "a": [1, 2]}, {"a": [1, 2.0], "b": 1}, "json-match")),
+    suite("json", golden("same", {"q": 1, "a": [1, 2]}, {"a": [1, 2.0], "q": 1}, "json-match")),
     suite("fixtures", golden("stubbed", "x", '"hit":7', "contains", fixtures=FIXTURES)),
     suite("live", golden("alive", "x", "live", fixtures=FIXTURES), modes=("golden", "live-shadow")),
     suite("cheap", golden("one", "hello", "hello"), thresholds={"passScore": 0.5, "maxCostUsd": 0.5}),
@@ -360,6 +360,12 @@ def test_a_result_that_the_return_schema_forbids_fails_its_invocation(client: Cl
     ended = [e["payload"] for e in events if e["type"] == "agent.invocation.completed"]
     assert [each["schemaValidated"] for each in ended] == [True, False]
     assert client.summary(run)["tasks"][1]["schemaValid"] is False
+
+
+def test_the_return_schema_of_an_agent_holds_in_other_suites_too(client: Client):
+    _, events = client.evaluated("acme.evals.json@1.0.0", "local.acme.structured.default")
+    assert outcomes(events) == ["failed"]
+    assert [(each["score"], each["schemaValid"]) for each in scored(events)] == [(0.0, False)]
 
 
 def test_inputs_that_the_task_schema_forbids_are_refused_with_their_tasks(client: Client, folder: Path):

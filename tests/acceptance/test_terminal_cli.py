@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,12 @@ def place(tmp_path: Path) -> Project:
     project = Project(tmp_path / "project")
     project.env = {key: value for key, value in project.env.items() if not key.endswith(("_API_KEY", "_BASE_URL"))}
     project.env |= {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+    (tmp_path / "tmp").mkdir()
+    project.env["TMPDIR"] = str(tmp_path / "tmp")  # what failed leaves its workspace there
     return project
 
 
-def case(said: str, expected: str, **more) -> dict:
+def case(said: str, expected: str, **more: str) -> dict[str, Any]:
     return {
         "id": said.split(maxsplit=1)[0],
         "input": said,

@@ -132,6 +132,7 @@ def test_a_replay_puts_the_files_there_again_and_needs_no_agent(repository: Proj
     repository.suite(TWO_TURNS, {"id": "fails", "input": "x", "assertions": [exists("nowhere.txt")]})
     assert repository.test("--record", "t.cassette", "-o", "live.jsonl", "--parallel", "2").code == 1
     assert len((base / "called").read_text()) == 3
+    repository.write("README.md", "the repository goes on\n")
     assert repository.test("--replay", "t.cassette", "-o", "again.jsonl").code == 1
     assert len((base / "called").read_text()) == 3
     live, again = (

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import Streamed, documents_of
-from viva.formats.reading import Reading
+from viva.formats.reading import TIMEOUT_S, Reading
 from viva.model import codec
 from viva.model.case import Case, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
@@ -79,7 +79,7 @@ def _told(case: Case) -> dict[str, Any]:
         "tags": case.tags,
         "options": case.options,
         "metadata": case.metadata,
-        "timeout": limits.timeout_s,
+        "timeout": limits.timeout_s if limits.timeout_s != TIMEOUT_S else None,
         "turn_timeout": limits.turn_timeout_s,
         "on_missing_input": case.on_missing_input,
         "workspace": {"kind": spec.kind, "link_paths": spec.link_paths} if spec else None,

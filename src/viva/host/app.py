@@ -94,7 +94,8 @@ class SameOrigin:
         if scope["type"] == "http":
             request = Request(scope)
             origin = request.headers.get("origin")
-            if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            public = urlsplit(request.app.state.host.serving.public_url).netloc
+            if origin is not None and urlsplit(origin).netloc not in (request.headers.get("host"), public):
                 refused = forbidden("requests from pages of other origins are refused")
                 await answer(refused.envelope(), refused.status)(scope, receive, send)
                 return

@@ -10,7 +10,6 @@ from viva.checks.golden import Returned
 from viva.errors import BadInput
 from viva.formats.modes import LIVE
 from viva.formats.openwop import EvalSuite, Terms
-from viva.host.allowlist import held_to
 from viva.host.auth import Principal
 from viva.host.discovery import MAX_TASKS
 from viva.host.events import eval_completed, eval_scored, eval_started, run_completed
@@ -21,6 +20,7 @@ from viva.host.refusals import invalid
 from viva.host.runs import Failed
 from viva.host.store import Run
 from viva.host.telling import metrics_of, told_of
+from viva.host.terms import held_to
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
@@ -240,16 +240,16 @@ class Scoring:
             self._next += 1
 
     def _block(self, record: TrialRecord, index: int) -> list[Draft]:
-        schema = self._agent.terms.return_schema
-        told = told_of(record, self._agent, f"inv-{index + 1}-{record.id}", schema=schema)
         task = task_summary([record])
+        valid = None if task.schema_valid is UNSET else task.schema_valid
+        told = told_of(record, self._agent, f"inv-{index + 1}-{record.id}", valid=valid)
         scored = eval_scored(
             task.task_id,
             task.score,
             passed=task.passed,
             cost_usd=None if task.cost_usd is UNSET else task.cost_usd,
             latency_ms=None if task.latency_ms is UNSET else task.latency_ms,
-            schema_valid=None if task.schema_valid is UNSET else task.schema_valid,
+            schema_valid=valid,
             findings=None if task.safety_findings is UNSET else len(task.safety_findings),
         )
         return [*told.events, scored]

@@ -20,7 +20,7 @@ from viva.host.log import RunLog
 from viva.host.refusals import invalid
 from viva.host.runs import Failed
 from viva.host.store import Run
-from viva.host.telling import Told, Why, metrics_of, told_of
+from viva.host.telling import Told, Why, fits, metrics_of, output_of, told_of
 from viva.model.case import Case, Limits, Utterance
 from viva.model.message import Message
 from viva.protocols import Planned
@@ -110,4 +110,5 @@ async def hold(host: Host, run: Run, asked: Asked) -> Told:
     finally:
         await prepared.http.close()
     schema = asked.result_schema or agent.terms.return_schema
-    return told_of(record, agent, "invocation", source=asked.source, schema=schema)
+    valid = None if schema is None else fits(schema, output_of(record))
+    return told_of(record, agent, "invocation", source=asked.source, valid=valid)

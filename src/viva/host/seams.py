@@ -174,6 +174,7 @@ async def dispatch(request: Request) -> Response:
 
 
 async def no_deployments(request: Request) -> Response:
+    """Deployments are not built here: 501."""
     principal_of(request)
     raise not_provided("agents.deployment")
 

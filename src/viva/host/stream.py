@@ -22,6 +22,7 @@ class Watching(Struct, frozen=True):
     buffer_ms: int = 0
     after: int = -1
     resumed: bool = False
+    keep_alive_s: float = KEEP_ALIVE_S
 
     def wants(self, kind: str) -> bool:
         return "debug" in self.modes or (kind in UPDATES and ("updates" in self.modes or "values" in self.modes))
@@ -83,7 +84,7 @@ async def stream(
                 yield _frame(notice.type, codec.encode(notice))
         if log.over and at >= len(log.events):
             return
-        if not await _happened(changed, KEEP_ALIVE_S, closing):
+        if not await _happened(changed, watching.keep_alive_s, closing):
             if closing.is_set():
                 return
             yield _ALIVE

@@ -43,12 +43,10 @@ def told_of(
     invocation: str,
     *,
     source: str = "run-api",
-    schema: dict[str, Any] | None = None,
+    valid: bool | None = None,
 ) -> Told:
-    """One invocation, first to last. A result that the agent's schema does not allow is a failure, never shipped."""
+    """One invocation, first to last. A result that is not `valid` by the agent's schema is a failure, never shipped."""
     turn = record.turns[-1] if record.turns else None
-    output = None if turn is None else turn.output if turn.data is None else turn.data
-    valid = None if schema is None or turn is None else fits(schema, output)
     used = [] if turn is None else [call.name for call in turn.tool_calls if call.error is None]
     foreign = [name for name in used if not agent.may_use(name)]
     outcome = _outcome(record, turn, bad=valid is False or bool(foreign))
@@ -63,7 +61,13 @@ def told_of(
         *(provider_usage(call) for call in judges),
     )
     why: Why = "structured_output_invalid" if valid is False else "tool_not_allowed" if foreign else "agent_failed"
-    return Told(events=events, outcome=outcome, why=why, output=output if outcome == "completed" else None)
+    return Told(events=events, outcome=outcome, why=why, output=output_of(record) if outcome == "completed" else None)
+
+
+def output_of(record: TrialRecord) -> Any:
+    """What the agent answered: its data or, without any, its text."""
+    turn = record.turns[-1] if record.turns else None
+    return None if turn is None else turn.output if turn.data is None else turn.data
 
 
 def fits(schema: dict[str, Any], output: Any) -> bool:

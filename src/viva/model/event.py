@@ -192,7 +192,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     total_turns: int
     """Turns of all trials."""
     avg_turns: float
-    """Turns for each trial that had any."""
+    """Turns for each trial that ran."""
     duration_ms: float
     """Wall time of the run."""
     checks: int
@@ -208,9 +208,9 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_tokens: int = 0
     """Tokens that models sent back."""
     cost_usd: float | None = None
-    """What all of it cost; none as soon as one price is unknown."""
+    """What the trials cost whose prices are all known; none where no price is."""
     unpriced_calls: int = 0
-    """Model calls whose price is unknown."""
+    """Model calls of the other trials: they are not in the cost."""
     undecided: int = 0
     """Cases of a sequential test that has shown neither; they are among the errors."""
     suites: tuple[Standing, ...] = ()

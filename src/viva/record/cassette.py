@@ -20,7 +20,7 @@ from viva.errors import BadInput, Role, RunStopped
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.message import ModelCall, Reply
-from viva.model.talk import FileImage
+from viva.model.talk import FileChange, FileImage
 
 VERSION = 1
 Missing = Literal["error", "live", "skip"]
@@ -66,7 +66,8 @@ class Entry(Struct, frozen=True, tag_field="line", tag="reply", omit_defaults=Tr
     ms: float = 0.0
     nth: int = 0
     files: tuple[FileImage, ...] = ()
-    """What it did to the files of its workspace in this turn."""
+    """What it did to the files of its workspace in this turn, and what was told of that."""
+    changes: tuple[FileChange, ...] = ()
     files_missing: str = ""
     """Why they are not here: then this turn cannot be replayed."""
 

@@ -140,9 +140,10 @@ class _RecordedSession:
 
     async def _keep(self, entry: Entry, began: float, before: Any, **what: Any) -> float:
         ms = round((time.perf_counter() - began) * 1e3, 3)
-        if self._context.workspace is not None:
+        if (workspace := self._context.workspace) is not None:
             try:
-                what["files"] = await self._context.workspace.images(before)
+                what["files"] = await workspace.images(before)
+                what["changes"] = await workspace.changes(before)
             except TrialFault as too_many:
                 what["files_missing"] = too_many.said
         self._recorder.keep(structs.replace(entry, calls=tuple(self._calls), ms=ms, **what))
@@ -197,8 +198,8 @@ class _ReplayedSession:
             self._context.meter(call)
         if entry.files_missing:
             raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({entry.files_missing})")
-        if entry.files and self._context.workspace is not None:
-            await self._context.workspace.put(entry.files)
+        if (entry.files or entry.changes) and self._context.workspace is not None:
+            await self._context.workspace.put(entry.files, entry.changes)
         if entry.reply is None:
             raise _fault(entry)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)

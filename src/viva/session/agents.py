@@ -177,7 +177,7 @@ class Agents:
             elif (through := self._through(name)) is not None:
                 written = {"type": "chat", **through}
             else:
-                raise self._settings.unknown_agent(name)
+                raise self._settings.unknown_agent(name, terminal_agents.CLIS)
         return self._from(name, written, connector)
 
     def _from(
@@ -404,4 +404,4 @@ def _given(value: Any) -> NamedAgent:
 
 
 def _how_to_name_one() -> str:
-    return ", for example -n python:./agent.py:agent or -n http://localhost:8000/chat; `viva init` makes a project with a config"
+    return ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"

@@ -13,7 +13,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from viva.errors import Undecidable
@@ -90,6 +90,8 @@ class Folder:
         self._hosts: dict[str, Mark] = {}
         self._last = snapshot.NOTHING
         self._kept = folders.keep_always
+        self._told: tuple[FileChange, ...] | None = None
+        self._replayed: list[FileChange] = []
         self._warnings: list[str] = []
 
     @property
@@ -117,6 +119,9 @@ class Folder:
         return await asyncio.to_thread(self._look)
 
     async def changes(self, since: Mark) -> tuple[FileChange, ...]:
+        if self._told is not None:
+            told, self._told = self._told, None
+            return told
         return await asyncio.to_thread(lambda: snapshot.changes(since, self._look(), self._folders.texts))
 
     async def images(self, since: Mark) -> tuple[FileImage, ...]:
@@ -130,7 +135,9 @@ class Folder:
         except snapshot.TooLarge as large:
             raise Undecidable(f"its files came to {large.size:,} bytes, which is more than {IMAGE_BYTES:,}") from None
 
-    async def put(self, images: Sequence[FileImage]) -> None:
+    async def put(self, images: Sequence[FileImage], told: Sequence[FileChange] | None = None) -> None:
+        self._told = None if told is None else tuple(told)
+        self._replayed += told or ()
         try:
             await surely(asyncio.to_thread(snapshot.put, self.path, images))
         except (OSError, ValueError) as wrong:
@@ -196,15 +203,29 @@ class Folder:
         return snapshot.look(self._place(path), self._folders.texts, before, self._is_ours)
 
     def _look_at_hosts(self) -> None:
-        changed: list[str] = []
-        for path, before in self._hosts.items():
-            for below, was, now in snapshot.differing(before, self._look_at(path, before)):
-                if not below.endswith("/"):
-                    word = "added" if was is None else "removed" if now is None else "changed"
-                    changed.append(f"{word} {snapshot.shown_path(f'{path}/{below}' if below else path)}")
+        changed = [
+            f"{word} {snapshot.shown_path(f'{path}/{below}' if below else path)}"
+            for path, before in self._hosts.items()
+            for below, word in self._done_to(path, before)
+        ]
         if changed:
             self._warnings.append(f"files of the host were changed through a link: {_some(changed)}")
         self._hosts = {}
+
+    def _done_to(self, path: str, before: Mark) -> Iterator[tuple[str, str]]:
+        """What became of the files below a link. In a replay, by what was told of them: the host may have changed since."""
+        found = snapshot.differing(before, self._look_at(path, before))
+        kinds = {below: (was is None, now is None) for below, was, now in found if not below.endswith("/")}
+        if self._replayed:
+            kinds = {}
+            for change in self._replayed:
+                real = snapshot.real_path(change.path)
+                if real == path or real.startswith(f"{path}/"):
+                    first, _ = kinds.get(real[len(path) + 1 :], (change.change == "added", False))
+                    kinds[real[len(path) + 1 :]] = first, change.change == "removed"
+        for below, (is_new, is_gone) in sorted(kinds.items()):
+            if not (is_new and is_gone):
+                yield below, "added" if is_new else "removed" if is_gone else "changed"
 
     def _look(self) -> Mark:
         """All files of the folder, and those below its own links as long as these stand."""

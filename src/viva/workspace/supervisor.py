@@ -123,8 +123,8 @@ def descendants(root: int) -> list[int]:
     """All living processes that came of this one, by what Linux says of their parents."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdecimal() and (known := parent_and_state(int(name))) is not None and known[1] not in "ZX":
-            children.setdefault(known[0], []).append(int(name))
+        if name.isdecimal() and (parent := parent_of(int(name))) is not None:
+            children.setdefault(parent, []).append(int(name))
     found, waiting = list[int](), [root]
     while waiting:
         waiting += (came := children.get(waiting.pop(), []))
@@ -132,13 +132,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def parent_and_state(pid: int) -> tuple[int, str] | None:
+def parent_of(pid: int) -> int | None:
+    """None for a dead one. One whose first thread alone has ended looks like a zombie, and keeps its children."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return int(parent), state.decode()
+    state, parent, threads = fields[0], int(fields[1]), int(fields[17])
+    return None if state in (b"Z", b"X") and threads < 2 else parent
 
 
 def _prctl(option: int, value: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,7 +157,7 @@ def test_a_get_request_has_no_body():
 def test_attachments_and_workspace_can_be_sent():  # N5, P5
     message = Message("user", (Text("see"), Image("a.png", name="a.png", url="data:,x")))
     body = {"files": "{{attachments}}", "folder": "{{workspace}}", "text": "{{input}}"}
-    told = talk(answering("x"), message, body=body, context={"workspace": "/tmp/w"})
+    told = talk(answering("x"), message, body=body, context={"workspace": SimpleNamespace(path="/tmp/w")})
     assert told.bodies[0] == {
         "files": [{"type": "image", "source": "a.png", "name": "a.png", "url": "data:,x"}],
         "folder": "/tmp/w",

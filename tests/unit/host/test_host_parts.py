@@ -168,6 +168,21 @@ def test_a_reader_of_a_run_that_goes_on_is_let_go_when_the_host_closes(store: St
     assert len(asyncio.run(act())) == 1
 
 
+def test_a_stream_says_that_it_is_still_there_while_nothing_happens(store: Store):
+    assert Watching().keep_alive_s <= 30
+
+    async def act() -> bytes:
+        log = RunLog("r", store)
+        log.append([events.run_started("w", "t")])
+        frames = stream(log, Watching(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
+        assert (await anext(frames)).startswith(b"id: 0")
+        alive = await asyncio.wait_for(anext(frames), 10)
+        await frames.aclose()
+        return alive
+
+    assert asyncio.run(act()).startswith(b":")
+
+
 def test_polling_comes_back_as_soon_as_something_is_there(store: Store):
     async def act() -> tuple[list[Any], bool]:
         log = RunLog("r", store)

@@ -114,3 +114,8 @@ def test_a_mistake_is_found_before_anything_runs(tmp_path, text, wrong):
     with pytest.raises(BadInput) as raised:
         Agents(settings(tmp_path, f"[agents.a]\n{text}\n")).named("a")
     assert wrong in str(raised.value) or re.search(wrong, str(raised.value)), str(raised.value)
+
+
+def test_a_mistyped_name_of_a_cli_is_guessed(tmp_path):
+    with pytest.raises(BadInput, match="there is no agent 'gemni'; did you mean gemini"):
+        Agents(Settings(folder=tmp_path)).under_test("gemni")

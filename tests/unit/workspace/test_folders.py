@@ -473,3 +473,36 @@ def test_a_folder_whose_maker_seems_gone_but_whose_lock_is_held_is_left_alone(ba
         assert sweep(str(base)) == []
 
     opened(folders(base), WorkspaceSpec("empty"), use)
+
+
+def test_a_replay_tells_what_was_told_though_the_host_has_changed_since(base: Path, host: Path):
+    """The run that was recorded may have changed it itself."""
+    spec = linking(host, "skills", "one.txt")
+
+    async def act(folder: Folder) -> tuple[object, ...]:
+        mark = await folder.mark()
+        put(folder.path, "skills/a.md", "other")
+        put(folder.path, "skills/new.md", "new")
+        put(folder.path, "skills/passing.md", "x")
+        first = await folder.images(mark), await folder.changes(mark)
+        mark = await folder.mark()
+        (Path(folder.path) / "skills/passing.md").unlink()
+        (Path(folder.path) / "one.txt").unlink()
+        (host / "one.txt").unlink()
+        return *first, await folder.images(mark), await folder.changes(mark), await folder.warnings()
+
+    async def replay(folder: Folder) -> tuple[object, ...]:
+        seen: list[object] = []
+        for images, told in (recorded[:2], recorded[2:4]):
+            mark = await folder.mark()
+            await folder.put(images, told)  # pyright: ignore[reportArgumentType]
+            seen += [images, await folder.changes(mark)]
+        assert await folder.changes(await folder.mark()) == ()
+        return *seen, await folder.warnings()
+
+    recorded = opened(folders(base), spec, act)
+    assert recorded[-1] == [
+        "files of the host were changed through a link: changed skills/a.md, added skills/new.md, removed one.txt"
+    ]
+    put(host, "one.txt", "back")
+    assert opened(folders(base, replaying=True), spec, replay) == recorded

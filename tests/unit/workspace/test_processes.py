@@ -235,6 +235,34 @@ def test_a_daemon_does_not_outlive_the_command_that_has_ended_well(run: Run, tmp
     assert not of_ours()
 
 
+LEADERLESS = """
+import ctypes, os, signal, subprocess, threading, time
+child = subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 600; done"])
+def later():
+    while open(f"/proc/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    print(child.pid, "ready", flush=True)
+    time.sleep(600)
+threading.Thread(target=later).start()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(os.uname().machine, 93), 0)  # ends this thread alone
+"""
+
+
+def test_a_program_whose_first_thread_has_ended_is_no_dead_one(tmp_path: Path):
+    """P7: Linux shows it as a zombie, but its other threads run, and its children are still its own. So Node ends."""
+
+    async def main() -> int:
+        async with running(
+            [sys.executable, "-c", LEADERLESS], cwd=str(tmp_path), env=environment(), grace_s=0.2
+        ) as process:
+            return await ready(process)
+
+    child = asyncio.run(main())
+    assert not is_alive(child)
+    assert not of_ours()
+
+
 def test_one_that_listens_to_term_may_put_its_things_in_order(tmp_path: Path):
     script = "trap 'echo tidy > left; exit 0' TERM; echo $$ ready; while :; do sleep 0.01; done"
 

@@ -146,9 +146,13 @@ def tokens_of(provider: str, model: str, tokens: Tokens, cost: float | None = No
 
 
 def _used(line: Line) -> Iterator[Used]:
-    """Its last line counts the turn, by models and with their cost; until then each message has its own."""
+    """Its last line counts by models, with their cost: the turn or, in newer versions, the session. Until then each message
+    has its own.
+    """
     if line.type == "result" and line.models:
-        yield Used(tuple(_of_model(model, of) for model, of in line.models.items()))
+        turn = tokens_of("anthropic", "", line.usage) if line.usage else None
+        own = turn.input_tokens + turn.output_tokens if turn else None
+        yield Used(tuple(_of_model(model, of) for model, of in line.models.items()), "session", own=own)
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
         yield Used((tokens_of("anthropic", message.model, message.usage or Tokens()),), "step", message.id)

@@ -47,11 +47,15 @@ class Returned(Struct, frozen=True, tag="tool_result"):
 
 
 class Used(Struct, frozen=True, tag="usage"):
-    """What models used: in one step of this turn, in this turn as a whole, or in the whole session up to now."""
+    """What models used: in one step of this turn, in this turn as a whole, or in the whole session up to now.
+
+    Where versions of a CLI differ in that, `own` tells: the tokens that the turn itself has used, by another count.
+    """
 
     calls: tuple[ModelCall, ...]
     over: Literal["step", "turn", "session"] = "turn"
     id: str = ""
+    own: int | None = None
 
 
 class Troubled(Struct, frozen=True, tag="trouble"):
@@ -148,8 +152,9 @@ class Unfolding:
         elif event.over == "turn":
             self._turn = calls
         else:
+            counts_on = event.own is None or _tokens(calls) >= _tokens(self._before.values()) + event.own
             self.used_by_session = calls
-            self._turn = tuple(_since(call, self._before.get(call.model)) for call in calls)
+            self._turn = tuple(_since(call, self._before.get(call.model)) for call in calls) if counts_on else calls
 
     def tool_name(self, call: str) -> str:
         """The tool behind a call that was told of."""
@@ -197,7 +202,12 @@ def _since(now: ModelCall, before: ModelCall | None) -> ModelCall:
         now.input_tokens - before.input_tokens,
         now.output_tokens - before.output_tokens,
         max(0, now.cached_tokens - before.cached_tokens),
+        None if now.cost_usd is None or before.cost_usd is None else max(0.0, now.cost_usd - before.cost_usd),
     )
+
+
+def _tokens(calls: Iterable[ModelCall]) -> int:
+    return sum(call.input_tokens + call.output_tokens for call in calls)
 
 
 def texts_in(content: Any) -> Any:

@@ -25,7 +25,7 @@ class _Tokens(Struct, gc=False):
     cached: int = 0
 
 
-class _Stats(Struct, gc=False):
+class _Stats(_Tokens, gc=False):
     models: dict[str, _Tokens] = field(default_factory=dict[str, _Tokens])
 
 
@@ -65,7 +65,8 @@ def events(data: bytes) -> Iterator[CliEvent]:
             yield Troubled(line.message)
         case "result" if line.status in ("success", "error"):
             if line.stats is not None:
-                yield Used(tuple(_call(model, tokens) for model, tokens in line.stats.models.items()))
+                models = line.stats.models or {"": line.stats}  # older ones tell only the sum
+                yield Used(tuple(_call(model, tokens) for model, tokens in models.items()))
             failed = line.error.message or line.error.type if line.error else "it ended with an error"
             yield Ended(failed if line.status == "error" else None)
         case _:
@@ -83,15 +84,15 @@ def _call(model: str, tokens: _Tokens) -> Any:
     return model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
 
 
-def _argv(asked: Asked) -> list[str]:
+def argv(asked: Asked) -> list[str]:
     # One word for flag and value: a message may begin with a dash.
-    argv = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
+    words = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
     if asked.session is not None:
-        argv.append(f"--resume={asked.session}")
+        words.append(f"--resume={asked.session}")
     if asked.model:
-        argv.append(f"--model={asked.model}")
+        words.append(f"--model={asked.model}")
     # It refuses paths that lead out of the workspace, those through a link too.
-    return argv + [f"--include-directories={folder}" for folder in asked.linked]
+    return words + [f"--include-directories={folder}" for folder in asked.linked]
 
 
 def _settings(_asked: Asked) -> dict[str, str]:
@@ -122,7 +123,7 @@ GEMINI = Dialect(
     name="gemini",
     title="Gemini CLI",
     package="@google/gemini-cli",
-    oldest="0.20.0",
+    oldest="0.30.0",
     approvals=("yolo", "auto_edit", "default", "plan"),
     keys=_KEYS,
     variables=(
@@ -130,12 +131,12 @@ GEMINI = Dialect(
         "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL", "NODE_COMPILE_CACHE",
     ),
     logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
-    argv=_argv,
+    argv=argv,
     events=events,
     settings=_settings,
     files=_files,
     no_login=re.compile(
-        r"set an Auth method|manual authorization is required|API key not valid|must specify the \w+ environment"
+        r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"
         r"|please (?:run .*to )?(?:log|sign) ?in|authentication (?:failed|required)|API_KEY_INVALID|not authenticated",
         re.IGNORECASE,
     ),

@@ -7,6 +7,7 @@ from typing import ClassVar
 from viva.agents.cli.claude import Line, stream_events, tokens_of
 from viva.agents.cli.dialect import Asked, Dialect, pretty
 from viva.agents.cli.events import CliEvent, Ended, Used
+from viva.agents.cli.gemini import argv
 from viva.agents.cli.terminal import CliAgent
 
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
@@ -28,15 +29,6 @@ def events(data: bytes) -> Iterator[CliEvent]:
                 yield Ended(said)
             case _:
                 yield event
-
-
-def _argv(asked: Asked) -> list[str]:
-    argv = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
-    if asked.session is not None:
-        argv.append(f"--resume={asked.session}")
-    if asked.model:
-        argv.append(f"--model={asked.model}")
-    return argv + [f"--include-directories={folder}" for folder in asked.linked]
 
 
 def _settings(_asked: Asked) -> dict[str, str]:
@@ -73,12 +65,12 @@ QWEN = Dialect(
     ),
     logins=(".qwen/oauth_creds.json",),
     log=".qwen/debug/{session}.txt",
-    argv=_argv,
+    argv=argv,
     events=events,
     settings=_settings,
     files=_files,
     no_login=re.compile(
-        r"no auth type is selected|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
+        r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
         r"|invalid api.?key|incorrect api.?key",
         re.IGNORECASE,
     ),

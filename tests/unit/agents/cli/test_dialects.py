@@ -103,6 +103,22 @@ def test_usage_is_that_of_the_turn_also_where_a_cli_counts_on(dialect: Dialect, 
     assert tokens == used
 
 
+def test_claude_code_counts_on_in_newer_versions_and_in_older_ones_not():
+    def line(model: int, turn: int) -> bytes:
+        models = {"m": {"inputTokens": model, "outputTokens": 10, "costUSD": model / 1000}}
+        usage = {"input_tokens": turn, "output_tokens": 0}
+        return codec.encode(
+            {"type": "result", "subtype": "success", "is_error": False, "usage": usage, "modelUsage": models}
+        )
+
+    first = unfold(CLAUDE.events(line(100, 100)))
+    older = unfold(CLAUDE.events(line(150, 150)), first.used_by_session)
+    newer = unfold(CLAUDE.events(line(250, 150)), first.used_by_session)
+    assert [call.input_tokens for call in older.used] == [150]
+    assert [call.input_tokens for call in newer.used] == [150]
+    assert [call.cost_usd for call in newer.used] == [pytest.approx(0.15)]
+
+
 def test_a_count_that_goes_back_was_begun_anew():
     first = unfold(events_of(CODEX, "codex3_resume_last")[0])
     assert [call.input_tokens for call in unfold(events_of(CODEX, "codex1")[0], first.used_by_session).used] == [100]

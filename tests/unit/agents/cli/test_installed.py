@@ -42,7 +42,7 @@ def test_one_that_is_not_there_is_named_with_how_to_install_it(tmp_path):
 
 def test_one_that_is_too_old_is_missing_too(tmp_path):
     fake(tmp_path, "gemini", "", version="0.9.0-nightly")
-    assert looked_at(tmp_path, GEMINI_API_KEY="k").missing == "Gemini CLI 0.9.0 is too old: 0.20.0 or newer is needed"
+    assert looked_at(tmp_path, GEMINI_API_KEY="k").missing == "Gemini CLI 0.9.0 is too old: 0.30.0 or newer is needed"
 
 
 def test_versions_are_compared_by_number(tmp_path):

@@ -215,7 +215,7 @@ def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
 
 def test_a_cli_that_is_too_old_cannot_be_used(tmp_path):
     fault = fault_of(gemini(tmp_path, INIT + DONE, version="0.9.0"))
-    assert (type(fault), fault.said) == (Unreachable, "Gemini CLI 0.9.0 is too old: 0.20.0 or newer is needed")
+    assert (type(fault), fault.said) == (Unreachable, "Gemini CLI 0.9.0 is too old: 0.30.0 or newer is needed")
 
 
 def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):

@@ -1,0 +1,56 @@
+"""An agent is held to its terms: a reply for which it used a tool that it may not use, or that is not what its return
+schema demands, scores nothing, whatever it says.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from msgspec import structs
+
+from viva.checks.cheap import Cheap
+from viva.checks.golden import Returned
+from viva.host.inventory import ANY_TOOL, Listed
+from viva.model.case import Case, Claim, Suite
+from viva.model.talk import PASSED, Evidence, Verdict
+from viva.users.script import Script
+
+RETURN_SCHEMA = "return_schema"
+"""What the claim is called that a suite brings along with its agent."""
+
+
+class OnlyTools(Cheap, frozen=True, kw_only=True):
+    """No other tools than these were used. A call that was refused or failed was none."""
+
+    agent: Listed
+
+    @property
+    def label(self) -> str:
+        return "only tools that the agent may use"
+
+    def check(self, evidence: Evidence) -> Verdict:
+        used = [call.name for call in evidence.tool_calls if call.error is None and not self.agent.may_use(call.name)]
+        return Verdict("failed", f"used {', '.join(used)}, which it may not") if used else PASSED
+
+
+def held_to(suite: Suite, agent: Listed) -> Suite:
+    """The suite with what the agent is held to on each of its tasks, where the suite does not say so itself."""
+    terms: list[Claim] = []
+    if ANY_TOOL not in agent.tools:
+        terms.append(Claim(OnlyTools(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
+    if agent.terms.return_schema is not None:
+        returned = Returned(schema=agent.terms.return_schema)
+        terms.append(Claim(returned, {"type": RETURN_SCHEMA}, weight=0.0, gate=True))
+    if not terms:
+        return suite
+
+    async def cases() -> AsyncIterator[Case]:
+        async for case in suite.cases():
+            lines = tuple(structs.replace(line, claims=_with(line.claims, terms)) for line in case.user.lines)
+            yield structs.replace(case, user=Script(lines))
+
+    return structs.replace(suite, cases=cases)
+
+
+def _with(claims: tuple[Claim, ...], terms: Sequence[Claim]) -> tuple[Claim, ...]:
+    """A suite that comes with its agent has its return schema already."""
+    known = {claim.written.get("type") for claim in claims} & {RETURN_SCHEMA}
+    return (*claims, *(claim for claim in terms if claim.written["type"] not in known))

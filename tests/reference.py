@@ -1,0 +1,426 @@
+"""The reference pages under docs/reference, made from the code itself.
+
+Run as a program it says what is stale; with `--write` it writes the pages: `make reference`. What has no words of its own
+anywhere in the code is in `Pages.unexplained`, and a test fails on it.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+import viva
+import viva.testing
+from reference_schemas import check_pages, config_page, file_page, replies_table
+from viva import errors
+from viva.cli.main import COMMANDS
+from viva.engine.summary import exit_code
+from viva.host import app as host_app
+from viva.host import openapi, seams
+from viva.model import case, event, finding, message, record, talk
+from viva.testing.__main__ import main as stand_in
+from viva.viewer.app import Viewer
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+MADE = "<!-- Made from the code by tests/reference.py: `make reference` writes it anew. -->\n\n"
+EVENTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, event.Event)][1:]
+RECORDS = [
+    record.TrialRecord, record.TurnRecord, record.ToolCallRecord, record.CheckpointRecord, message.Usage, message.ModelCall,
+    talk.FileChange, finding.Finding, case.Key,
+]  # fmt: skip
+SUMMARIES = [event.RunSummary, event.Standing, case.Bar]
+SERVERS = {"GeminiServer", "OpenAIServer", "AnthropicServer", "HttpServer"}
+
+
+class Pages:
+    """All pages by name, and all that nobody has explained."""
+
+    def __init__(self) -> None:
+        self.unexplained: list[str] = []
+        self.texts = {name: MADE + "\n".join(made).rstrip() + "\n" for name, made in self._made()}
+
+    def _made(self) -> Iterator[tuple[str, list[str]]]:
+        yield "commands.md", list(self._commands())
+        yield "checks.md", list(check_pages(self._complain))
+        yield "config.md", list(config_page(self._complain))
+        yield "native.md", list(file_page("native", self._complain))
+        yield "playbook.md", list(file_page("playbook", self._complain))
+        yield "openwop.md", list(file_page("openwop", self._complain)) + list(file_page("pack", self._complain, level=2))
+        yield "events.md", list(self._events())
+        yield "records.md", list(self._records())
+        yield "errors.md", list(self._errors())
+        yield "routes.md", list(self._routes())
+        yield "python.md", list(self._python())
+        yield "testing.md", list(self._testing())
+
+    def _complain(self, what: str) -> None:
+        self.unexplained.append(what)
+
+    def _said(self, what: str, words: str | None) -> str:
+        if not words or not words.strip():
+            self._complain(what)
+            return ""
+        return words.strip()
+
+    # Commands
+
+    def _commands(self) -> Iterator[str]:
+        yield "# Commands\n"
+        yield "Every command has `-h`, `--help`. Durations are `30s`, `2m30s`, `500ms`; a bare number is seconds.\n"
+        for name in COMMANDS:
+            yield from self._command(f"viva {name}", import_module(f"viva.cli.{name}").command, 2)
+        yield "## Exit codes\n"
+        yield self._said("exit codes", inspect.getdoc(exit_code)).split("\n")[0] + "\n"
+        yield "3 is a bug in Viva, with its traceback; 4 is bad input, found before anything runs.\n"
+
+    def _command(self, name: str, command: click.Command, level: int) -> Iterator[str]:
+        arguments = [each for each in command.params if isinstance(each, click.Argument)]
+        usage = " ".join([name, *(_argument(each) for each in arguments)])
+        yield f"{'#' * level} {name}\n"
+        yield self._said(name, command.help) + "\n"
+        if not isinstance(command, click.Group) or arguments:
+            yield f"    {usage} [OPTIONS]\n"
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        if options:
+            yield "| flag | meaning |\n| --- | --- |"
+            for option in options:
+                yield _row(_flags(option), self._said(f"{name} {option.opts[0]}", option.help) + _default(option))
+            yield ""
+        if command.epilog:
+            yield "```text\n" + textwrap.dedent(command.epilog.replace("\b\n", "")).strip() + "\n```\n"
+        if isinstance(command, click.Group):
+            for sub in command.commands.values():
+                yield from self._command(f"{name} {sub.name}", sub, level + 1)
+
+    # Structs
+
+    def _struct(self, struct: type[Any], level: int = 2, title: str | None = None) -> Iterator[str]:
+        explained = _field_docs(struct)
+        yield f"{'#' * level} {title or struct.__name__}\n"
+        yield _prose(self._said(struct.__name__, _own_doc(struct))) + "\n"
+        yield "| field | type | meaning |\n| --- | --- | --- |"
+        for field in msgspec.structs.fields(struct):
+            default = "" if field.required else f" Left out: {_shown_default(field)}."
+            words = self._said(f"{struct.__name__}.{field.name}", explained.get(field.name))
+            yield _row(f"`{field.encode_name}`", f"`{_type_text(struct, field.name)}`", words + default)
+        yield ""
+
+    def _events(self) -> Iterator[str]:
+        yield "# Events\n"
+        yield (
+            "What happens in a run is data. `viva test --json` prints one event a line, the journal (`.viva/runs/ID/journal.jsonl`) "
+            "keeps them, `viva view` streams them. `event` is the name; fields that are as if left out are not written. A key is "
+            "`[suite, case, trial, attempt]` in words: see [records](records.md#key).\n"
+        )
+        for each in EVENTS:
+            yield from self._struct(each, title=f"`{each.__struct_config__.tag}`")
+        yield "# What they hold\n"
+        for each in SUMMARIES:
+            yield from self._struct(each)
+
+    def _records(self) -> Iterator[str]:
+        yield "# Records\n"
+        yield (
+            "A line of the `.jsonl` report is one trial, as a `TrialRecord`; the journal's `trial_ended` holds the same. Fields that "
+            "are as if left out are not written.\n"
+        )
+        for each in RECORDS:
+            yield from self._struct(each)
+
+    # Errors
+
+    def _errors(self) -> Iterator[str]:
+        yield "# Errors\n"
+        tree, _, rest = self._said("errors", errors.__doc__).partition("\n\nErrors carry")
+        first, _, drawn = tree.partition("\n\n")
+        yield f"{first}\n\n```text\n{textwrap.dedent(drawn)}\n```\n\nErrors carry{rest}\n"
+        yield "| error | when | `viva.` |\n| --- | --- | --- |"
+        for name, each in vars(errors).items():
+            if isinstance(each, type) and issubclass(each, errors.VivaError):
+                yield _row(f"`{name}`", _prose(self._said(name, _own_doc(each))), "yes" if name in viva.__all__ else "")
+        yield ""
+        yield "## Exit codes\n\n| code | meaning |\n| --- | --- |"
+        for code, meaning in _exit_codes():
+            yield _row(code, meaning)
+        yield "\n## Whose fault\n\nSee [verdicts and faults](../explanation/verdicts.md).\n"
+
+    # Routes
+
+    def _routes(self) -> Iterator[str]:
+        yield "# Routes\n\n## viva view\n"
+        told = _viewer_told()
+        yield "On 127.0.0.1 only, for the browser that opened the one-time link. `POST` needs `--allow-run`.\n"
+        yield "| route | answer |\n| --- | --- |"
+        for route in Viewer(None, None, lambda: False).routes():  # type: ignore[arg-type]
+            for method in sorted(route.methods - {"HEAD"}):  # type: ignore[attr-defined]
+                path = re.sub(r":int\}", "}", route.path)  # type: ignore[attr-defined]
+                yield _row(f"`{method} {path}`", _code_free(self._said(f"viva view {method} {path}", told.pop((method, path), None))))
+        for method, path in told:
+            self._complain(f"viva view has no {method} {path}, but tells of it")
+        yield "\n## viva serve\n"
+        yield (
+            "An OpenWOP host. Every request but for the public ones needs `Authorization: Bearer TOKEN`. "
+            "`GET /v1/openapi.json` has the bodies.\n"
+        )
+        yield "| route | meaning | answers |\n| --- | --- | --- |"
+        yield from self._host_routes()
+        yield "\nThese are in the protocol, but not built: they answer 501 with the capability that is missing.\n"
+        yield "| capability | routes |\n| --- | --- |"
+        for capability, paths in host_app.OUTSIDE.items():
+            yield _row(capability, ", ".join(f"`{_camel(path)}`" for path in paths))
+        yield "\n## viva serve --conformance\n"
+        yield _prose(self._said("seams", seams.__doc__)) + "\n"
+        yield "| route | meaning |\n| --- | --- |"
+        for route in seams.seams():
+            method = next(iter(sorted((route.methods or set()) - {"HEAD"})))
+            words = self._said(f"seam {route.path}", inspect.getdoc(route.endpoint))
+            yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
+
+    def _host_routes(self) -> Iterator[str]:
+        paths: dict[str, Any] = openapi.document(_Serving)["paths"]  # type: ignore[arg-type]
+        served = {
+            (method, _camel(route.path))
+            for route in host_app._routes()
+            if not any(route.path in outside for outside in host_app.OUTSIDE.values())
+            for method in (route.methods or set()) - {"HEAD"}
+        }
+        for path, methods in paths.items():
+            for method, told in methods.items():
+                if (method.upper(), path) not in served:
+                    self._complain(f"viva serve has no {method} {path}, but tells of it")
+                served.discard((method.upper(), path))
+                words = self._said(f"{method} {path}", told.get("summary")) + (" Public." if "security" in told else "")
+                yield _row(f"`{method.upper()} {path}`", words, ", ".join(sorted(told["responses"])))
+        for method, path in sorted(served):
+            self._complain(f"viva serve tells nothing of {method} {path}")
+
+    # Python
+
+    def _python(self) -> Iterator[str]:
+        yield "# Python\n"
+        yield _prose(self._said("viva", viva.__doc__)) + "\n"
+        for name in viva.__all__:
+            if name != "__version__":
+                yield from self._api(f"viva.{name}", getattr(viva, name))
+
+    def _testing(self) -> Iterator[str]:
+        yield "# viva.testing\n"
+        yield _prose(self._said("viva.testing", viva.testing.__doc__)) + "\n"
+        yield from self._command("python -m viva.testing", stand_in, 2)
+        yield "## Replies in a file\n"
+        yield from replies_table(self._complain)
+        for name in viva.testing.__all__:
+            yield from self._api(f"viva.testing.{name}", getattr(viva.testing, name))
+
+    def _api(self, name: str, thing: Any) -> Iterator[str]:
+        yield f"## {name}\n"
+        yield f"```python\n{_signature(name.rpartition('.')[2], thing)}\n```\n"
+        yield _prose(self._said(name, _own_doc(thing))) + "\n"
+        if not isinstance(thing, type):
+            return
+        if issubclass(thing, msgspec.Struct) and thing.__module__.startswith("viva.model"):
+            explained = _field_docs(thing)
+            rows = [
+                _row(f"`{field}`", f"`{_type_text(thing, field)}`", explained[field])
+                for field in thing.__struct_fields__
+                if field in explained
+            ]
+            if rows:
+                yield "| field | type | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+        for member, found in _members(thing):
+            words = inspect.getdoc(found)
+            told = f": {_prose(words).replace(chr(10) * 2, chr(10) * 2 + '    ')}" if words else ""
+            yield f"- `{_signature(member, found)}`{told}"
+        yield ""
+
+
+class _Serving:
+    public_url = "http://127.0.0.1:8765"
+
+
+def _members(thing: type[Any]) -> Iterator[tuple[str, Any]]:
+    for name, found in vars(thing).items():
+        if name.startswith("_") or name in getattr(thing, "__struct_fields__", ()):
+            continue
+        if isinstance(found, classmethod | staticmethod):
+            yield name, found.__func__
+        elif inspect.isfunction(found) or isinstance(found, property):
+            yield name, found
+
+
+def _signature(name: str, thing: Any) -> str:
+    """As one would write the call; long ones an argument a line."""
+    if isinstance(thing, property):
+        return name
+    if isinstance(thing, type) and issubclass(thing, msgspec.Struct):
+        given = _struct_parameters(thing)
+    elif isinstance(thing, type) and issubclass(thing, Exception) and "__init__" not in thing.__dict__:
+        given = ["said"] if issubclass(thing, errors.TrialFault) else ["*args"]
+    else:
+        signature = inspect.signature(thing)
+        shown = [_parameter(each) for each in signature.parameters.values() if each.name not in ("self", "cls")]
+        given = _with_star(signature, shown)
+    whole = f"{name}({', '.join(given)})"
+    return whole if len(whole) <= 110 else f"{name}(\n    " + ",\n    ".join(given) + ",\n)"
+
+
+def _struct_parameters(struct: type[msgspec.Struct]) -> list[str]:
+    """Fields with their defaults. (`inspect` would evaluate annotations, and some name what only type checkers import.)"""
+    defaults = struct.__struct_defaults__
+    plain = len(struct.__struct_fields__) - len(defaults)
+    shown: list[str] = []
+    for at, name in enumerate(struct.__struct_fields__):
+        default = msgspec.NODEFAULT if at < plain else defaults[at - plain]
+        if default is msgspec.NODEFAULT:
+            shown.append(name)
+        else:
+            simple = default is None or isinstance(default, str | int | float | bool | tuple)
+            shown.append(f"{name}={default!r}" if simple else f"{name}=...")
+    return shown
+
+
+def _with_star(signature: inspect.Signature, given: list[str]) -> list[str]:
+    named = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    if any(each.kind == each.VAR_POSITIONAL for each in named):
+        return given
+    first = next((at for at, each in enumerate(named) if each.kind == each.KEYWORD_ONLY), None)
+    return given if first is None else [*given[:first], "*", *given[first:]]
+
+
+def _parameter(each: inspect.Parameter) -> str:
+    star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+    plain = each.default is None or isinstance(each.default, str | int | float | bool | tuple | dict)
+    default = "" if each.default is each.empty else f"={each.default!r}" if plain else "=..."
+    return f"{star}{each.name}{default}"
+
+
+def _own_doc(thing: Any) -> str | None:
+    """Its own words, not those that Python or msgspec make up."""
+    if isinstance(thing, type):
+        return inspect.cleandoc(thing.__dict__["__doc__"]) if thing.__dict__.get("__doc__") else None
+    return inspect.getdoc(thing)
+
+
+def _field_docs(struct: type[Any]) -> dict[str, str]:
+    """The string below each field, which Python throws away."""
+    found: dict[str, str] = {}
+    for each in reversed(struct.__mro__):
+        if each.__module__.startswith("viva."):
+            body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0].body  # type: ignore[attr-defined]
+            for field, words in zip(body, body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
+                    found[field.target.id] = words.value.value  # type: ignore[union-attr, attr-defined]
+    return found
+
+
+def _type_text(struct: type[Any], field: str) -> str:
+    """The annotation as it is written, with what its names stand for."""
+    for each in struct.__mro__:
+        if field in each.__dict__.get("__annotations__", {}):
+            written = each.__annotations__[field]
+            text = written if isinstance(written, str) else _shown_type(written)
+            return text.replace(" | UnsetType", "").replace("UnsetType | ", "").replace("|", "\\|")
+    return ""
+
+
+def _shown_type(kind: Any) -> str:
+    if isinstance(kind, type) and not hasattr(kind, "__args__"):
+        return kind.__name__
+    text = re.sub(r"\b(?:[a-z_]+\.)+(\w+)", r"\1", str(kind))
+    return text.replace("NoneType", "None").replace("~", "")
+
+
+def _shown_default(field: Any) -> str:
+    if field.default is msgspec.UNSET:
+        return "absent"
+    if field.default is not msgspec.NODEFAULT:
+        return f"`{field.default!r}`"
+    made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
+    return f"`{made!r}`"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |"
+
+
+def _prose(words: str) -> str:
+    """A docstring as Markdown: what is indented is code already."""
+    return words.replace("<", "&lt;") if "<" in words and "`" not in words else words
+
+
+def _code_free(words: str) -> str:
+    return f"`{words}`" if words.startswith(("{", "[")) and "`" not in words else words
+
+
+def _argument(each: click.Argument) -> str:
+    metavar = each.make_metavar(click.Context(click.Command("x")))
+    return metavar
+
+
+def _flags(option: click.Option) -> str:
+    names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+    if option.is_flag:
+        return names
+    metavar = option.make_metavar(click.Context(click.Command("x")))
+    return f"{names} `{metavar}`".replace("|", "\\|")
+
+
+def _default(option: click.Option) -> str:
+    return f" Default: {option.default}." if option.show_default else ""
+
+
+def _exit_codes() -> list[tuple[str, str]]:
+    epilog = re.search(r"Exit codes: (.*?)\.\s*$", import_module("viva.cli.test").command.epilog, re.MULTILINE)
+    assert epilog is not None
+    return [(part.partition(" ")[0], part.partition(" ")[2]) for part in epilog[1].split(", ")]
+
+
+def _viewer_told() -> dict[tuple[str, str], str]:
+    """What the module's own table of routes says."""
+    doc = import_module("viva.viewer.app").__doc__ or ""
+    told: dict[tuple[str, str], str] = {}
+    last: tuple[str, str] | None = None
+    for line in doc.splitlines():
+        if found := re.match(r"    (GET|POST)\s+(\S+)\s+(.*)", line):
+            path = found[2].partition("?")[0]
+            last = (found[1], path if path.startswith("/") else f"/{path}")
+            told[last] = found[3].removeprefix("-> ")
+        elif last and line.startswith(" " * 20):
+            told[last] += " " + line.strip()
+    return told
+
+
+def _camel(path: str) -> str:
+    """`{run_id}` as the document calls it."""
+    path = re.sub(r":path\}", "}", path)
+    return re.sub(r"\{(\w+?)_(\w)(\w*)\}", lambda found: f"{{{found[1]}{found[2].upper()}{found[3]}}}", path)
+
+
+def stale(pages: Mapping[str, str]) -> list[str]:
+    """Pages that are not what the code makes, and pages that it does not make."""
+    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md") if path.name != "index.md"}
+    return sorted(name for name in {*pages, *kept} if pages.get(name) != kept.get(name))
+
+
+if __name__ == "__main__":
+    made = Pages()
+    if "--write" in sys.argv:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        for name in stale(made.texts):
+            print("wrote" if name in made.texts else "removed", name)
+            if name in made.texts:
+                (FOLDER / name).write_text(made.texts[name], encoding="utf-8")
+            else:
+                (FOLDER / name).unlink()
+    for what in made.unexplained:
+        print("unexplained:", what)
+    sys.exit(bool(stale(made.texts)) or bool(made.unexplained))
