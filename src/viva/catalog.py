@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
@@ -89,6 +89,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
 }
 
 _registered: dict[tuple[Kind, str], type] = {}
+_folders: list[str] = []
+"""Where modules of plugins are looked for before all else: beside the config."""
 
 
 def register(kind: Kind, name: str) -> Callable[[C], C]:
@@ -118,8 +120,12 @@ def find(kind: Kind, name: str) -> type[Any] | None:
     return component
 
 
-def load_plugins(paths: Iterable[str] = ()) -> None:
-    """Imports what the config and the installed packages offer, so that their decorators register."""
+def load_plugins(paths: Iterable[str] = (), folder: str | Path | None = None) -> None:
+    """Imports what the config and the installed packages offer, so that their decorators register.
+
+    `folder` is the config's: modules of plugins are found there, then among what is installed.
+    """
+    _folders[:] = [os.path.abspath(folder)] if folder is not None else []  # noqa: PTH100 -- as sys.path spells it
     _load_installed()
     for path in paths:
         _import(path)
@@ -138,7 +144,9 @@ def _load_installed() -> None:
 def _import(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        ours = module.startswith("viva.")
+        with nullcontext() if ours else _as_seen_from(tuple(_folders), module):
+            found: Any = importlib.import_module(module)
         for part in attribute.split(".") if attribute else ():
             found = getattr(found, part)
     except Exception as broken:  # a plugin is other people's code: name it, whatever it raised

@@ -48,7 +48,7 @@ class _Row(Struct, omit_defaults=True, kw_only=True):
 def command(config_file: Path | None, as_json: bool) -> int:
     """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
     settings = config.load(config_file, Path.cwd())
-    catalog.load_plugins(settings.plugins)
+    catalog.load_plugins(settings.plugins, settings.folder)
     rows, clis = run_loop(_looked_at(settings))
     if as_json:
         print(codec.pretty(codec.encode(_document(settings, rows, clis))).decode())

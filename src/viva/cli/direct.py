@@ -48,7 +48,7 @@ class Opened(Struct, frozen=True):
 async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     """Opens the agent that the flags name. What it breaks with is said as it is, and the exit code is 1."""
     settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
-    catalog.load_plugins(settings.plugins)
+    catalog.load_plugins(settings.plugins, settings.folder)
     agents = Agents(settings, flags["connector"])
     agent = agents.under_test(flags["agent"], folder=Path.cwd())
     redactor = Redactor(settings.secrets)

@@ -49,7 +49,7 @@ def opening(
 ) -> Opening:
     """Reads and checks the config. Raises BadInput."""
     settings = config.load(file, folder)
-    catalog.load_plugins(settings.plugins)
+    catalog.load_plugins(settings.plugins, settings.folder)
     serve, openwop = settings.serve, settings.openwop
     bind = str(bind or serve.get("host", "127.0.0.1"))
     port = int(serve.get("port", 8765)) if port is None else port

@@ -255,7 +255,10 @@ class Agents:
             raise self._settings.problem(
                 f"unknown type of agent {kind!r}; there are {', '.join(catalog.names('agent'))}", "agents", name, "type"
             )
-        return found(**fields)
+        try:
+            return found(**fields)
+        except (TypeError, ValueError) as wrong:  # a plugin's own fields: the schema does not know them
+            raise self._settings.problem(f"agent {name!r} ({kind}): {wrong}", "agents", name) from wrong
 
     def _python(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         if "use" not in fields:

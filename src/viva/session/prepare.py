@@ -116,7 +116,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     `past` is what an earlier part of the same run has left: the cases made for it are not made again.
     """
     settings = config.load(options.config, options.folder.resolve(), options.env_file)
-    catalog.load_plugins(settings.plugins)
+    catalog.load_plugins(settings.plugins, settings.folder)
     if options.last_failed and options.chosen is None:
         options = structs.replace(options, chosen=_failed_last(settings))
     options = pinned(options, settings)

@@ -30,7 +30,7 @@ class Surroundings(Struct, frozen=True):
     def find(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Surroundings":
         """By the given config, or the nearest one upward from the folder."""
         settings = config.load(file, folder.resolve())
-        catalog.load_plugins(settings.plugins)
+        catalog.load_plugins(settings.plugins, settings.folder)
         agents = Agents(settings, connector)
         http = HttpTransport()
         return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), Redactor(settings.secrets))
