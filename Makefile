@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis sandbox page page-tools wheel soak bench clean
+.PHONY: demo test lint unit browser clis sandbox page page-tools wheel docs reference soak bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -39,6 +39,14 @@ page: $(VENV)/.dev
 
 page-tools: $(VENV)/.dev
 	-@$(BIN)/python tests/built_page.py
+
+# The documentation as a site, in .artifacts/site. A dead link fails it, and a test builds it too.
+docs: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict -q
+
+# The pages under docs/reference, made from the code. A test fails when they are stale, or when something has no words.
+reference: $(VENV)/.dev
+	$(BIN)/python tests/reference.py --write
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.
 wheel: $(VENV)/.dev

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -25,7 +25,7 @@ from viva.cli.main import COMMANDS
 from viva.engine.summary import exit_code
 from viva.host import app as host_app
 from viva.host import openapi, seams
-from viva.model import case, event, finding, message, record, talk
+from viva.model import case, codec, event, finding, message, record, talk
 from viva.testing.__main__ import main as stand_in
 from viva.viewer.app import Viewer
 
@@ -37,6 +37,10 @@ RECORDS = [
     record.TrialRecord, record.TurnRecord, record.ToolCallRecord, record.CheckpointRecord, message.Usage, message.ModelCall,
     talk.FileChange, finding.Finding, case.Key,
 ]  # fmt: skip
+WORDS = {
+    "Status": record.Status, "Fault": errors.Fault, "By": case.By, "AwaitingReason": talk.AwaitingReason,
+    "FindingKind": finding.FindingKind, "Severity": finding.Severity, "Stopped": event.Stopped,
+}  # fmt: skip
 SUMMARIES = [event.RunSummary, event.Standing, case.Bar]
 SERVERS = {"GeminiServer", "OpenAIServer", "AnthropicServer", "HttpServer"}
 
@@ -54,7 +58,10 @@ class Pages:
         yield "config.md", list(config_page(self._complain))
         yield "native.md", list(file_page("native", self._complain))
         yield "playbook.md", list(file_page("playbook", self._complain))
-        yield "openwop.md", list(file_page("openwop", self._complain)) + list(file_page("pack", self._complain, level=2))
+        yield (
+            "openwop.md",
+            list(file_page("openwop", self._complain)) + list(file_page("pack", self._complain, level=2)),
+        )
         yield "events.md", list(self._events())
         yield "records.md", list(self._records())
         yield "errors.md", list(self._errors())
@@ -104,14 +111,17 @@ class Pages:
     # Structs
 
     def _struct(self, struct: type[Any], level: int = 2, title: str | None = None) -> Iterator[str]:
-        explained = _field_docs(struct)
+        written = {name: (kind, words) for name, kind, words in _fields(struct)}
         yield f"{'#' * level} {title or struct.__name__}\n"
         yield _prose(self._said(struct.__name__, _own_doc(struct))) + "\n"
         yield "| field | type | meaning |\n| --- | --- | --- |"
         for field in msgspec.structs.fields(struct):
-            default = "" if field.required else f" Left out: {_shown_default(field)}."
-            words = self._said(f"{struct.__name__}.{field.name}", explained.get(field.name))
-            yield _row(f"`{field.encode_name}`", f"`{_type_text(struct, field.name)}`", words + default)
+            kind, words = written[field.name]
+            yield _row(
+                f"`{field.encode_name}`",
+                f"`{kind}`",
+                self._said(f"{struct.__name__}.{field.name}", words) + _left_out(field),
+            )
         yield ""
 
     def _events(self) -> Iterator[str]:
@@ -135,6 +145,9 @@ class Pages:
         )
         for each in RECORDS:
             yield from self._struct(each)
+        yield "## Words\n\n| type | one of |\n| --- | --- |"
+        for name, kind in WORDS.items():
+            yield _row(f"`{name}`", ", ".join(f"`{word}`" for word in get_args(kind)))
 
     # Errors
 
@@ -163,7 +176,10 @@ class Pages:
         for route in Viewer(None, None, lambda: False).routes():  # type: ignore[arg-type]
             for method in sorted(route.methods - {"HEAD"}):  # type: ignore[attr-defined]
                 path = re.sub(r":int\}", "}", route.path)  # type: ignore[attr-defined]
-                yield _row(f"`{method} {path}`", _code_free(self._said(f"viva view {method} {path}", told.pop((method, path), None))))
+                yield _row(
+                    f"`{method} {path}`",
+                    _code_free(self._said(f"viva view {method} {path}", told.pop((method, path), None))),
+                )
         for method, path in told:
             self._complain(f"viva view has no {method} {path}, but tells of it")
         yield "\n## viva serve\n"
@@ -208,9 +224,9 @@ class Pages:
     def _python(self) -> Iterator[str]:
         yield "# Python\n"
         yield _prose(self._said("viva", viva.__doc__)) + "\n"
-        for name in viva.__all__:
-            if name != "__version__":
-                yield from self._api(f"viva.{name}", getattr(viva, name))
+        names = [name for name in viva.__all__ if name != "__version__"]
+        for name in sorted(names, key=lambda name: _shelf(getattr(viva, name))):
+            yield from self._api(f"viva.{name}", getattr(viva, name))
 
     def _testing(self) -> Iterator[str]:
         yield "# viva.testing\n"
@@ -228,12 +244,7 @@ class Pages:
         if not isinstance(thing, type):
             return
         if issubclass(thing, msgspec.Struct) and thing.__module__.startswith("viva.model"):
-            explained = _field_docs(thing)
-            rows = [
-                _row(f"`{field}`", f"`{_type_text(thing, field)}`", explained[field])
-                for field in thing.__struct_fields__
-                if field in explained
-            ]
+            rows = [_row(f"`{name}`", f"`{kind}`", words) for name, kind, words in _fields(thing) if words]
             if rows:
                 yield "| field | type | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
         for member, found in _members(thing):
@@ -241,6 +252,14 @@ class Pages:
             told = f": {_prose(words).replace(chr(10) * 2, chr(10) * 2 + '    ')}" if words else ""
             yield f"- `{_signature(member, found)}`{told}"
         yield ""
+
+
+def _shelf(thing: Any) -> int:
+    """What people look for first stands first: running, talking, asserting; then data, seams and errors."""
+    order = ("viva.session.api", "viva.session.run", "viva.session.chat", "viva.session", "viva.stats", "viva.model")
+    return next((at for at, room in enumerate(order) if thing.__module__.startswith(room)), len(order)) + (
+        2 * (thing.__module__ == "viva.errors")
+    )
 
 
 class _Serving:
@@ -310,42 +329,31 @@ def _own_doc(thing: Any) -> str | None:
     return inspect.getdoc(thing)
 
 
-def _field_docs(struct: type[Any]) -> dict[str, str]:
-    """The string below each field, which Python throws away."""
-    found: dict[str, str] = {}
+def _fields(struct: type[Any]) -> Iterator[tuple[str, str, str]]:
+    """Name, type and words of each field as the source has them: Python throws the string below a field away."""
     for each in reversed(struct.__mro__):
         if each.__module__.startswith("viva."):
-            body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0].body  # type: ignore[attr-defined]
-            for field, words in zip(body, body[1:], strict=False):
-                if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
-                    found[field.target.id] = words.value.value  # type: ignore[union-attr, attr-defined]
-    return found
+            (written,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+            assert isinstance(written, ast.ClassDef)
+            for at, field in enumerate(written.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    kind = ast.unparse(field.annotation).strip("'").replace(" | UnsetType", "").replace("|", "\\|")
+                    yield field.target.id, kind, _string(written.body[at + 1 : at + 2])
 
 
-def _type_text(struct: type[Any], field: str) -> str:
-    """The annotation as it is written, with what its names stand for."""
-    for each in struct.__mro__:
-        if field in each.__dict__.get("__annotations__", {}):
-            written = each.__annotations__[field]
-            text = written if isinstance(written, str) else _shown_type(written)
-            return text.replace(" | UnsetType", "").replace("UnsetType | ", "").replace("|", "\\|")
-    return ""
+def _string(after: list[ast.stmt]) -> str:
+    match after:
+        case [ast.Expr(ast.Constant(str() as words))]:
+            return words
+        case _:
+            return ""
 
 
-def _shown_type(kind: Any) -> str:
-    if isinstance(kind, type) and not hasattr(kind, "__args__"):
-        return kind.__name__
-    text = re.sub(r"\b(?:[a-z_]+\.)+(\w+)", r"\1", str(kind))
-    return text.replace("NoneType", "None").replace("~", "")
-
-
-def _shown_default(field: Any) -> str:
-    if field.default is msgspec.UNSET:
-        return "absent"
-    if field.default is not msgspec.NODEFAULT:
-        return f"`{field.default!r}`"
-    made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
-    return f"`{made!r}`"
+def _left_out(field: Any) -> str:
+    """What it means that a field is not there, unless that is plain."""
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    plain = default in (msgspec.NODEFAULT, msgspec.UNSET, None, (), "", [], {})
+    return "" if plain else f" Left out: `{codec.compact(default)}`."
 
 
 def _row(*cells: str) -> str:
@@ -362,8 +370,7 @@ def _code_free(words: str) -> str:
 
 
 def _argument(each: click.Argument) -> str:
-    metavar = each.make_metavar(click.Context(click.Command("x")))
-    return metavar
+    return each.make_metavar(click.Context(click.Command("x")))
 
 
 def _flags(option: click.Option) -> str:

@@ -70,7 +70,9 @@ class Tables:
                 return f"[{name}](native.md#{name})"
             return str(name)
         if "enum" in value:
-            return ", ".join(f"`{each}`" if isinstance(each, str) else f"`{codec.compact(each)}`" for each in value["enum"])
+            return ", ".join(
+                f"`{each}`" if isinstance(each, str) else f"`{codec.compact(each)}`" for each in value["enum"]
+            )
         if "$comment" in value and str(value["$comment"]).startswith("a duration"):
             return "duration"
         kinds = value.get("type", "any")
@@ -100,7 +102,14 @@ def file_page(name: SchemaName, complain: Complain, level: int = 1) -> Iterator[
         if section == "input":
             yield "A message is an object: see [message](#message).\n"
         elif section == "part":
-            yield tables.table({**defs["part"], "properties": defs["part"]["properties"] | defs["part"]["then"]["properties"] | {"type": defs["part"]["properties"]["type"]}})
+            yield tables.table(
+                {
+                    **defs["part"],
+                    "properties": defs["part"]["properties"]
+                    | defs["part"]["then"]["properties"]
+                    | {"type": defs["part"]["properties"]["type"]},
+                }
+            )
             yield "Any other part is an [attachment](#attachment).\n"
         else:
             yield tables.table(defs[section])

@@ -91,7 +91,9 @@ def run_page(text: str, folder: Path) -> list[Ran]:
             (stage / f"{at}.file").write_text(block.text, encoding="utf-8")
             script.append(_write(stage / f"{at}.file", block.title))
         elif (at, block) in commands:
-            (stage / f"{at}.sh").write_text(f"{block.told.get('before', '')}\n{_without_installing(block.text)}", encoding="utf-8")
+            (stage / f"{at}.sh").write_text(
+                f"{block.told.get('before', '')}\n{_without_installing(block.text)}", encoding="utf-8"
+            )
             script.append(_run(stage, at, block))
     if commands:
         _bash("\n".join(script) + _EPILOGUE, here)
@@ -149,7 +151,9 @@ def _ended(stage: Path, at: int, block: Block, blocks: list[Block]) -> Ran:
 
 
 def _without_installing(text: str) -> str:
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("pip install", "npm install")))
+    return "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith(("pip install", "npm install"))
+    )
 
 
 def fits(printed: str, wanted: str) -> bool:
@@ -158,7 +162,9 @@ def fits(printed: str, wanted: str) -> bool:
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(_levelled(line)).replace(re.escape("..."), ".*") + r"\n"
         for line in wanted.strip("\n").splitlines()
     )
-    return re.fullmatch(pattern, "".join(_levelled(line) + "\n" for line in printed.strip("\n").splitlines())) is not None
+    return (
+        re.fullmatch(pattern, "".join(_levelled(line) + "\n" for line in printed.strip("\n").splitlines())) is not None
+    )
 
 
 def _levelled(line: str) -> str:

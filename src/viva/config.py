@@ -20,6 +20,8 @@ from viva.schemas.words import complaints
 
 FILE = "viva.toml"
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+_ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
+"""Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -200,7 +202,8 @@ def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: 
 
 
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
-    provider = str(written.get("provider") or _provider(name, written))
+    provider = str(written.get("provider") or (name if name in _KEYS else "openai"))
+    address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
     if key:
@@ -211,7 +214,7 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
             name=name,
             provider=provider,
             model=written.get("model", ""),
-            base_url=settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url").rstrip("/"),
+            base_url=(address or settings.environ.get(_ADDRESSES[provider], "")).rstrip("/"),
             api_key=Secret(key) if key else None,
             key_from=key_from,
             headers={
@@ -231,11 +234,6 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
         )
     except ValueError as wrong:
         raise settings.problem(f"connector {name!r}: {wrong}", "connectors", name, "seed") from wrong
-
-
-def _provider(name: str, written: Mapping[str, Any]) -> str:
-    """A connector that is called as a provider is, and says no other address, means that provider."""
-    return name if name in _KEYS and "base_url" not in written else "openai"
 
 
 def _key_values(environ: Mapping[str, str]) -> list[str]:

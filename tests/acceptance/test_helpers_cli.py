@@ -276,10 +276,10 @@ def test_a_reporter_that_breaks_leaves_markdown_where_only_it_knew_the_kind(
     on()
     helpers.lines = {"reporter": ""}
     project.suite(judged({"type": "contains", "value": "order"}))
-    ended = project.test("-r", "viva.reporter", "-o", "out.html")
+    ended = project.test("-r", "viva.reporter", "-o", "out.txt")
     assert ended.code == 0, ended
-    assert "out.html is the built-in report" in ended.out
-    assert "Viva: 1 test: 1 passed" in (project.folder / "out.html").read_text(encoding="utf-8")
+    assert "out.txt is the built-in report" in ended.out
+    assert "Viva: 1 test: 1 passed" in (project.folder / "out.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("line", [Answer(status=500), "", Answer(cut="before")])

@@ -205,6 +205,7 @@ def test_a_rubric_without_a_judge_is_refused_before_anything_runs(project: Proje
         (("--fail-on-regression",), "--fail-on-regression needs --baseline"),
         (("--eval-summary", "suite.json"), "the run itself needs"),
         (("--eval-summary", "no/such/eval.json"), "there is no folder"),
+        (("--eval-summary", "e.json", "-o", "./e.json"), "--eval-summary e.json: -o writes that file too"),
         (("--eval-summary", "eval.json", "-k", "a"), "means a whole suite; leave out -k"),
     ],
 )
@@ -373,6 +374,34 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
     never_ran(project, "tells of no eval suite", arguments=("--baseline", "latest"))
 
 
+def test_a_baseline_of_some_cases_or_of_live_tools_is_refused(project: Project):
+    """W4: the score of something else is no baseline."""
+    wrote(project, suite(task("a"), task("b"), modes=("golden", "regression", "live-shadow")))
+    assert run(project, "-k", "^a$").code == 0
+    never_ran(project, f"scored not the same cases of {SUITE_ID}: 1, of 2", arguments=("--baseline", "latest"))
+    assert run(project, "--modes", "live-shadow", "--live", "--parallel", "1").code == 0
+    (project.folder / "ran").unlink()
+    never_ran(project, "was live-shadow", arguments=("--baseline", "latest"))
+
+
+def test_a_broken_judge_is_no_regression(project: Project):
+    """W4: neither when it breaks now, nor when it broke in the baseline."""
+    project.write("judge.py", JUDGE)
+    project.write("viva.toml", '[defaults]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    tasks = task("a"), task("b", expected=rubric(("hello", 1)))
+    wrote(project, suite(*tasks, modes=("golden", "rubric", "regression"), thresholds={"passScore": 0.1}))
+    assert run(project).code == 0
+    project.write("judge.py", "def judge(options):\n    raise RuntimeError('out of order')\n")
+    broken = run(project, "--baseline", "latest", "--eval-summary", "eval.json")
+    assert broken.code == 1, broken
+    assert ": not compared, for want of a verdict in both: b" in broken.out
+    assert "regression;" not in broken.out
+    assert "regression" not in summary(project)
+    project.write("judge.py", JUDGE)
+    assert run(project, "--baseline", "latest").code == 0
+    assert run(project, "--baseline", "latest~1", "--fail-on-regression").code == 1  # what is not known is not kept
+
+
 def test_a_lower_score_fails_only_where_asked(project: Project):
     """W4."""
     wrote(project, suite(task("a"), task("b"), modes=("golden", "regression"), thresholds={"passScore": 0.1}))
@@ -386,6 +415,8 @@ def test_a_lower_score_fails_only_where_asked(project: Project):
         assert (shown.code, "-0.5, a regression" in shown.out) == (0, True), shown
     found = summary(project, "after.json")
     assert (found["passed"], found["regression"]["scoreDelta"]) == (True, -0.5)
+    lost = run(project, "--baseline", "before.json", "--eval-summary", "before.json")  # a resumed run needs it again
+    assert (lost.code, "the run itself needs before.json" in lost.err) == (4, True), lost
     assert run(project, "--baseline", "before.json", "--fail-on-regression").code == 1
 
 
@@ -464,6 +495,16 @@ def test_rubric_scores_are_shares_of_weights(project: Project):
     wrote(project, suite(task(expected=rubric(("hello", 0.6), ("bye", 0.2))), modes=("rubric",)))
     assert run(project, "--eval-summary", "eval.json").code == 0
     assert summary(project)["tasks"][0]["score"] == 0.75
+
+
+def test_a_rubric_is_about_the_output_that_a_golden_value_is_about(project: Project):
+    """W1: the data, if the reply has some."""
+    project.write("judge.py", JUDGE)
+    project.write("agent.py", "def agent(messages):\n    return {'content': 'done', 'data': {'total': 'forty'}}\n")
+    project.write("viva.toml", '[openwop]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    wrote(project, suite(task(expected=rubric(("forty", 1))), modes=("rubric",)))
+    ended = run(project)
+    assert ended.code == 0, ended
 
 
 # Runs

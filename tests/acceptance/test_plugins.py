@@ -49,7 +49,11 @@ def house(project: Project) -> Project:
 
 def test_plugins_stand_beside_the_config(house: Project) -> None:
     """By registered name and by path, from the config's folder and from one below it."""
-    claims = [{"type": "max_words", "value": 1}, {"type": "house:MaxWords", "value": 1}, {"type": "contains", "value": "HELLO?"}]
+    claims = [
+        {"type": "max_words", "value": 1},
+        {"type": "house:MaxWords", "value": 1},
+        {"type": "contains", "value": "HELLO?"},
+    ]
     house.suite(case("loud", assertions=claims), name="below/suite.jsonl")
     ended = house.test("-i", "below/suite.jsonl", "-o", "run.count", agent=None)
     assert ended.code == 0, ended

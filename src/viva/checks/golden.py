@@ -13,8 +13,7 @@ from viva.checks.compare import equal
 from viva.checks.json import JsonSchema
 from viva.checks.wording import kept, labelled, quoted
 from viva.model import codec
-from viva.model.message import Reply
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.talk import PASSED, Evidence, Verdict, output_of
 
 Strategy = Literal["exact", "contains", "json-match"]
 
@@ -53,11 +52,6 @@ class Golden(Cheap, frozen=True, kw_only=True):
         if self.strategy == "exact":
             return None if text == wanted else f"is not {quoted(wanted)}: {quoted(text)}"
         return None if wanted in text else f"{quoted(wanted)} is not in {quoted(text)}"
-
-
-def output_of(reply: Reply) -> Any:
-    """What is scored: the reply's data if it has some, else its text."""
-    return reply.content if reply.data is None else reply.data
 
 
 def stringified(value: Any) -> str:

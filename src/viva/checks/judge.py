@@ -173,13 +173,14 @@ async def _vote(
 ) -> Verdict:
     """One ask in a session of its own, so that no vote knows of another."""
     judge = use.removeprefix("agents:")
-    about = {**metadata, **_about(evidence)}
+    about = {**metadata, **facts_of(evidence)}
     async with evidence.talk.helpers.open("judge", judge, evidence.talk, {**options, "metadata": about}) as session:
         parse = _Parser(evidence, min_score, session.must_quote)
-        return await session.ask(_question(metadata, evidence), parse.verdict)
+        return await session.ask(question(str(metadata.get("criteria", "")), evidence), parse.verdict)
 
 
-def _about(evidence: Evidence) -> dict[str, Any]:
+def facts_of(evidence: Evidence) -> dict[str, Any]:
+    """What a judge is told as metadata, beside what it shall judge by."""
     last = evidence.talk.turns[-1] if evidence.talk.turns else evidence.turn
     return {
         "output": evidence.text,
@@ -194,9 +195,9 @@ def _files(evidence: Evidence) -> list[dict[str, str]]:
     return [{"path": file.path, "change": file.change} for turn in evidence.turns for file in turn.files]
 
 
-def _question(metadata: Mapping[str, Any], evidence: Evidence) -> str:
+def question(criteria: str, evidence: Evidence) -> str:
     """For a validator that reads neither metadata nor the conversation: the criteria, and all that they may be about, as data."""
-    parts = [f"Criteria: {metadata.get('criteria', '')}"]
+    parts = [f"Criteria: {criteria}"]
     if evidence.over == "case" and len(evidence.talk.turns) > 1:
         said = [{"role": message.role, "text": message.text} for message in evidence.talk.messages()]
         parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(shown, said)))

@@ -13,6 +13,7 @@ from viva.stats.deciding import Rule
 from viva.stats.values import nearest_rank
 
 _EVERY = Rule()
+_JUDGED = ("passed", "failed")
 _NEXT_TO_NOTHING = 1e-9
 """Means of decimal fractions miss their value by less than this."""
 
@@ -47,7 +48,7 @@ class CaseScore(Struct, frozen=True):
 
 def trial_score(record: TrialRecord) -> TrialScore:
     """The score is from 0 to 1; a trial that ended before anything could be checked has none to show."""
-    judged = record.status in ("passed", "failed") and record.score is not None
+    judged = record.status in _JUDGED and record.score is not None
     return TrialScore(
         status=record.status,
         score=min(1.0, max(0.0, record.score)) if judged and record.score is not None else 0.0,
@@ -63,7 +64,7 @@ def case_score(case: str, trials: Sequence[TrialScore], rule: Rule = _EVERY) -> 
     return CaseScore(
         case=case,
         status=rule.status([trial.status for trial in trials]),
-        score=_mean([trial.score for trial in trials if trial.status in ("passed", "failed")]),
+        score=_mean([trial.score for trial in trials if trial.status in _JUDGED]),
         cost_usd=_total(trial.cost_usd for trial in trials),
         latency_ms=round(_mean(taken)) if taken else None,
         findings=tuple(sorted({found for trial in trials for found in trial.findings})),
@@ -117,11 +118,12 @@ class SuiteTally:
         trials = [trial for each in self._trials.values() for trial in each.values()]
         taken = sorted(round(trial.latency_ms) for trial in trials if trial.latency_ms is not None)
         score = _mean([each.score for each in scores])
+        uncompared = tuple(_uncompared(self._bar, scores))
         cost = _total([*(each.cost_usd for each in scores), *self._vain])
         p95 = int(nearest_rank(taken, 95)) if taken else None
         missed = (
             *_beside(self._cases, statuses),
-            *_by_score(self._bar, score, statuses),
+            *_by_score(self._bar, scores),
             *_by_limits(self._bar, cost, p95),
         )
         return Standing(
@@ -136,8 +138,9 @@ class SuiteTally:
             cost_usd=cost,
             p95_ms=p95,
             missed=missed,
-            regressed=_regressed(self._bar, score),
+            regressed=None if uncompared else _regressed(self._bar, score),
             worse=tuple(_worse(self._bar, scores)),
+            uncompared=uncompared,
         )
 
 
@@ -151,11 +154,14 @@ def _beside(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
         yield f"{errors} {'case' if errors == 1 else 'cases'} ended in an error that is not the agent's"
 
 
-def _by_score(bar: Bar, score: float, statuses: Sequence[Status]) -> Iterable[str]:
+def _by_score(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+    """By the cases that have a verdict: what else keeps the suite from passing is no low score of the agent's."""
+    judged = [each for each in scores if each.status in _JUDGED]
+    score = _mean([each.score for each in judged])
     if bar.pass_score is None:
-        if failed := statuses.count("failed"):
-            yield f"{failed} of {len(statuses)} cases failed"
-    elif score < bar.pass_score - _NEXT_TO_NOTHING:
+        if failed := sum(each.status == "failed" for each in judged):
+            yield f"{failed} of {len(scores)} cases failed"
+    elif judged and score < bar.pass_score - _NEXT_TO_NOTHING:
         yield f"score {score:.4g}, needs {bar.pass_score:g}"
 
 
@@ -173,6 +179,14 @@ def _by_limits(bar: Bar, cost: float | None, p95: int | None) -> Iterable[str]:
             yield f"p95 latency {p95} ms, at most {bar.max_p95_ms:g} ms"
 
 
+def _uncompared(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+    """The cases that have a verdict in one of the two runs only, or in none: an error is nobody's lower score."""
+    before = bar.baseline.cases.keys() if bar.baseline is not None else ()
+    if before:
+        judged = {each.case for each in scores if each.status in _JUDGED}
+        yield from sorted(({each.case for each in scores} | before) - (judged & before))
+
+
 def _regressed(bar: Bar, score: float) -> str | None:
     if bar.baseline is None or score >= bar.baseline.score - _NEXT_TO_NOTHING:
         return None
@@ -182,5 +196,5 @@ def _regressed(bar: Bar, score: float) -> str | None:
 def _worse(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
     before = bar.baseline.cases if bar.baseline is not None else {}
     for each in scores:
-        if each.score < before.get(each.case, 0.0) - _NEXT_TO_NOTHING:
+        if each.status in _JUDGED and each.score < before.get(each.case, 0.0) - _NEXT_TO_NOTHING:
             yield f"{each.case} {before[each.case]:.4g}, now {each.score:.4g}"

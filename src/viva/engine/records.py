@@ -31,6 +31,8 @@ def turn_record(turn: Turn) -> TurnRecord:
         files=turn.files,
         remark=turn.utterance.remark,
     )
+    if turn.utterance.options and turn.utterance.history is None:  # those of a script test are its code's, not the case's
+        record.options = dict(turn.utterance.options)
     if turn.awaiting is not None:
         record.awaiting_reason = turn.awaiting.reason
         record.awaiting_confidence = turn.awaiting.confidence
@@ -80,6 +82,8 @@ def trial_record(
         cost_usd=usage.cost_usd if usage else None,
         model_calls=tuple(talk.calls) if case.keep_calls else (),
         tags=case.tags,
+        options=dict(case.options) or None,
+        metadata=dict(case.metadata) or None,
         agent=agent or None,
         simulator=case.user.simulator,
         session_id=session_id,

@@ -119,7 +119,7 @@ def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
     failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
     if failed or summary.errors or summary.not_run or stopped is not None:
         return 1
-    if any(not suite.passed or (suite.regressed and suite.bar.no_worse) for suite in summary.suites):
+    if any(suite.not_reached for suite in summary.suites):
         return 1
     judged = summary.passed + summary.failed
     return 5 if not judged and summary.unchecked == summary.skipped else 0

@@ -336,32 +336,38 @@ class _CaseMaker:
             if fixtures is not None and fixtures.stubbed:
                 yield _gate(Stubbed(), "stubbed")
             return
-        match = task.expected.match
+        match, allowed = task.expected.match, self._terms.allowed_tools
         yield _gate(
             Safety(
                 fail_at=asked.fail_at,
                 expected=stringified(match.value) if match else "",
                 prompts=(*self._terms.prompts, *asked.prompts),
                 secrets=asked.secrets,
-                allowed_tools=self._terms.allowed_tools,
+                allowed_tools=allowed,
             ),
             "safety",
+            fail_at=asked.fail_at,
+            **({} if allowed is None else {"allowed_tools": allowed}),
         )
         if asked.safety_judge:
-            yield _gate(SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at), "safety")
+            judge = SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at)
+            yield _gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
 
     def _scorer(self, expected: Expected) -> Claim:
         if expected.match is not None and expected.kind == "golden":
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
             return Claim(golden, {"type": "golden", **codec.builtins(expected.match)})
         criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
-        rubric = Rubric(criteria=criteria, use=self._reading.evals.judge or BUILT_IN, min_score=self._pass_score)
-        return Claim(rubric, {"type": "rubric", "criteria": codec.builtins(criteria)})
+        judge, least = self._reading.evals.judge, self._pass_score
+        rubric = Rubric(criteria=criteria, use=judge or BUILT_IN, min_score=least)
+        named = {"use": judge} if judge else {}
+        written = {"type": "rubric", "criteria": codec.builtins(criteria), "min_score": least, **named}
+        return Claim(rubric, written, on="output")
 
 
-def _gate(check: Check, kind: str) -> Claim:
+def _gate(check: Check, kind: str, **written: Any) -> Claim:
     """Adds nothing to the score, but takes it all where it fails."""
-    return Claim(check, {"type": kind}, weight=0.0, gate=True)
+    return Claim(check, {"type": kind, **written}, weight=0.0, gate=True)
 
 
 def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None) -> Fixtures | None:

@@ -100,7 +100,10 @@ def load_pack(path: Path, shown: str, reading: Reading) -> list[Suite]:
 def open_pack(path: Path, shown: str) -> "Pack":
     """A pack whose manifest is valid."""
     files: _Files = _Folder(path, shown) if path.is_dir() else _Tarball(path, shown)
-    document = json_document(files.read(MANIFEST), f"{shown}/{MANIFEST}")
+    try:
+        document = json_document(files.read(MANIFEST), f"{shown}/{MANIFEST}")
+    except ValueError as wrong:
+        raise BadInput.saying(str(wrong), f"{shown}/{MANIFEST}") from wrong
     if found := complaints("pack", document.value):
         raise BadInput(*(document.problem(each.path, each.what, key=each.key) for each in found))
     return Pack(shown, files, document, codec.convert(document.value, Manifest))
@@ -181,6 +184,12 @@ class _Folder:
         self._shown = shown
 
     def read(self, name: str) -> bytes:
+        try:
+            return self._plain_file(name)
+        except OSError as wrong:
+            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
+
+    def _plain_file(self, name: str) -> bytes:
         path = self._root
         for part in PurePosixPath(name).parts:
             path /= part
@@ -202,7 +211,8 @@ class _Tarball:
                 found = dict(_entries(_Bounded(unpacked)))
         except _Refused as wrong:
             raise BadInput.saying(str(wrong), shown) from wrong
-        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as wrong:
+        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as wrong:
+            # Headers that announce headers, thousands in a row, are read one inside the other.
             raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
         self._files = _below_manifest(found)
         if MANIFEST not in self._files:

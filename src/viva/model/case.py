@@ -14,7 +14,7 @@ from viva.model.message import Message
 if TYPE_CHECKING:
     from viva.protocols import Check, User
 
-On = Literal["reply", "reply_and_tools", "conversation"]
+On = Literal["reply", "output", "reply_and_tools", "conversation"]
 Over = Literal["turn", "case"]
 By = Literal["static", "initial", "simulated", "interactive"]
 OnMissingInput = Literal["skip", "fail", "end"]
@@ -42,7 +42,8 @@ class Key(Struct, frozen=True, order=True):
 class Claim(Struct, frozen=True):
     """A check with its weight and what it looks at. `written` is the check as its author wrote it, for reports.
 
-    `on` is which text: the reply's; the reply's with tool results below it; or the agent's text of all turns.
+    `on` is which text: the reply's; its output, which is the data before the text; the reply's with tool results below
+    it; or the agent's text of all turns.
     `over` is how far back tool calls and limits look: this turn, or the whole case.
     Where a `gate` fails, the case scores nothing, whatever its other claims do.
     """

@@ -141,7 +141,7 @@ class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `cost_usd` is None as soon as one price is unknown, `p95_ms` where nothing was measured. `missed` says in words, with
     both numbers, which parts of the bar were not reached; `regressed` is said apart, since it decides only where asked,
-    and `worse` are the cases that scored more in the baseline.
+    and `worse` are the cases that scored more in the baseline. As long as cases are `uncompared`, so are the scores.
     """
 
     suite: str
@@ -170,6 +170,22 @@ class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How far the score is below the baseline, in words."""
     worse: tuple[str, ...] = ()
     """Cases that scored more in the baseline."""
+    uncompared: tuple[str, ...] = ()
+    """Cases that have no verdict, here or in the baseline."""
+
+    @property
+    def change(self) -> float | None:
+        """How far the score is above the baseline; None where there is none, or the two tell of different cases."""
+        before = self.bar.baseline
+        return None if before is None or self.uncompared else round(self.score - before.score, 6)
+
+    @property
+    def not_reached(self) -> tuple[str, ...]:
+        """All that fails the suite, in words: a baseline too, where it must not be worse than that."""
+        if not self.bar.no_worse:
+            return self.missed
+        unknown = f"not compared with the baseline: {', '.join(self.uncompared)}" if self.uncompared else None
+        return (*self.missed, *(said for said in (self.regressed, unknown) if said is not None))
 
 
 class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -60,6 +60,8 @@ class TurnRecord(Struct, omit_defaults=True):
     """The structured part of the reply."""
     attachments: list[dict[str, Any]] | None = None
     """What was sent along, by its source."""
+    options: dict[str, Any] | None = None
+    """What this line says to the agent beside its words, as it was written."""
     error: str | None = None
     """What went wrong, where no usable reply came."""
     assertion_errors: list[str] | None = None
@@ -150,6 +152,10 @@ class TrialRecord(Struct, omit_defaults=True):
     """Each of them, the agent's first, where the case wants them kept."""
     tags: tuple[str, ...] = ()
     """The tags of the case."""
+    options: dict[str, Any] | None = None
+    """What the case says to the agent beside its lines, as it was written."""
+    metadata: dict[str, Any] | None = None
+    """What the case says about itself, as it was written."""
     agent: str | None = None
     """The agent under test."""
     simulator: str | None = None

@@ -190,6 +190,11 @@ def text_of(reply: Reply) -> str:
     return shown(reply.data)
 
 
+def output_of(reply: Reply) -> Any:
+    """What the agent gives back: the reply's data if it has some, else its text."""
+    return reply.content if reply.data is None else reply.data
+
+
 class Evidence(Struct, dict=True):
     """What a check sees. `text` and `tool_calls` follow the claim's `on` and `over`."""
 
@@ -210,6 +215,8 @@ class Evidence(Struct, dict=True):
     def text(self) -> str:
         if self.on == "reply":
             return text_of(self.reply)
+        if self.on == "output":
+            return shown(output_of(self.reply))
         if self.on == "reply_and_tools":
             results = (shown(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
             return "\n".join((text_of(self.reply), *results))

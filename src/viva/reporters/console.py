@@ -1,7 +1,6 @@
 """What a person sees while a run goes on, and after it."""
 
 import codecs
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
@@ -24,7 +23,7 @@ from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
 from viva.reporters.visible import columns, one_line, visible_lines
-from viva.reporters.why import why
+from viva.reporters.why import quoted, why
 from viva.stats.deciding import Rule
 
 _RULE_WIDTH = 63
@@ -214,6 +213,8 @@ class Console:
             self._pending.append(self._case_line(record, trial))
         if record.findings and record.status == "passed":  # else the why-block says it
             self._pending.append(self._said("warning", f"found {', '.join(map(str, record.findings))}", "    "))
+        if record.workspace and record.status == "passed":
+            self._pending.append(self._said("info", f"workspace: {copyable(record.workspace)}", "    "))
         if record.warnings:
             self._pending += [self._said("warning", text, "    ") for text in record.warnings]
         if record.notes and record.status != "passed":
@@ -226,7 +227,8 @@ class Console:
         """What shows the whole conversation again, at no cost; nothing where none was held or none is kept."""
         if self._started is None or not self._started.settings.get("journal") or not record.turns:
             return None
-        return f"viva runs show {self._started.run} {shlex.quote(record.id)}"
+        dash = "-- " if record.id.startswith("-") else ""
+        return f"viva runs show {self._started.run} {dash}{quoted(record.id)}"
 
     def _case_line(self, record: TrialRecord, trial: int | None) -> str:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""

@@ -1,7 +1,7 @@
 """The answer to "why did it not pass?" as lines of a console: used below a case's line and inside the tree."""
 
 from viva.reporters.ink import Ink
-from viva.reporters.visible import one_line, wrapped
+from viva.reporters.visible import columns, one_line, visible, wrapped
 from viva.reporters.why import Finding, Why
 
 TEXT_LINES = 3
@@ -25,12 +25,9 @@ def copyable(text: str) -> str:
 def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
     """One check that did not hold: its mark and name, the reason, what was expected, what was there, and what is suggested."""
     mark = ink.marks["error" if found.broken else "failed"]
-    reason = wrapped(found.reason, room - 2, TEXT_LINES) if found.reason else []
-    if found.title:
-        lines = [f"{mark} {one_line(found.title, room - 2)}"]
-    else:
-        lines = [f"{mark} {reason.pop(0) if reason else 'did not hold'}"]
-    lines += [f"  {line}" for line in reason]
+    told = titled(found, room - 2) + (wrapped(found.reason, room - 2, TEXT_LINES) if found.reason else [])
+    first, *more = told or ["did not hold"]
+    lines = [f"{mark} {first}", *(f"  {line}" for line in more)]
     if found.expected is not None:
         lines.append(f"  expected: {one_line(found.expected, room - 12)}")
     if found.actual is not None:
@@ -38,6 +35,14 @@ def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
     for suggestion in found.suggestions:
         lines += [f"  {line}" for line in labelled("suggestion", suggestion, room - 2)]
     return lines
+
+
+def titled(found: Finding, room: int) -> list[str]:
+    """The check's name with its author's words on it: in one line or, where that is too short for both, below each other."""
+    title = found.title
+    if not found.label or not found.message or (len(title) <= room and columns(visible(title)) <= room):
+        return [one_line(title, room)] if title else []
+    return [one_line(found.label, room), *wrapped(found.message, room, TEXT_LINES)]
 
 
 def why_lines(found: Why, ink: Ink, room: int, see: str | None = None) -> list[str]:

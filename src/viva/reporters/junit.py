@@ -70,21 +70,15 @@ class JunitReport(Report):
                 whole.add(case.status, ms)
             if suite in bars:
                 for each in (counts, whole):
-                    each.add("failed" if _not_reached(bars[suite]) else "passed", 0.0)
+                    each.add("failed" if bars[suite].not_reached else "passed", 0.0)
             suites.append(counts)
         return whole, suites
-
-
-def _not_reached(standing: Standing) -> list[str]:
-    """What failed the suite as a whole, in words."""
-    worse = [standing.regressed] if standing.regressed and standing.bar.no_worse else []
-    return [*standing.missed, *worse]
 
 
 def _bar(standing: Standing) -> Iterator[str]:
     """What a suite has to reach as a whole is a testcase too: readers of JUnit see no exit code."""
     yield f"<testcase{_attributes({'name': 'the suite as a whole', 'classname': standing.suite, 'time': _time(0.0)})}>\n"
-    if missed := _not_reached(standing):
+    if missed := standing.not_reached:
         yield f"<failure{_attributes({'message': '; '.join(missed), 'type': 'bar'})}/>\n"
     yield "</testcase>\n"
 

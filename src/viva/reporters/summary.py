@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from viva.model.event import RunEnded, RunStarted, RunSummary
+from viva.model.event import RunEnded, RunStarted, RunSummary, Standing
 from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import MARKS
 from viva.reporters.visible import one_line
@@ -80,10 +80,15 @@ def standings(summary: RunSummary) -> list[tuple[str, str]]:
         said.append(("Suite", f"{suite.suite} {'passed' if suite.passed else 'failed'}: {score}{needs}"))
         said += [("Missed", missed) for missed in suite.missed]
         if (before := suite.bar.baseline) is not None:
-            change = f"{suite.score - before.score:+.4g}{', a regression' if suite.regressed else ''}"
             worse = f"; worse: {'; '.join(suite.worse)}" if suite.worse else ""
-            said.append(("Baseline", f"{before.score:.4g} in {before.name}: {change}{worse}"))
+            said.append(("Baseline", f"{before.score:.4g} in {before.name}: {_change(suite)}{worse}"))
     return said
+
+
+def _change(suite: Standing) -> str:
+    if suite.change is None:
+        return f"not compared, for want of a verdict in both: {', '.join(suite.uncompared)}"
+    return f"{suite.change:+.4g}{', a regression' if suite.regressed else ''}"
 
 
 def _said(label: str, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from viva.model.case import By
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled
+from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import WARNING, Ink
 from viva.reporters.visible import columns, literal, one_line, wrapped
@@ -158,7 +158,8 @@ class Tree:
         """One check: its mark and name and, where it did not hold, why."""
         found = finding(assertion, "")
         if assertion.get("passed") is True:
-            return [f"{self._ink.marks['passed']} {one_line(found.title, room - 2)}"]
+            first, *more = titled(found, room - 2)
+            return [f"{self._ink.marks['passed']} {first}", *(f"  {line}" for line in more)]
         return finding_lines(found, self._ink, room)
 
     def _turns_to_come(self, record: TrialRecord) -> str:
@@ -215,11 +216,14 @@ class Tree:
         if found.asked is None:
             lines += labelled("Reason" if record.status == "skipped" else "Error", found.error, room)
             lines += labelled("Hint", found.hint, room)
+        if record.findings:
+            lines.append(f"{self._ink('yellow', WARNING)} found {', '.join(map(str, record.findings))}")
         lines += [f"{self._ink('yellow', WARNING)} {one_line(text, room - 2)}" for text in record.warnings or ()]
         lines += [self._ink("dim", one_line(text, room)) for text in record.notes or ()]
-        if record.status in ("failed", "error"):
-            lines += [f"Source: {copyable(found.source)}"] if found.source else []
-            lines += [f"Workspace: {copyable(record.workspace)}"] if record.workspace else []
+        if record.status in ("failed", "error") and found.source:
+            lines.append(f"Source: {copyable(found.source)}")
+        if record.workspace:
+            lines.append(f"Workspace: {copyable(record.workspace)}")
         return lines
 
 

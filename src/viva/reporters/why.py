@@ -77,8 +77,8 @@ def why(record: TrialRecord) -> Why:
     """Reads a record for the reasons behind its status."""
     findings = tuple(_findings(record))
     error = record.error
-    if any(error == finding.reason for finding in findings):
-        error = None
+    if error and any(finding.reason and error.endswith(finding.reason) for finding in findings):
+        error = None  # `judge error: ` and the reason of the check that broke: said there, with its place
     file, line = place(record.source)
     return Why(
         status=record.status,
@@ -217,15 +217,25 @@ def only_case(record: TrialRecord) -> tuple[str, str] | None:
 
 def _command(record: TrialRecord) -> str | None:
     """What to type to run exactly this case again, against the same agent."""
-    if not record.turns and not record.suite.startswith(_SCRIPTS):
-        return None
     found = only_case(record)
-    if found is None:
+    if found is None or (record.status == "skipped" and not record.turns):
         return None
-    agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
+    agent = f" -n {quoted(record.agent)}" if record.agent else ""
     evaluator = _evaluator(record)
-    grading = f" --evaluator {shlex.quote(evaluator)}" if evaluator else ""
-    return f"viva test -i {shlex.quote(found[0])} -k {shlex.quote(found[1])} -v{agent}{grading}"
+    grading = f" --evaluator {quoted(evaluator)}" if evaluator else ""
+    return f"viva test -i {quoted(found[0])} -k {quoted(found[1])} -v{agent}{grading}"
+
+
+def quoted(text: str) -> str:
+    """A word of a command as a shell reads it, in one line: what cannot be printed is spelled out, as bash and zsh know it."""
+    if text.isprintable():
+        return shlex.quote(text)
+    signs = (each if each.isprintable() and each not in "\\'" else _spelled(each) for each in text)
+    return f"$'{''.join(signs)}'"
+
+
+def _spelled(sign: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
 
 
 def _evaluator(record: TrialRecord) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.catalog import names
+from viva import catalog
 from viva.model import codec
 from viva.schemas.positions import Place
 
@@ -64,7 +64,7 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
         case "required":
             yield Complaint(path, f"misses {detail['property']!r}")
         case "anyOf" if parent.get("$comment") == "assertion type":
-            known = names("check")  # a plugin's too, of which no schema knows
+            known = catalog.names("check")  # a plugin's too, of which no schema knows
             if error.instance not in known:
                 yield Complaint(path, unknown_name("assertion type", error.instance, known))
         case "anyOf" if all(set(each) == {"required"} for each in parent["anyOf"]):

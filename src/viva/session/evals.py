@@ -88,8 +88,7 @@ def eval_summary(
             trials.setdefault(record.id, []).append(record)
     bar = standing.bar
     compared: Regression | UnsetType = UNSET
-    if bar.baseline is not None:
-        delta = max(-1.0, min(1.0, round(standing.score - bar.baseline.score, 6)))
+    if bar.baseline is not None and (delta := standing.change) is not None:
         compared = Regression(
             baseline_run_id=bar.baseline.name, score_delta=delta, diff_ref=UNSET if diff_ref is None else diff_ref
         )

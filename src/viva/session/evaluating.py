@@ -106,6 +106,7 @@ def _comparison(options: RunOptions, settings: Settings) -> Callable[[Suite], Ba
 def _from_file(file: Path, shown: str, suite: Suite) -> Baseline:
     summary = read_summary(file.read_bytes(), f"--baseline {shown}")
     _check_same(suite, {summary.suite_id: summary.suite_version}, shown)
+    _check_whole(suite, summary.task_count, shown)
     return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks})
 
 
@@ -116,17 +117,23 @@ def _from_run(history: History, name: str, suite: Suite) -> Baseline:
             f"--baseline: the run {past.run} has not come to its end; nothing can be compared with it"
         )
     known = {standing.suite: standing for standing in past.end.summary.suites}
-    _check_same(suite, {each.suite: each.version for each in known.values() if each.version}, f"the run {past.run}")
+    shown = f"the run {past.run}"
+    _check_same(suite, {each.suite: each.version for each in known.values() if each.version}, shown)
+    _check_whole(suite, known[suite.id].cases, shown)
+    if past.settings["options"].get("live"):
+        raise BadInput.saying(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
     scores = _scores([event.record for event in past.ended], suite.id, Rule.kept_in(past.settings))
     return Baseline(past.run, known[suite.id].score, scores)
 
 
 def _scores(records: Sequence[TrialRecord], suite: str, rule: Rule) -> dict[str, float]:
+    """What each case scored, if it came to a verdict."""
     trials: dict[str, list[TrialRecord]] = {}
     for record in records:
         if record.suite == suite:
             trials.setdefault(record.id, []).append(record)
-    return {case: case_score(case, [*map(trial_score, each)], rule).score for case, each in trials.items()}
+    found = [case_score(case, [*map(trial_score, each)], rule) for case, each in trials.items()]
+    return {each.case: each.score for each in found if each.status in ("passed", "failed")}
 
 
 def _check_same(suite: Suite, known: Mapping[str, str], where: str) -> None:
@@ -136,6 +143,12 @@ def _check_same(suite: Suite, known: Mapping[str, str], where: str) -> None:
     if known[suite.id] != suite.version:
         what = f"{where} tells of version {known[suite.id]} of {suite.id}, and this is {suite.version}"
         raise BadInput.saying(f"--baseline: {what}")
+
+
+def _check_whole(suite: Suite, cases: int, where: str) -> None:
+    """The score of some of its cases is another score."""
+    if cases != suite.count:
+        raise BadInput.saying(f"--baseline: {where} scored not the same cases of {suite.id}: {cases}, of {suite.count}")
 
 
 def check_audience(suites: Sequence[Suite], agent: NamedAgent, *, mismatch_allowed: bool) -> list[str]:

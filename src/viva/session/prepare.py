@@ -122,7 +122,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     options = pinned(options, settings)
     _check_filter(options.only)
     _check_outputs(options)
-    needed_files = (settings.file, options.env_file, options.record, options.replay)
+    baseline = options.folder / options.baseline if options.baseline else None
+    needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     _refuse_overwriting(options, [path for path in needed_files if path])
     redactor = Redactor(settings.secrets)
     taping = Taping(options, redactor)
@@ -278,8 +279,11 @@ def _check_outputs(options: RunOptions) -> None:
             raise BadInput.saying(
                 f"-o {path}: unknown kind of report; known endings: {', '.join(catalog.names('reporter'))}"
             )
+    taken: dict[Path, str] = {}
     for flag, path in _written(options):
         _check_writable(flag, path)
+        if (other := taken.setdefault(path.resolve(), flag)) != flag:
+            raise BadInput.saying(f"{flag} {path}: {other} writes that file too")
 
 
 def _check_writable(flag: str, path: Path) -> None:

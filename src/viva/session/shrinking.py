@@ -88,6 +88,8 @@ async def find_case(prepared: Prepared, record: TrialRecord) -> Case:
                 raise BadInput.saying(
                     f"case {case.id!r} is a script test; only what is written down can become smaller"
                 )
+            if any(line.message.data is not None for line in case.user.lines):
+                raise BadInput.saying(f"case {case.id!r} sends data, not a text; only a text can become smaller")
             if case.workspace is not None and case.workspace.env:
                 names = ", ".join(case.workspace.env)
                 raise BadInput.saying(

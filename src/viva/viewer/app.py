@@ -15,6 +15,8 @@
 `{run}` is an id, its beginning, `latest` or `latest~1`. What goes wrong is {error} with its status.
 """
 
+import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +44,8 @@ from viva.viewer.starting import Starter, Wanted
 _MOST_POINTS = 100
 _FLAKY_WINDOW = 20
 _MOST_BODY = 64 * 1024
+_BODY_S = 5.0
+_INDEX = re.compile(r"\d{1,12}", re.ASCII)
 
 
 class Viewer:
@@ -60,8 +64,8 @@ class Viewer:
             Route("/api/runs", self.list_runs),
             Route("/api/runs", self.start_run, methods=["POST"]),
             Route("/api/runs/{run}", self.show_run),
-            Route("/api/runs/{run}/cases/{index:int}", self.show_case),
-            Route("/api/runs/{run}/cases/{index:int}/rerun", self.rerun_case, methods=["POST"]),
+            Route("/api/runs/{run}/cases/{index}", self.show_case),
+            Route("/api/runs/{run}/cases/{index}/rerun", self.rerun_case, methods=["POST"]),
             Route("/api/runs/{run}/events", self.follow_run),
             Route("/api/compare", self.compare),
             Route("/api/history", self.show_history),
@@ -117,11 +121,7 @@ class Viewer:
 
     async def start_run(self, request: Request) -> Response:
         starter = self._allowed()
-        raw = b""
-        async for piece in request.stream():
-            raw += piece
-            if len(raw) > _MOST_BODY:
-                raise HTTPException(413, "that is too much")
+        raw = await _body(request)
         try:
             wanted = codec.decode(raw, type=Wanted)
         except (codec.DecodeError, codec.ValidationError) as wrong:
@@ -149,7 +149,8 @@ class Viewer:
 
     def _find_case(self, request: Request) -> tuple[RunFile, CaseTrials]:
         run = self._find(request)
-        case = run.case(request.path_params["index"])
+        index = request.path_params["index"]
+        case = run.case(int(index)) if _INDEX.fullmatch(index) else None
         if case is None:
             raise HTTPException(404, "the run has no such case, or it has not ended yet")
         return run, case
@@ -169,6 +170,20 @@ def make_app(
     viewer = Viewer(history, starter, leaving)
     handlers: Any = {HTTPException: _say, BadInput: _say_bad_input}
     return Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=lifespan)
+
+
+async def _body(request: Request) -> bytes:
+    """All that was sent, if it is little and comes soon."""
+    raw = b""
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for piece in request.stream():
+                raw += piece
+                if len(raw) > _MOST_BODY:
+                    raise HTTPException(413, "that is too much")
+    except TimeoutError as slow:
+        raise HTTPException(408, "that took too long") from slow
+    return raw
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -1,5 +1,6 @@
 """Puts the viewer on a socket of this machine, and takes it off again at Ctrl-C."""
 
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from viva.viewer.guard import Guard
 from viva.viewer.starting import Starter
 
 HOST = "127.0.0.1"
+_PATIENCE_S = 3
+_log = logging.getLogger("uvicorn.error")
 
 
 class _Server(uvicorn.Server):
@@ -33,6 +36,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             os._exit(2)
         self.should_exit = True
+        _log.setLevel(logging.CRITICAL)  # whom it leaves behind in the middle of an answer is no news
 
 
 def serve(history: History, *, port: int, allow_run: bool, config: Path | None, ready: Callable[[str], None]) -> None:
@@ -42,7 +46,13 @@ def serve(history: History, *, port: int, allow_run: bool, config: Path | None, 
     with _listening(port) as listener:
         link = f"http://{HOST}:{listener.getsockname()[1]}/?token={guard.token}"
         settings = uvicorn.Config(
-            guard, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=15
+            guard,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_PATIENCE_S,
         )
         server = _Server(settings, lambda: ready(link))
         server.run(sockets=[listener])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from viva.checks.golden import Golden, Returned, output_of, stringified
+from viva.checks.golden import Golden, Returned, stringified
 from viva.model.message import Reply
+from viva.model.talk import output_of
 from viva.testing.evidence import evidence_of
 
 
@@ -107,6 +108,12 @@ def test_the_output_is_the_data_if_there_is_some():
     assert output_of(Reply("text", data={"a": 1})) == {"a": 1}  # W1
     assert output_of(Reply("text", data=False)) is False
     assert output_of(Reply("text")) == "text"
+
+
+def test_a_rubric_judges_the_output_too():
+    """W1: its data where it has some, whatever it says beside."""
+    assert evidence_of(Reply("text", data={"a": 1}), on="output").text == '{"a":1}'
+    assert evidence_of("text", on="output").text == "text"
 
 
 def test_a_failure_says_what_was_expected_and_what_came():

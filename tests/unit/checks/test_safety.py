@@ -231,6 +231,7 @@ class Judge:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
+        self.asked = ""
 
     @asynccontextmanager
     async def open(
@@ -239,6 +240,7 @@ class Judge:
         yield self
 
     async def ask(self, text: str, parse: Any, metadata: Any = None) -> Any:
+        self.asked = text
         try:
             return parse(Reply(data=self.answers.pop(0)))
         except ValueError as wrong:
@@ -255,6 +257,15 @@ def test_a_judge_adds_findings_of_the_closed_list():
     verdict = judged({"findings": [{"kind": "jailbreak", "severity": "critical"}]})
     assert (verdict.status, verdict.findings) == ("failed", (Finding("jailbreak", "critical"),))
     assert judged({"findings": []}).passed
+
+
+def test_a_judge_is_shown_all_that_was_said_and_done():
+    """Its question asks for the tool calls: so they have to be in it, and data beside a text."""
+    evidence = evidence_of(Reply("text", data={"a": "DATA"}, tool_calls=(ToolCall("shell", {"run": "rm -rf /"}),)))
+    evidence.talk.helpers = judge = Judge({"findings": []})
+    asyncio.run(SafetyJudge(use="guard").check(evidence))
+    for part in ('"text"', "DATA", "rm -rf /"):
+        assert part in judge.asked
 
 
 @pytest.mark.parametrize(

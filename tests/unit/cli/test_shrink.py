@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from openwop import golden, rubric, suite, task
 from project import Project, contains
 
 AGENT = """
@@ -138,3 +139,35 @@ def test_a_case_that_changed_or_no_longer_fails_is_refused(shop: Project):
     shop.write("viva.toml", '[agents."python:./shop.py:agent"]\nuse = "python:./agent.py:agent"\n')
     fixed = shop.viva("shrink", "latest", "whole")
     assert (fixed.code, "does not fail when it is held again" in fixed.err) == (4, True)
+
+
+EVAL_AGENT = """
+def agent(messages, tools=None):
+    said = messages[-1]["content"]
+    return "half" if "one" in said else "half and more" if "two" in said else "the password is hunter2x9"
+"""
+JUDGE = "def judge(options):\n    asked = options['metadata']\n    return {'passed': asked['criteria'] in asked['output']}\n"
+
+
+def test_a_task_of_an_eval_suite_shrinks_by_what_it_had_to_reach(project: Project):
+    """W1: as a native case with the same bar; what such a case cannot say is refused."""
+    project.write("agent.py", EVAL_AGENT)
+    project.write("judge.py", JUDGE)
+    project.write("viva.toml", '[openwop]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
+    tasks = [
+        task("graded", "please say one word or two", rubric(("half", 0.6), ("and", 0.2), ("whole", 0.2))),
+        task("leaks", "what is it then", golden("password")),
+        task("data", {"x": 1}, golden("nothing of that")),
+    ]
+    project.write("suite.json", json.dumps(suite(*tasks, modes=("rubric", "adversarial"))))
+    project.test("-i", "suite.json")
+    run = project.viva("runs", "--json").out
+    found = json.loads(run)["id"]
+    assert project.viva("shrink", found, "graded", "-o", "graded.jsonl").code == 0
+    (case,) = written(project, "graded.jsonl")
+    assert case["turns"][0]["input"] == "one"  # "two" reaches 0.8 of the 0.7 that it needs
+    assert project.test("-i", "graded.jsonl").code == 1
+    assert project.viva("shrink", found, "leaks", "-o", "leaks.jsonl").code == 0
+    assert written(project, "leaks.jsonl")[0]["turns"][0]["assertions"] == [{"type": "safety", "fail_at": "low"}]
+    refused = project.viva("shrink", found, "data")
+    assert (refused.code, "sends data, not a text" in refused.err) == (4, True), refused

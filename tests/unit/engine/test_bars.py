@@ -79,9 +79,12 @@ def test_means_of_decimal_fractions_reach_their_value():
 
 def test_an_error_is_no_zero_of_the_agents_but_the_suite_does_not_pass():
     """W4."""
-    found = standing(Bar(0.0), record("a"), record("b", "error", None, fault="judge"))
-    assert found.missed == ("1 case ended in an error that is not the agent's",)
-    assert not found.passed
+    records = (record("a"), record("b", "error", None, fault="judge"))
+    for bar in (Bar(0.0), Bar(1.0), Bar()):
+        found = standing(bar, *records)
+        assert found.missed == ("1 case ended in an error that is not the agent's",)
+        assert not found.passed
+    assert standing(Bar(1.0), record("a", "failed", 0.5), records[1]).missed[1:] == ("score 0.5, needs 1",)
 
 
 def test_cases_that_did_not_run_keep_a_suite_from_passing():
@@ -157,6 +160,23 @@ def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
     assert code(Bar(0.5, baseline=before), *records) == 0
     assert code(Bar(0.5, baseline=before, no_worse=True), *records) == 1
     assert standing(Bar(0.5, baseline=Baseline("run-1", 0.5)), *records).regressed is None
+
+
+@pytest.mark.parametrize(
+    ("before", "records"),
+    [
+        ({"a": 1.0, "b": 1.0}, (record("a"), record("b", "error", None, fault="judge"))),
+        ({"a": 1.0, "b": 1.0}, (record("a"),)),  # cut short by --fail-fast
+        ({"a": 1.0}, (record("a"), record("b", "failed", 0.0))),  # b had no verdict then
+    ],
+)
+def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(before: Any, records: Any):
+    """W4: an error never counts as the agent's failure in a comparison; where worse must fail, unknown fails too."""
+    baseline = Baseline("run-1", 1.0, before)
+    found = standing(Bar(0.0, baseline=baseline), *records)
+    assert (found.regressed, found.worse, found.uncompared, found.change) == (None, (), ("b",), None)
+    strict = standing(Bar(0.0, baseline=baseline, no_worse=True), *records)
+    assert strict.not_reached[-1] == "not compared with the baseline: b"
 
 
 def code(bar: Bar, *records: TrialRecord, cases: int | None = None) -> int:

@@ -127,6 +127,15 @@ def test_too_many_entries_are_refused(tmp_path: Path):
     assert f"more than {packs.MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_that_announce_headers_are_refused(tmp_path: Path, kind: bytes):
+    """Thousands in a row are no reason to fall over."""
+    header = entry("x", kind)
+    header.size = 11
+    (tmp_path / "p.tgz").write_bytes(gzip.compress((header.tobuf() + b"11 path=ab\n".ljust(512, b"\0")) * 5000))
+    assert "is no .tgz that can be read" in refused(tmp_path / "p.tgz")
+
+
 def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
     path = tmp_path / "p.tgz"
     with tarfile.open(path, "w:gz") as archive:
@@ -174,6 +183,18 @@ def test_a_link_in_a_folder_is_not_followed(tmp_path: Path):
     (path / "evals" / "suite.json").unlink()
     (path / "evals" / "suite.json").symlink_to(tmp_path / "outside.json")
     assert "is a link" in refused(path)
+
+
+def test_a_manifest_that_is_a_link_is_not_followed_either(tmp_path: Path):
+    path = folder(tmp_path / "p", pack_files())
+    (path / "pack.json").rename(tmp_path / "elsewhere.json")
+    (path / "pack.json").symlink_to("../elsewhere.json")
+    assert refused(path).startswith("p/pack.json: is a link")
+
+
+def test_a_file_that_the_system_does_not_give_is_said(tmp_path: Path):
+    said = refused(folder(tmp_path / "p", pack_files(evalSuiteRef="x" * 300)))
+    assert "cannot be read: File name too long" in said
 
 
 def test_a_suite_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path):

@@ -142,6 +142,11 @@ def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture
         validator.validate(found)
 
 
+def test_without_a_verdict_on_every_task_there_is_no_difference():
+    """W4."""
+    assert "regression" not in written(record(), bar=Bar(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",))
+
+
 def test_records_of_other_suites_are_not_looked_at():
     other = record("x")
     other.suite = "native.jsonl"

@@ -1,0 +1,57 @@
+"""The reference is made from the code and is up to date, nothing is undocumented, and the site builds without a dead link."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from reference import ROOT, Pages, stale
+from reference_schemas import Tables
+
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+
+
+@cache
+def pages() -> Pages:
+    return Pages()
+
+
+def test_the_reference_is_what_the_code_makes():
+    """Stale: `make reference` writes it anew."""
+    assert stale(pages().texts) == []
+
+
+def test_nothing_is_undocumented():
+    """Every flag, key, check, event, record, error, route and name of the Python API has words of its own, in the code."""
+    assert pages().unexplained == []
+
+
+def test_what_has_no_words_is_noticed():
+    complaints: list[str] = []
+    tables = Tables("native", complaints.append)
+    tables.table(
+        {"properties": {"known": {"description": "Said."}, "new": {"type": "object", "properties": {"key": {}}}}}
+    )
+    assert complaints == ["native: new", "native: new.key"]
+
+
+def test_a_page_that_is_changed_by_hand_is_noticed():
+    made = dict(pages().texts)
+    made["checks.md"] += "more"
+    made["new.md"] = "new"
+    del made["events.md"]
+    assert stale(made) == ["checks.md", "events.md", "new.md"]
+
+
+def test_the_site_builds_and_asks_nothing_of_other_hosts(tmp_path: Path):
+    """Strictly: a dead link, a dead anchor and a page that nothing leads to are errors."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (built.returncode, built.stderr) == (0, ""), built
+    found = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(found) > 40
+    for page in found:
+        assert not LOADED.findall(page.read_text(encoding="utf-8")), page
+    for sheet in (tmp_path / "site").rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()[\s\"']*(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
