@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +25,7 @@ from viva import errors
 from viva.cli.main import COMMANDS
 from viva.engine.summary import exit_code
 from viva.host import app as host_app
-from viva.host import openapi, seams
+from viva.host import conformance, openapi
 from viva.model import case, codec, event, finding, message, record, talk
 from viva.testing.__main__ import main as stand_in
 from viva.viewer.app import Viewer
@@ -128,8 +129,8 @@ class Pages:
         yield "# Events\n"
         yield (
             "What happens in a run is data. `viva test --json` prints one event a line, the journal (`.viva/runs/ID/journal.jsonl`) "
-            "keeps them, `viva view` streams them. `event` is the name; fields that are as if left out are not written. A key is "
-            "`[suite, case, trial, attempt]` in words: see [records](records.md#key).\n"
+            "keeps them, `viva view` streams them. `event` is the name; fields that are as if left out are not written. `key` "
+            "names a trial ([its fields](records.md#key)).\n"
         )
         for each in EVENTS:
             yield from self._struct(each, title=f"`{each.__struct_config__.tag}`")
@@ -194,9 +195,9 @@ class Pages:
         for capability, paths in host_app.OUTSIDE.items():
             yield _row(capability, ", ".join(f"`{_camel(path)}`" for path in paths))
         yield "\n## viva serve --conformance\n"
-        yield _prose(self._said("seams", seams.__doc__)) + "\n"
+        yield _prose(self._said("conformance", conformance.__doc__)) + "\n"
         yield "| route | meaning |\n| --- | --- |"
-        for route in seams.seams():
+        for route in conformance.seams():
             method = next(iter(sorted((route.methods or set()) - {"HEAD"})))
             words = self._said(f"seam {route.path}", inspect.getdoc(route.endpoint))
             yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
@@ -248,9 +249,8 @@ class Pages:
             if rows:
                 yield "| field | type | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
         for member, found in _members(thing):
-            words = inspect.getdoc(found)
-            told = f": {_prose(words).replace(chr(10) * 2, chr(10) * 2 + '    ')}" if words else ""
-            yield f"- `{_signature(member, found)}`{told}"
+            words = self._said(f"{name}.{member}", inspect.getdoc(found))
+            yield f"- `{' '.join(_signature(member, found).split())}`: {' '.join(words.split())}"
         yield ""
 
 
@@ -272,13 +272,13 @@ def _members(thing: type[Any]) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(found, classmethod | staticmethod):
             yield name, found.__func__
-        elif inspect.isfunction(found) or isinstance(found, property):
+        elif inspect.isfunction(found) or isinstance(found, property | cached_property):
             yield name, found
 
 
 def _signature(name: str, thing: Any) -> str:
     """As one would write the call; long ones an argument a line."""
-    if isinstance(thing, property):
+    if isinstance(thing, property | cached_property):
         return name
     if isinstance(thing, type) and issubclass(thing, msgspec.Struct):
         given = _struct_parameters(thing)
@@ -412,9 +412,9 @@ def _camel(path: str) -> str:
     return re.sub(r"\{(\w+?)_(\w)(\w*)\}", lambda found: f"{{{found[1]}{found[2].upper()}{found[3]}}}", path)
 
 
-def stale(pages: Mapping[str, str]) -> list[str]:
+def stale(pages: Mapping[str, str], folder: Path = FOLDER) -> list[str]:
     """Pages that are not what the code makes, and pages that it does not make."""
-    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md") if path.name != "index.md"}
+    kept = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     return sorted(name for name in {*pages, *kept} if pages.get(name) != kept.get(name))
 
 

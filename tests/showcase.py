@@ -1,11 +1,19 @@
 """A project with a bit of everything that a page shows, made from the expense example; and one full of planted texts."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from project import Project, case, contains
+from unit.reporters.samples import summary
+from viva.model.case import Bar, Baseline
+from viva.model.event import RunEnded, RunStarted, Standing, TrialEnded
+from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
+from viva.model.talk import FileChange
+from viva.record.journal import Journal
+from viva.reporters.html import HtmlReport
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "expense"
 
@@ -74,8 +82,11 @@ SERVICE = """
 - id: polite
   name: The assistant is polite
   tags: [tone, judged]
+  options: { locale: en-GB }
+  metadata: { owner: service desk }
   turns:
     - input: I had lunch with a client
+      options: { draft: true }
       assertions: { type: agent, use: "agents:quoting", metadata: { criteria: "The reply is friendly and says why it asks" } }
 - id: judged-by-nobody
   name: A judge that breaks is not the agent's failure
@@ -121,13 +132,12 @@ PLANTED = {
 }
 
 
-def planted_project(folder: Path, *, huge: bool = True) -> Project:
+def planted_project(folder: Path) -> Project:
     """An agent that answers with texts that would do harm if they were anything but text; they stand everywhere else, too."""
     project = Project(folder)
     project.write("agent.py", AGENT)
     cases = [planted(name, text) for name, text in PLANTED.items()]
-    if huge:
-        cases.append(case("five-megabytes", said="huge", assertions=[contains("not there")]))
+    cases.append(case("five-megabytes", said="huge", assertions=[contains("not there")]))
     project.suite(*cases)
     return project
 
@@ -149,15 +159,153 @@ def planted(name: str, text: str) -> dict[str, Any]:
     return {"id": f"{name} {text}", "name": text, "tags": [text], "input": text, "assertions": checks}
 
 
-def many_project(folder: Path, count: int) -> Project:
-    """A run of many cases, as a journal that was not run: a tenth failed, one in a hundred is an error."""
+def planted_record(name: str, text: str) -> TrialRecord:
+    """A trial that has the text in every field that an agent, a helper or the author of a suite can fill."""
+    claim = {
+        "type": text,
+        "label": text,
+        "message": text,
+        "reason": text,
+        "expected": text,
+        "actual": f"{text}!",
+        "evidence": [{"turn": 1, "quote": text}],
+        "suggestions": [text],
+        "score": 0.5,
+        "passed": False,
+        text: text,
+    }
+    attached = [
+        {"type": "image", "source": text, "name": text, "media_type": text},
+        {"type": text, "source": f"data:{text}"},
+    ]
+    turn = TurnRecord(
+        turn=1,
+        input=text,
+        input_source="simulated",
+        output=text,
+        awaiting_input=True,
+        tool_calls=[ToolCallRecord(text, {text: text}, text, {text: [text]}, text)],
+        assertions=[claim],
+        duration_ms=1.0,
+        awaiting_reason="content_is_question",
+        awaiting_confidence=0.5,
+        input_hint=text,
+        data={text: text},
+        attachments=attached,
+        options={text: text},
+        error=text,
+        finish_reason=text,
+        files=(FileChange(text, "changed", f"@@ {text}\n-{text}\n+{text}"), FileChange(f"{text}2", "removed")),
+        remark=text,
+    )
+    return TrialRecord(
+        id=f"{name} {text}",
+        name=text,
+        status="failed",
+        turns=[turn],
+        final_assertions=[claim],
+        total_turns=1,
+        duration_ms=1.0,
+        suite=text,
+        trial=1,
+        attempt=2,
+        fault="agent",
+        fault_evidence=[f"after turn 1: {text}", f"{text} and more"],
+        error=text,
+        hint=text,
+        assertion_errors=[text],
+        checkpoints=[
+            CheckpointRecord(text, text, True, False, reason=text, unmet_after=(text,), assertion=claim),
+            CheckpointRecord(f"{text}2", text, True, True, turn=1, reason=text, assertion=claim),
+        ],
+        goal_achieved=True,
+        goal_reason=text,
+        turns_not_run=[text],
+        tags=(text,),
+        options={text: text},
+        metadata={text: text},
+        agent=text,
+        simulator=text,
+        session_id=text,
+        started_at=text,
+        source=f"{text}:3",
+        warnings=[text],
+        notes=[text],
+        workspace=text,
+    )
+
+
+def planted_runs(folder: Path) -> Project:
+    """Two runs, kept as if they had been run, with planted texts in every field; and the report of the second one."""
     project = Project(folder)
-    project.write("suite.jsonl", "".join(json.dumps(numbered(n)) + "\n" for n in range(count)))
+    everything = "".join(PLANTED.values())
+    records = [planted_record(name, text) for name, text in PLANTED.items()]
+    for run, kept in (("20260101-000000-0001", records), ("20260101-000100-0002", [passing(records[0]), *records[1:]])):
+        started = RunStarted(
+            run, "2026-01-01T00:00:00Z", everything, everything, (everything,), len(kept), len(kept), 1
+        )
+        standing = Standing(
+            suite=everything,
+            score=0.0,
+            passed=False,
+            cases=1,
+            passed_cases=0,
+            bar=Bar(pass_score=0.5, baseline=Baseline(everything, 1.0)),
+            missed=(everything,),
+            regressed=everything,
+            worse=(everything,),
+        )
+        counts = summary(total=len(kept), failed=len(kept), total_turns=len(kept), suites=(standing,))
+        ended = RunEnded(run, "2026-01-01T00:00:30Z", 1, counts, "budget", everything)
+        journal = Journal(folder / ".viva" / "runs" / run / "journal.jsonl")
+        report = HtmlReport(folder / "report.html", journal)
+        for event in (started, *(TrialEnded(record.key, at, 1, record) for at, record in enumerate(kept)), ended):
+            journal.append(event)
+            report.receive((event,))
+        journal.close()
     return project
 
 
-def numbered(n: int) -> dict[str, Any]:
+def passing(record: TrialRecord) -> TrialRecord:
+    return structs.replace(record, status="passed", fault=None)
+
+
+def many_report(folder: Path, count: int) -> Path:
+    """A report of many cases that nobody ran: a tenth failed."""
+    journal = Journal(folder / "journal.jsonl")
+    report = HtmlReport(folder / "report.html", journal)
+    report.receive((RunStarted("r1", "2026-01-01T00:00:00Z", "0", "echo", ("suite.jsonl",), count, count, 4),))
+    for at in range(count):
+        record = numbered(at)
+        journal.append(TrialEnded(record.key, at, 1, record))
+    failed = len(range(3, count, 10))
+    counts = summary(total=count, passed=count - failed, failed=failed, total_turns=count, checks=count)
+    report.receive((RunEnded("r1", "2026-01-01T00:01:00Z", 1, counts),))
+    journal.close()
+    return folder / "report.html"
+
+
+def numbered(n: int) -> TrialRecord:
     said = f"Question {n}: what does the policy say about item {n % 97}? " + "Please be precise. " * 5
-    return case(
-        f"case-{n:05}", said=said, tags=[f"area-{n % 7}"], assertions=[contains("lost" if n % 10 == 3 else "item")]
+    claim = contains("lost" if n % 10 == 3 else "item")
+    checked = {**claim, "label": f'contains "{claim["value"]}"', "passed": n % 10 != 3}
+    if n % 10 == 3:
+        checked |= {"reason": f'"lost" is not in "{said}"', "expected": "lost", "actual": said}
+    turn = TurnRecord(1, said, "static", said, False, [], [checked], 1.0)
+    status = "failed" if n % 10 == 3 else "passed"
+    name = f"case-{n:05}"
+    return TrialRecord(
+        name,
+        name,
+        status,
+        [turn],
+        [],
+        1,
+        1.5,
+        "suite.jsonl",
+        1,
+        1,
+        checks=1,
+        tags=(f"area-{n % 7}",),
+        fault="agent" if n % 10 == 3 else None,
     )

@@ -7,7 +7,7 @@
 
 An HTML comment before a block says more: `<!-- exit: 1 -->`, `<!-- not run: why -->`, `<!-- in: examples/expense -->`
 (in a copy of that folder), `<!-- before: COMMAND -->` (run first, and not shown), `<!-- output: any -->` (of a text block:
-not compared). Ports of this machine that a page names
+not compared), `<!-- serving: localhost:8000 -->` (an agent answers there). Ports of this machine that a page names
 are exchanged for free ones.
 """
 
@@ -19,8 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from viva.testing import HttpServer, json_answer
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<lang>\w*)(?: title=\"(?P<title>[^\"]+)\")? *$")
@@ -95,9 +98,18 @@ def run_page(text: str, folder: Path) -> list[Ran]:
                 f"{block.told.get('before', '')}\n{_without_installing(block.text)}", encoding="utf-8"
             )
             script.append(_run(stage, at, block))
-    if commands:
-        _bash("\n".join(script) + _EPILOGUE, here)
+    with ExitStack() as servers:
+        for _, block in commands:
+            if "serving" in block.told:
+                servers.enter_context(_agent(int(block.told["serving"].rpartition(":")[2])))
+        if commands:
+            _bash("\n".join(script) + _EPILOGUE, here)
     return [_ended(stage, at, block, blocks) for at, block in commands if (stage / f"{at}.code").exists()]
+
+
+def _agent(port: int) -> HttpServer:
+    """What a page takes for granted: somebody's agent, behind HTTP."""
+    return HttpServer(lambda _: json_answer({"content": "It is on its way."}), port=port)
 
 
 _PROLOGUE = "trap 'rc=$?; [ $code -ne 0 ] || code=$rc' ERR\ncode=0\n"

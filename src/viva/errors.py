@@ -54,6 +54,7 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
     @classmethod
     def saying(cls, what: str, file: str = "", line: int = 0, path: str = "") -> "BadInput":
+        """One problem."""
         return cls(Problem(file, line, path, what))
 
     def __str__(self) -> str:

@@ -151,16 +151,22 @@ class SessionContext(Struct, kw_only=True):
 class AgentSession(Protocol):
     """One conversation with an agent: it keeps the history, so each call sends only what is new."""
 
-    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply: ...
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        """The reply to one message."""
+        ...
 
 
 class Agent(Protocol):
     """Anything that answers: opens a session for each conversation, and says which fixtures it takes."""
 
     @property
-    def provides(self) -> frozenset[Feature]: ...
+    def provides(self) -> frozenset[Feature]:
+        """Which fixtures it takes: tool_stubs, memory, workspace."""
+        ...
 
-    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]: ...
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
+        """A session, for as long as the conversation lasts."""
+        ...
 
 
 class User(Protocol):

@@ -1,7 +1,8 @@
 """Cases as pytest items, and fixtures for tests of agents. Every pytest run beside Viva loads this: it imports nothing heavy.
 
 pytest                                    collects *.viva.jsonl, *.viva.yaml, *.viva.yml and *.viva.json, an item a case,
-                                          and playbooks: *.playbook.yaml, *.playbook.yml and *.playbook.json
+                                          and playbooks: *.playbook.yaml, *.playbook.yml and *.playbook.json;
+                                          of an eval suite an item a task: its bar is for `viva test` alone
 pytest --viva-agent assistants.expense    against another agent than the one that the nearest viva.toml says
 pytest --viva-evaluator judge             who grades playbooks and plays the user in them
 def test_it(viva): ...                    a fixture that holds conversations and runs suites

@@ -553,6 +553,24 @@ def test_two_suites_have_no_one_summary(project: Project):
     assert (ended.code, "--eval-summary holds one suite, and there are 2" in ended.err) == (4, True), ended
 
 
+def test_a_suite_that_a_filter_leaves_without_a_case_has_missed_nothing(project: Project):
+    wrote(project, suite(task("a", "bye")))
+    wrote(project, suite(task("b"), suiteId="acme.evals.other"), "other.json")
+    ended = project.test("-i", "suite.json", "-i", "other.json", "-k", "^b$")
+    assert (ended.code, "no case ran" in ended.out) == (0, False), ended
+    assert project.test("-i", "suite.json", "-i", "other.json", "-k", "^c$").code == 5  # N35
+
+
+def test_the_command_that_a_report_names_runs_the_case_as_the_pack_has_it(project: Project):
+    """N34: by its path, and with the terms of the manifest."""
+    files = {**pack_files(handoff={"returnSchemaRef": "r.json"}), "r.json": b'{"type": "object"}'}
+    for name, content in files.items():
+        project.write(f"pack/{name}", content)
+    assert "viva test -i pack/evals/suite.json -k '^a$'" in project.test("-i", "pack").out
+    again = project.test("-i", "pack/evals/suite.json", "-k", "^a$")
+    assert (again.code, "valid by the agent's return schema" in again.out) == (1, True), again
+
+
 def test_the_same_can_be_asked_in_python(project: Project):
     wrote(project, suite(task("a"), task("b", "bye"), modes=("golden", "regression"), thresholds={"passScore": 0.5}))
     code = (
@@ -576,6 +594,19 @@ def test_reports_say_where_the_suite_stands(project: Project):
     junit = (project.folder / "r.xml").read_text()
     assert '<testsuites name="viva" tests="2" failures="2"' in junit
     assert '<failure message="score 0, needs 1" type="bar"/>' in junit
+
+
+def test_an_earlier_run_says_where_its_suite_stood(project: Project):
+    """All cases passed, and still the run did not: why has to be seen there too."""
+    other = {"toolResponses": [{"tool": "acme:other"}]}
+    wrote(project, suite(task(expected=golden("error"), fixtures=other), thresholds={"maxP95LatencyMs": 0}))
+    project.write("agent.py", "import time\n" + WITH_TOOLS.replace("    if tools", "    time.sleep(0.002)\n    if tools"))
+    assert run(project).code == 1
+    assert "1/1 passed, 1 below the bar" in project.viva("runs").out
+    shown = project.viva("runs", "show", "latest").out
+    assert f"Suite: {SUITE_ID} failed: score 1 over 1 case, needs 1" in shown
+    assert "ms, at most 0 ms" in shown
+    assert "found unstubbed-tool (low)" in shown
 
 
 # Packs

@@ -467,9 +467,7 @@ def test_a_cassette_holds_what_the_agent_did_to_its_files(books: Books):
 
 def test_a_model_is_reached_through_the_connector_that_fits_its_name(books: Books):
     """P3: judge and simulated user are two calls with that very model; an exact connector comes before a pattern."""
-    verdict = json.dumps(
-        {"reason": "x", "evidence": [{"turn": 1, "quote": "model"}], "passed": True, "score": 1, "suggestions": []}
-    )
+    verdict = json.dumps({"passed": True, "reason": "x"})  # N26: more is not needed of a judge that somebody has named
     user = json.dumps({"reasoning": "x", "input": "write a.txt x", "goal_achieved": False})
     script = [
         When(user, said="You play a person", model="judge-9"),

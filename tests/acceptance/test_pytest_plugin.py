@@ -1,5 +1,6 @@
 """The pytest plugin, in pytest runs of their own."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from openwop import golden, suite, task
 
 CONFIG = """
 [defaults]
@@ -120,6 +123,15 @@ def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest, n
     inner.write(name, '{"id": "one", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]}\n')
     inner.write("b.jsonl", "{}")
     assert inner.run()[1] == {"one": "PASSED"}
+
+
+def test_each_task_of_an_eval_suite_is_an_item(inner: Pytest):
+    """W2: by its own check; fixtures that the agent does not take are an error of collection, as they are for a run."""
+    tasks = task("one", expected=golden("count")), task("two", expected=golden("x"))
+    inner.write("suite.viva.json", json.dumps(suite(*tasks, thresholds={"passScore": 0.5})))
+    assert inner.run()[1] == {"one": "PASSED", "two": "FAILED"}
+    inner.write("suite.viva.json", json.dumps(suite(task(fixtures={"memorySeed": [{"content": "Ada"}]}))))
+    assert "takes no memory" in inner.run()[0]
 
 
 def test_the_agent_can_be_named_and_cases_chosen(inner: Pytest):

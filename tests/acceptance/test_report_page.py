@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from browsing import DESKTOP, PATIENCE_MS, ZOOMED, complaints_everywhere, screenshot, started_browser
 from project import Project
-from showcase import EVERYTHING, PLANTED, expense_project, many_project, planted_project
+from showcase import EVERYTHING, PLANTED, expense_project, many_report, planted_project, planted_runs
 
 MANY = 10_000
 
@@ -147,6 +147,47 @@ def test_a_case_shows_its_conversation_checks_tools_and_repeats(opened: Opened):
     screenshot(page, "report-case-desktop")
 
 
+def test_a_check_has_an_address_and_every_reason_leads_to_its_check(opened: Opened):
+    """The reason's link goes to the check, with the keyboard; the address alone does, too; and so does a second click."""
+    page = opened.page
+    opened.go("#/?q=yes-but")
+    opened.open_case("yes-but")
+    link = page.locator("#why li a").first
+    place = link.get_attribute("href").partition("check=")[2]
+    link.click()
+    card = page.locator(f"#check-{place}")
+    expect(card).to_be_focused()
+    expect(card).to_be_in_viewport()
+    page.evaluate("scrollTo(0, 0)")
+    link.click()
+    expect(card).to_be_in_viewport()
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator(f"#check-{place}.here")).to_be_in_viewport()
+    page.go_back()
+
+
+def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
+    page = opened.page
+    page.set_viewport_size({"width": 1280, "height": 300})
+    expect(page.locator("#cases a[data-at='28']")).to_have_count(0)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("#cases a")).to_have_count(29)
+    tops = page.eval_on_selector_all("#cases a", "all => all.map(each => each.getBoundingClientRect().top)")
+    assert tops == sorted(set(tops))
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    expect(page.locator("#cases a[data-at='28']")).to_have_count(0)
+    opened.go("#/?q=yes-but")
+    opened.open_case("yes-but")
+    tool = page.locator(".tool .part").first
+    expect(tool).not_to_be_visible()
+    page.emulate_media(media="print")
+    expect(tool).to_be_visible()
+
+
 def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
     opened.open_case("polite")
     assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
@@ -206,10 +247,19 @@ def test_what_is_copied_runs(browser: Any, expense: Project):
     """ "Copy as case" is a case that loads; the command to rerun runs exactly this case."""
     found = Opened(browser, expense.folder / "report.html", permissions=["clipboard-read", "clipboard-write"])
     page = found.go()
+    found.open_case("polite")
+    page.click("#copy-case")
+    expect(page.locator("#copy-case")).to_have_text("Copied")
+    polite = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    assert (polite["options"], polite["metadata"]) == ({"locale": "en-GB"}, {"owner": "service desk"})
+    assert polite["turns"][0]["options"] == {"draft": True}
+    found.go()
     found.open_case("yes-but")
     page.click("#copy-case")
     expect(page.locator("#copy-case")).to_have_text("Copied")
-    expense.write("copied.jsonl", page.evaluate("navigator.clipboard.readText()"))
+    copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    assert len(copied["turns"]) == 3  # what was still to be said is there, too
+    expense.write("copied.jsonl", f"{json.dumps(polite)}\n{json.dumps(copied)}\n")
     page.click("#copy-command")
     expect(page.locator("#copy-command")).to_have_text("Copied")
     command = shlex.split(page.evaluate("navigator.clipboard.readText()"))
@@ -301,11 +351,30 @@ def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, pl
     assert found.troubles == []
 
 
+def test_texts_planted_in_every_field_of_a_record_never_run(browser: Any, tmp_path: Path):
+    """File names, diffs, reasons, quotes, remarks, hints, bars, options, names of agents and attachments: text, all of it."""
+    found = Opened(browser, planted_runs(tmp_path).folder / "report.html")
+    page = found.go("#/?sort=input")
+    page.wait_for_selector("#cases a")
+    assert not set("\x1b\u202e\u2066\x9b") & set(page.locator("body").inner_text())
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    for at in range(len(PLANTED)):
+        expect(page.locator(".steps")).to_contain_text(f"{at + 1} of {len(PLANTED)}")
+        page.wait_for_selector("#conversation")
+        unfold(page)
+        assert not set("\x1b\u202e\u2066\x9b") & set(page.locator("body").inner_text())
+        page.keyboard.press("j")
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#app iframe, #app img, #app base, #app a[href^='javascript']").count() == 0
+    found.context.close()
+    assert found.troubles == []
+    assert {url for url in found.asked if not url.startswith("data:")} == {found.address}
+
+
 def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
     """Only the rows in view are in the page; the last one is there when it is scrolled to."""
-    project = many_project(tmp_path, MANY)
-    assert project.test("-o", "report.html", "-q", "--no-history", timeout_s=120).code == 1
-    found = Opened(browser, project.folder / "report.html")
+    found = Opened(browser, many_report(tmp_path, MANY))
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
     opened_ms = page.evaluate("performance.now()")

@@ -1,8 +1,10 @@
 """`viva view` over its socket: who gets in, what it answers, and a run that is followed from another process."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,7 @@ def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
         "/api/runs/latest/cases/999",
         "/api/runs/latest/cases/-1",
         "/api/runs/latest/cases/x",
+        f"/api/runs/latest/cases/{'9' * 5000}",
         "/api/runs/nosuch/events",
         "/api/runs/..%2F..%2F..%2Fetc%2Fpasswd",
         "/api/runs/%2e%2e",
@@ -199,6 +202,7 @@ def test_a_journal_elsewhere_is_not_reached_by_a_name(seen: Viewing, tmp_path: P
 
 def test_a_viewer_that_only_shows_starts_nothing(seen: Viewing):
     assert seen.post("/api/runs/latest/cases/0/rerun").status == 403
+    assert seen.post("/api/runs/latest/rerun").status == 403
     assert seen.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
     assert len(seen.get("/api/runs").json) == 2
 
@@ -267,10 +271,31 @@ def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
     assert running.returncode == 0
 
 
-@pytest.fixture
-def allowed(project: Project) -> Iterator[Viewing]:
+def test_who_sends_or_reads_too_slowly_does_not_hold_up_the_end(project: Project):
+    """A wish that never comes to its end, a stream that nobody reads: it ends in seconds, and says nothing of it."""
+    project.suite(case("long", said="word " * 400_000))
+    project.test("-q")
+    with contextlib.ExitStack() as left_behind, viewing(project, "--allow-run") as viewer:  # fails on any complaint
+        viewer.open()
+        start = f"HTTP/1.1\r\nHost: {viewer.address.netloc}\r\nCookie: {viewer.cookie}\r\nOrigin: {viewer.origin}\r\n"
+        for request in (
+            f"POST /api/runs {start}Content-Length: 9\r\n\r\n{{",
+            f"GET /api/runs/latest/events {start}\r\n",
+        ):
+            client = left_behind.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", viewer.address.port or 0))
+            client.sendall(request.encode())
+        assert viewer.get("/api/me").status == 200
+
+
+@pytest.fixture(scope="module")
+def allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewing]:
+    """A viewer that may start runs. Tests that do so look at their own."""
+    project = Project(tmp_path_factory.mktemp("allowed"))
     project.suite(case("a"), case("b.+"), case("c"))
-    assert project.test("--runs", "2").code == 0
+    project.write("other.toml", f'[agents.echo]\nuse = "{AGENT}"\n')
+    assert project.test("--config", "other.toml", "-n", "echo", "--runs", "2", "-k", "^(a|b.*)$").code == 0
     with viewing(project, "--allow-run") as viewer:
         viewer.open()
         yield viewer
@@ -284,17 +309,36 @@ def ended(viewer: Viewing, run: str) -> list[str]:
 
 
 def test_a_case_is_run_again_by_itself(allowed: Viewing):
+    """With the settings that its run had: the agent is known to another config only."""
     assert allowed.get("/api/me").json["allow_run"] is True
-    index = allowed.get("/api/runs/latest").json["cases"][1]["index"]
-    answer = allowed.post(f"/api/runs/latest/cases/{index}/rerun")
+    first = first_run(allowed)
+    index = allowed.get(f"/api/runs/{first}").json["cases"][1]["index"]
+    answer = allowed.post(f"/api/runs/{first}/cases/{index}/rerun")
     assert answer.status == 201, answer
     assert ended(allowed, answer.json["run"]) == ["b.+"]
+    command = allowed.get(f"/api/runs/{first}/cases/{index}").json["command"]
+    assert command == r"viva test -i suite.jsonl -k '^b\.\+$' -v -n echo --config other.toml"
 
 
-def test_a_run_is_started_with_what_is_known_here(allowed: Viewing):
-    answer = allowed.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
+def first_run(viewer: Viewing) -> str:
+    return viewer.get("/api/runs").json[-1]["id"]
+
+
+def test_a_whole_run_is_run_again_as_it_was(allowed: Viewing):
+    answer = allowed.post(f"/api/runs/{first_run(allowed)}/rerun")
     assert answer.status == 201, answer
-    assert ended(allowed, answer.json["run"]) == ["a", "c"]
+    assert ended(allowed, answer.json["run"]) == ["a", "b.+"]
+    assert [len(row["trials"]) for row in allowed.get(f"/api/runs/{answer.json['run']}").json["cases"]] == [2, 2]
+
+
+def test_a_run_is_started_with_what_is_known_here(project: Project):
+    project.suite(case("a"), case("b"), case("c"))
+    assert project.test("-k", "b").code == 0
+    with viewing(project, "--allow-run") as viewer:
+        viewer.open()
+        answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
+        assert answer.status == 201, answer
+        assert ended(viewer, answer.json["run"]) == ["a", "c"]
 
 
 def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
@@ -327,9 +371,10 @@ def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
     ids=str,
 )
 def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, said: str):
+    before = len(allowed.get("/api/runs").json)
     answer = allowed.post("/api/runs", wanted)
     assert (answer.status, said in answer.json["error"]) == (422, True), answer
-    assert len(allowed.get("/api/runs").json) == 1
+    assert len(allowed.get("/api/runs").json) == before
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"inputs": 5}', b'{"inputs": ["a"], "more": 1}'])
@@ -339,12 +384,13 @@ def test_a_wish_that_is_none_is_refused(allowed: Viewing, body: bytes):
 
 def test_runs_are_started_by_the_page_itself_only(allowed: Viewing):
     """Without the origin of the page, or from another one, with the cookie: refused."""
+    before = len(allowed.get("/api/runs").json)
     path = "/api/runs/latest/cases/0/rerun"
     assert allowed.ask("POST", path).status == 403
     assert allowed.ask("POST", path, Origin="http://evil.example").status == 403
     assert allowed.ask("POST", path, Origin=allowed.origin, Sec_Fetch_Site="same-site").status == 403
     assert allowed.post("/api/runs", b" " * 100_000).status == 413
-    assert len(allowed.get("/api/runs").json) == 1
+    assert len(allowed.get("/api/runs").json) == before
 
 
 def test_runs_that_the_viewer_started_end_with_it(project: Project):

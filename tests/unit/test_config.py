@@ -159,11 +159,15 @@ def test_a_bad_line_of_an_env_file_is_named_and_not_quoted(
     assert str(raised.value) == f"{env}:{line}: is not NAME=value"
 
 
-def test_a_connector_that_is_called_as_a_provider_is_means_it_at_whatever_address(write, monkeypatch: pytest.MonkeyPatch):
+def test_a_connector_that_is_called_as_a_provider_is_means_it_at_whatever_address(
+    write, monkeypatch: pytest.MonkeyPatch
+):
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     url = "base_url = 'http://127.0.0.1:1/'"
-    text = f"[connectors.gemini]\nmodels = ['gemini-*']\n{url}\n[connectors.anthropic]\n{url}\n[connectors.mine]\n{url}\n"
+    text = (
+        f"[connectors.gemini]\nmodels = ['gemini-*']\n{url}\n[connectors.anthropic]\n{url}\n[connectors.mine]\n{url}\n"
+    )
     found = config.load(write(text), Path()).connectors  # P3: it is how `evaluator_model` is reached
     assert {name: each.provider for name, each in found.items()} == {
         "gemini": "gemini",
@@ -178,7 +182,9 @@ def test_a_connector_without_an_address_has_the_one_of_the_environment(write, mo
     monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", "http://127.0.0.1:2/")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:3/v1")
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-    text = "[connectors.gemini]\n[connectors.anthropic]\n[connectors.a]\n[connectors.b]\nbase_url = 'http://127.0.0.1:4'\n"
+    text = (
+        "[connectors.gemini]\n[connectors.anthropic]\n[connectors.a]\n[connectors.b]\nbase_url = 'http://127.0.0.1:4'\n"
+    )
     found = config.load(write(text), Path()).connectors
     assert {name: each.base_url for name, each in found.items()} == {
         "gemini": "http://127.0.0.1:2",

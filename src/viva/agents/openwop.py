@@ -42,14 +42,23 @@ class OpenwopAgent(Struct, frozen=True, kw_only=True):
 def parse_reference(text: str) -> tuple[str, str]:
     """The address and the agent of `openwop:URL#agent`. ValueError says what is missing."""
     address, _, agent = text.removeprefix(PREFIX).partition("#")
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"{text!r} names no host: write openwop:https://host#agent.id")
+    host = parse_address(address, "openwop:https://host#agent.id")
     if not agent:
         raise ValueError(f"{text!r} names no agent: write openwop:{address}#agent.id")
-    if parts.username or parts.password:
+    return host, agent
+
+
+def parse_address(text: str, example: str) -> str:
+    """The address of a host, to which paths can be added. ValueError says what is wrong with it, and how to write it."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
+    if "@" in parts.netloc:
         raise ValueError("a token does not belong into the address: give it as OPENWOP_TOKEN or `token` in viva.toml")
-    return address.rstrip("/"), agent
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} names no host: write {example}")
+    return text.rstrip("/")
 
 
 class OpenwopSession:

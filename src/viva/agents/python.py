@@ -7,7 +7,8 @@
 An object made for one case is closed (`close` or `aclose`) when the case has ended.
 
 Parameters are given by name where they have one of ours (`messages`, `options`, `tools`, `memory`, `workspace`,
-`session_id`, `metadata`), and otherwise in the order messages, options.
+`session_id`, `metadata`), and otherwise in the order messages, options. Tools and memory that stand in for the live
+ones are also in `options["fixtures"]`, for an agent whose function is not ours to read.
 """
 
 import asyncio
@@ -175,11 +176,14 @@ class PythonSession:
 
     def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         context, fixtures = self._context, self._context.fixtures
+        memory = list(fixtures.memory) if fixtures else None
+        if fixtures is not None:
+            options["fixtures"] = {"tools": self._tools, "memory": memory}
         offered: dict[str, Any] = {
             "messages": self._heard(),
             "options": options,
             "tools": self._tools,
-            "memory": list(fixtures.memory) if fixtures else None,
+            "memory": memory,
             "workspace": context.workspace.path if context.workspace else None,
             "session_id": options.get("session_id"),
             "metadata": options.get("metadata"),

@@ -16,6 +16,7 @@ from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.reporters.report import replacing
 from viva.session.evals import EvalSummary
+from viva.session.prepare import check_writable
 from viva.session.remote import Remote, Wanted, wanted
 
 _ALLOWED = frozenset(
@@ -47,6 +48,8 @@ async def run_remote(flags: dict[str, Any]) -> int:
         raise click.UsageError("--modes live-shadow and --live belong together")
     settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
     suite, agent = wanted(flags["inputs"][0], Path(), flags["agent"])
+    if flags["eval_summary"] is not None:
+        check_writable("--eval-summary", flags["eval_summary"])
     what = Wanted(
         suite=suite,
         agent=agent,
@@ -75,6 +78,7 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
             ending = event
     except (asyncio.CancelledError, KeyboardInterrupt):
         await remote.cancel()
+        print(f"{run} is told to stop over there", file=sys.stderr)
         raise
     if ending.get("type") != "run.completed":
         why = (ending.get("payload") or {}).get("error") or {}

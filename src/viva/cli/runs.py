@@ -14,6 +14,7 @@ from viva.model.record import TrialRecord
 from viva.record.journal import read_events
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import Ink
+from viva.reporters.summary import standings
 from viva.reporters.tree import Tree
 from viva.reporters.visible import one_line, visible
 
@@ -59,6 +60,7 @@ def _line(row: RunRow) -> str:
                 (s.errors, "errors"),
                 (s.skipped, "skipped"),
                 (s.not_run, "not run"),
+                (sum(bool(suite.not_reached) for suite in s.suites), "below the bar"),
             )
             if number
         ]
@@ -81,6 +83,8 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         raise BadInput.saying(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
         print(_line(row))
+        for label, text in standings(row.summary) if row.summary else ():
+            print(f"  {label}: {visible(text)}")
     ink, width = Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
     for record in found:
         if as_json:
@@ -90,6 +94,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
                 f"  {record.status:8} {visible(record.id)}  {visible(record.name)}"
                 f"  {counted(record.total_turns, 'turn')}"
                 + (f"  {one_line(record.error, 200)}" if record.error else "")
+                + (f"  found {', '.join(map(str, record.findings))}" if record.findings else "")
             )
         else:
             tree = Tree(ink, width, _WHOLE_LINES)

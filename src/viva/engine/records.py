@@ -31,7 +31,9 @@ def turn_record(turn: Turn) -> TurnRecord:
         files=turn.files,
         remark=turn.utterance.remark,
     )
-    if turn.utterance.options and turn.utterance.history is None:  # those of a script test are its code's, not the case's
+    if (
+        turn.utterance.options and turn.utterance.history is None
+    ):  # those of a script test are its code's, not the case's
         record.options = dict(turn.utterance.options)
     if turn.awaiting is not None:
         record.awaiting_reason = turn.awaiting.reason

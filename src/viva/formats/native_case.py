@@ -135,7 +135,7 @@ class CaseBuilder:
 
     def _user(self, lines: tuple[Utterance, ...]) -> User:
         if not self._is_dynamic:
-            return Script(lines, filled=any(has_variables(line.message.content) for line in lines))
+            return Script(lines, filled=any(has_variables(line.message.text) for line in lines))
         written = self._value.get("simulator", {"use": self._around.reading.simulator})
         use = str(written["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):

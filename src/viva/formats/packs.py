@@ -76,25 +76,47 @@ def is_pack(path: Path) -> bool:
     return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(SUFFIXES)
 
 
-def load_pack(path: Path, shown: str, reading: Reading) -> list[Suite]:
-    """The eval suites of a pack. Raises BadInput with every problem at once."""
-    pack = open_pack(path, shown)
-    note = f"{shown}: {pack.manifest.name}@{pack.manifest.version}: {_signature(pack, path, reading)}"
+def load_pack(path: Path, shown: str, reading: Reading, only: str | None = None) -> list[Suite]:
+    """The eval suites of a pack. Raises BadInput with every problem at once.
+
+    With `only`, the one in that file of it; none, if this is no pack, or none of its agents refers to that.
+    """
+    try:
+        pack = open_pack(path, shown)
+    except BadInput:
+        if only is not None:
+            return []
+        raise
+    wanted = _agents_with_suites(pack.manifest, reading.evals.agent_names, only)
+    if not wanted and only is not None:
+        return []
+    if not wanted:
+        what = "no agent of it refers to an eval suite (evalSuiteRef)"
+        raise BadInput(pack.document.problem((), what, key="agents"))
+    notes = (f"{shown}: {pack.manifest.name}@{pack.manifest.version}: {_signature(pack, path, reading)}",)
     suites: list[Suite] = []
     problems: list[Problem] = []
-    for at, agent in enumerate(pack.manifest.agents):
-        if agent.eval_suite_ref is None:
-            continue
+    for at in wanted:
         try:
-            suites.append(pack.suite(at, reading, () if suites else (note,)))
+            suites.append(pack.suite(at, reading, notes))
+            notes = ()
         except BadInput as wrong:
             problems += wrong.problems
-    if not suites and not problems:
-        what = "no agent of it refers to an eval suite (evalSuiteRef)"
-        problems.append(pack.document.problem((), what, key="agents"))
     if problems:
         raise BadInput(*problems)
     return suites
+
+
+def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
+    """The places of the agents whose suites shall run: of several with the same suite one that is known in the config."""
+    found: dict[str, int] = {}
+    for at, agent in enumerate(manifest.agents):
+        if agent.eval_suite_ref is None or only not in (None, name := str(PurePosixPath(agent.eval_suite_ref))):
+            continue
+        first = found.setdefault(name, at)
+        if agent.agent_id in known and manifest.agents[first].agent_id not in known:
+            found[name] = at
+    return sorted(found.values())
 
 
 def open_pack(path: Path, shown: str) -> "Pack":

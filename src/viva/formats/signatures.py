@@ -33,7 +33,7 @@ def signature_note(signed: Signed, trusted_keys: tuple[str, ...]) -> str:
     for name, key in keys.items():
         if _holds(key, signature, signed.content):
             return f"signature verified ({Path(name).name if not name.startswith(_RAW) else name}): {signed.what}"
-    if signed.own_key is not None and _holds(_public_key(signed.own_key), signature, signed.content):
+    if signed.own_key is not None and _holds_by(signed.own_key, signature, signed.content):
         return "signature present, not verified: it was made with a key that [openwop] trusted_keys does not name"
     raise ValueError(f"the signature does not hold: by no trusted key is it one of {signed.what}")
 
@@ -48,12 +48,16 @@ def _key(name: str) -> Any:
 def _public_key(written: bytes) -> Any:
     """PEM, or the 32 bytes themselves in base64."""
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as missing:
         raise ValueError(_INSTALL) from missing
     if b"-----BEGIN" in written:
-        key = load_pem_public_key(written)
+        try:
+            key = load_pem_public_key(written)
+        except UnsupportedAlgorithm as unknown:
+            raise ValueError("is a key of a kind that is not known here") from unknown
         if not isinstance(key, Ed25519PublicKey):
             raise ValueError("is no Ed25519 public key")
         return key
@@ -76,6 +80,14 @@ def _decoded(written: bytes) -> bytes:
         except (binascii.Error, ValueError):
             continue
     return b""
+
+
+def _holds_by(written: bytes, signature: bytes, content: bytes) -> bool:
+    """The same with a key as it was sent along; one that is none proves nothing."""
+    try:
+        return _holds(_public_key(written), signature, content)
+    except ValueError:
+        return False
 
 
 def _holds(key: Any, signature: bytes, content: bytes) -> bool:

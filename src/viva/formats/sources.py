@@ -77,6 +77,8 @@ def understood(text: str, folder: Path) -> Input:
     if not text.strip():
         raise BadInput.saying("an input is empty: give a file, a folder, or a message")
     path = folder / text
+    if path.name == _MANIFEST and _exists(path):
+        return Files((path.parent,))
     if _exists(path):
         return Files(tuple(_files_in(path)) if path.is_dir() else (path,))
     if glob.has_magic(text) and (found := _globbed(text, folder)):
@@ -107,6 +109,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
         p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json")
     )
     packs = [p.parent for p in found if p.name == _MANIFEST]
+    packs = [p for p in packs if not any(outer in p.parents for outer in packs)]
     kept = [
         p
         for p in sorted({*packs, *(p for p in found if not any(p.is_relative_to(pack) for pack in packs))})
@@ -149,16 +152,11 @@ def load_files(
         piped = isinstance(path, Piped)
         shown = STDIN if piped else _shown(path, folder)
         try:
-            if not piped and (path.is_dir() or path.name.endswith(_TARBALLS)):
-                suites += import_module("viva.formats.packs").load_pack(path, shown, reading)
+            if not piped and (packed := _packed(path, folder, reading, alone=format_ is not None)):
+                suites += packed
                 continue
             documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
             kind = format_ or sniffed(documents.peek())
-            if kind not in _LOADERS:
-                what = (
-                    f"looks like a file of the {kind} format, which this version cannot run; --format native overrides"
-                )
-                raise BadInput.saying(what, shown, 1)
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, reading)
             (playbooks if kind == "playbook" else suites).append(suite)
@@ -173,6 +171,18 @@ def load_files(
     if problems:
         raise BadInput(*dict.fromkeys(problems))
     return suites
+
+
+def _packed(path: Path, folder: Path, reading: Reading, *, alone: bool) -> list[Suite]:
+    """The suites of a pack. Of a file in one that is not read `alone`: the suite as the pack has it, if it is one of its."""
+    root, only = path, None
+    if not path.is_dir() and not path.name.endswith(_TARBALLS):
+        around = () if alone else path.resolve().parents
+        root = next((each for each in around if (each / _MANIFEST).is_file()), None)
+        only = root and path.resolve().relative_to(root).as_posix()
+    if root is None:
+        return []
+    return import_module("viva.formats.packs").load_pack(root, _shown(root, folder), reading, only)
 
 
 def _twins(suites: Sequence[Suite]) -> Iterator[Problem]:

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from viva.host import routes
 from viva.host.host import Host
@@ -41,7 +41,7 @@ def make_app(opened: Callable[[], Host], on_open: Callable[[Host], Awaitable[Non
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         host = app.state.host = opened()
         if host.serving.conformance:
-            from viva.host.seams import seams
+            from viva.host.conformance import seams
 
             app.router.routes[:0] = seams()
         host.runs.take_up()
@@ -53,10 +53,11 @@ def make_app(opened: Callable[[], Host], on_open: Callable[[Host], Awaitable[Non
     app = Starlette(
         routes=_routes(),
         lifespan=lifespan,
-        exception_handlers={Refusal: _refused, HTTPException: _odd, Exception: _broken},
+        exception_handlers={Refusal: _refused, HTTPException: _odd},
     )
     app.router.redirect_slashes = False  # a redirect would tell more than a refusal
     app.add_middleware(SameOrigin)
+    app.add_middleware(Unbroken)
     return app
 
 
@@ -84,6 +85,37 @@ def _routes() -> list[Route]:
     ]
 
 
+class Unbroken:
+    """A request that breaks us is answered, and told of without its words: whoever serves us would log all of them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except ClientDisconnect:
+            return  # nobody is left to be answered
+        except Exception as broken:  # our own bug in one request must not show in another's, nor in the log
+            correlation = token_hex(8)
+            complain(f"request {correlation}", broken)
+            if not begun:
+                await answer(
+                    {"error": "internal_error", "message": "the host broke", "details": {"correlationId": correlation}},
+                    500,
+                )(scope, receive, send)
+
+
 class SameOrigin:
     """A page of another origin has no business here, whatever a browser would let it do."""
 
@@ -94,12 +126,19 @@ class SameOrigin:
         if scope["type"] == "http":
             request = Request(scope)
             origin = request.headers.get("origin")
-            public = urlsplit(request.app.state.host.serving.public_url).netloc
-            if origin is not None and urlsplit(origin).netloc not in (request.headers.get("host"), public):
+            public = request.app.state.host.serving.public_url
+            if origin is not None and _place(origin) not in (request.headers.get("host"), _place(public)):
                 refused = forbidden("requests from pages of other origins are refused")
                 await answer(refused.envelope(), refused.status)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _place(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None
 
 
 async def _refused(_request: Request, refusal: Exception) -> Response:
@@ -123,11 +162,3 @@ async def _odd(request: Request, odd: Exception) -> Response:
     code = "method_not_allowed" if odd.status_code == 405 else "bad_request"
     message = "this endpoint does not have that method" if odd.status_code == 405 else "the request cannot be read"
     return answer({"error": code, "message": message}, odd.status_code, odd.headers)
-
-
-async def _broken(_request: Request, broken: Exception) -> Response:
-    """Our own bug: where it is goes to the log, what it says to nobody."""
-    correlation = token_hex(8)
-    complain(f"request {correlation}", broken)
-    body = {"error": "internal_error", "message": "the host broke", "details": {"correlationId": correlation}}
-    return answer(body, 500)

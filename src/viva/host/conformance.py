@@ -1,14 +1,29 @@
-"""An agent and a suite that a host has only for conformance runs: they show its rules without any model.
+"""What a host has for OpenWOP's conformance suite, and only where it was asked for: an agent, a suite, and doors to them
+under `/v1/host/sample`.
 
 The agent echoes. Asked to, it breaks a rule (a result that its schema forbids, a tool that it may not use), so that one
-can see the host hold it to that rule.
+can see the host hold it to that rule. The doors show what the host does anyway: each starts an ordinary run of the one who
+asks, waits for its end, and says its id.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from viva.host import bodies, creating, invocations
+from viva.host.auth import Principal
+from viva.host.events import plain_name
+from viva.host.host import Host
 from viva.host.inventory import Listed
+from viva.host.invocations import Asked
+from viva.host.log import Draft
+from viva.host.refusals import Refusal, invalid, not_found, not_provided
+from viva.host.routes import answer, host_of, principal_of, raw_body
+from viva.host.store import Run
 from viva.host.suites import Offer
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -22,6 +37,13 @@ STRICT_RESULT: dict[str, Any] = {
 }
 """What `conformance-strict-handoff` stands for."""
 TOOL = "viva:echo"
+PREFIX = "/v1/host/sample"
+_USAGE = {
+    "provider": str, "model": str, "inputTokens": int, "outputTokens": int, "totalTokens": int,
+    "costEstimateUsd": (int, float), "currency": str, "cacheHit": bool, "cacheReadTokens": int,
+    "cacheWriteTokens": int, "nodeId": str, "traceId": str,
+}  # fmt: skip
+_NEEDED = ("provider", "model", "inputTokens", "outputTokens")
 
 
 def echo(messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
@@ -79,5 +101,179 @@ def offer(folder: Path) -> Offer:
     return Offer(path=path, ref=path.name)
 
 
-def message(source: Mapping[str, Any]) -> Message:
-    return Message("user", "hello", data=source.get("task"))
+def seams() -> list[Route]:
+    post = ["POST"]
+    return [
+        Route(f"{PREFIX}/test/runs/{{run_id}}/events", read_log),
+        Route(f"{PREFIX}/test/reset", reset, methods=post),
+        Route(f"{PREFIX}/test/emit-provider-usage", emit_usage, methods=post),
+        Route(f"{PREFIX}/agents/eval-run", eval_run, methods=post),
+        Route(f"{PREFIX}/agents/live-invoke", live_invoke, methods=post),
+        Route(f"{PREFIX}/agents/deployment-transition", no_deployments, methods=post),
+        Route(f"{PREFIX}/agents/{{agent_id}}/dispatch", dispatch, methods=post),
+    ]
+
+
+async def read_log(request: Request) -> Response:
+    """The log of a run of the one who asks; an unknown one has no events."""
+    host, principal = host_of(request), principal_of(request)
+    run = host.store.run(request.path_params["run_id"], principal.tenant)
+    asked = request.query_params
+    kind, node = asked.get("type"), asked.get("nodeId")
+    cause = asked.get("causationId") or asked.get("correlationId")
+    events = [each.event for each in host.logs.of(run.id).events] if run else []
+    return answer(
+        {
+            "events": [
+                event
+                for event in events
+                if (kind is None or event.type == kind)
+                and (node is None or event.node_id == node)
+                and (cause is None or event.causation_id == cause)
+            ]
+        }
+    )
+
+
+async def reset(request: Request) -> Response:
+    """Nothing is left over between scenarios here, so there is nothing to take back: logs stay as they are."""
+    principal_of(request)
+    return answer({"ok": True})
+
+
+async def emit_usage(request: Request) -> Response:
+    """One `provider.usage` in the log of a run, which is made for it."""
+    host, principal = host_of(request), principal_of(request)
+    body = await _body(request)
+    payload = _usage(body.get("payload"))
+    name = _text(body, "runId")
+    if name is None:
+        raise invalid("runId names a run", "runId")
+    cause, node = _text(body, "correlationId"), _text(body, "nodeId")
+    run = host.store.run(name, principal.tenant)
+    if run is None:
+        run = host.new_run(principal, kind="workflow", workflow="conformance-usage", asked={})
+        run.id, run.status = name, "completed"
+        _keep_new(host, run)
+    host.logs.of(run.id).append([Draft("provider.usage", payload, node, cause)])
+    return answer({"ok": True, "runId": run.id})
+
+
+def _keep_new(host: Host, run: Run) -> None:
+    if host.store.taken(run.id):  # somebody else's: it is not there for this tenant, and stays theirs
+        raise not_found("run")
+    host.store.keep(run)
+
+
+def _usage(payload: Any) -> dict[str, Any]:
+    if not isinstance(payload, dict):
+        raise invalid("payload is an object", "payload")
+    given: dict[str, Any] = payload
+    texts = [value for value in given.values() if isinstance(value, str)]
+    if any("secret:" in text.lower() for text in texts) or any("credential" in key.lower() for key in given):
+        raise Refusal(400, "provider_usage_credential_leak", "the payload refers to a credential")
+    for key, value in given.items():
+        fits = key in _USAGE and isinstance(value, _USAGE[key]) and isinstance(value, bool) == (key == "cacheHit")
+        if not fits or (isinstance(value, int | float) and value < 0):
+            raise invalid("the payload has a field that usage does not have", f"payload.{plain_name(key)}")
+    if missing := [key for key in _NEEDED if key not in given]:
+        raise invalid(f"the payload misses {', '.join(missing)}", "payload")
+    return given
+
+
+async def eval_run(request: Request) -> Response:
+    """The built-in suite on the built-in agent (or on another), to its end."""
+    host, principal = host_of(request), principal_of(request)
+    body = await _body(request)
+    asked = {
+        "mode": "eval",
+        "evalSuiteRef": f"{SUITE_ID}@{VERSION}",
+        "agentId": body.get("agentId") or AGENT.agent_id,
+        "configurable": {"evalModes": body.get("modes") or ["golden"]},
+    }
+    run = await _held(host, principal, codec.encode(asked))
+    summary = run.summary or {}
+    shown = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
+    return answer({"runId": run.id, **{key: summary[key] for key in shown if key in summary}}, 201)
+
+
+async def live_invoke(request: Request) -> Response:
+    """One invocation, to its end. The built-in agent breaks the rule that is asked for; the host holds it to it."""
+    host, principal = host_of(request), principal_of(request)
+    body = await _body(request)
+    agent = host.inventory.get(_text(body, "agentId") or AGENT.agent_id)
+    if agent is None:
+        raise invalid("there is no such agent", "agentId")
+    metadata: dict[str, Any] = {}
+    if "returnSchemaRef" in body:
+        metadata["returns"] = "invalid" if body.get("forceInvalidResult") else "valid"
+    if body.get("attemptTool"):
+        metadata["attempt_tool"] = str(body["attemptTool"])
+    source = body.get("source", "run-api")
+    if source not in ("workflow-node", "run-api", "chat-mention"):
+        raise invalid("source is workflow-node, run-api or chat-mention", "source")
+    asked = Asked(
+        agent=agent,
+        message=Message("user", "hello"),
+        options={"metadata": metadata} if metadata else {},
+        result_schema=STRICT_RESULT if "returnSchemaRef" in body else None,
+        source=source,
+    )
+    run = await _invoked(host, principal, asked)
+    ended = host.logs.of(run.id).of_type("agent.invocation.completed")
+    told = {"invocationId": ended[-1].payload["invocationId"], "outcome": ended[-1].payload["outcome"]} if ended else {}
+    return answer({"runId": run.id, **told}, 201)
+
+
+async def dispatch(request: Request) -> Response:
+    """One turn of an agent, with the events that it made."""
+    host, principal = host_of(request), principal_of(request)
+    body = await _body(request)
+    agent = host.inventory.get(request.path_params["agent_id"])
+    if agent is None:
+        raise not_found("agent")
+    task = body.get("task", {})
+    text = task if isinstance(task, str) else codec.canonical(task).decode()
+    asked = Asked(agent=agent, message=Message("user", text, data=None if isinstance(task, str) else task))
+    run = await _invoked(host, principal, asked)
+    events = [each.event for each in host.logs.of(run.id).events if each.event.type.startswith("agent.")]
+    outcome = next((e.payload["outcome"] for e in reversed(events) if "outcome" in e.payload), "failed")
+    shown = [{"type": event.type, **event.payload} for event in events]
+    told = {"agentId": agent.agent_id, "status": outcome, "runId": run.id, "toolSurface": list(agent.tools)}
+    return answer({**told, "events": shown})
+
+
+async def no_deployments(request: Request) -> Response:
+    """Deployments are not built here: 501."""
+    principal_of(request)
+    raise not_provided("agents.deployment")
+
+
+async def _invoked(host: Host, principal: Principal, asked: Asked) -> Run:
+    run = invocations.new_run(host, principal, asked)
+    host.store.keep(run)
+    host.runs.begin(run)
+    return await host.runs.finished(run)
+
+
+async def _held(host: Host, principal: Principal, raw: bytes) -> Run:
+    deed = await creating.checked_run(host, principal, raw)
+    deed.write()
+    deed.begin()
+    run = host.run(principal, codec.decode(deed.body)["runId"])
+    return await host.runs.finished(run)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    body = bodies.parsed(await raw_body(request))
+    if not isinstance(body, dict):
+        raise invalid("the body is an object")
+    return cast("dict[str, Any]", body)
+
+
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    """A name that may be left out."""
+    given = body.get(name)
+    if given is not None and not (isinstance(given, str) and 1 <= len(given) <= 256):
+        raise invalid(f"{name} is a name", name)
+    return given

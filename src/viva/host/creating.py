@@ -8,11 +8,10 @@ from viva.host.host import Host
 from viva.host.idempotency import Deed
 from viva.host.refusals import Refusal, forbidden, invalid, not_provided
 from viva.host.store import Run
-from viva.host.workflows import check_inputs
+from viva.host.workflows import AGENT, check_inputs, kept_inputs
 from viva.model import codec
 
 MAX_METADATA = 50 * 1024
-HONOURED = ("evalModes", "baselineRunId", "allowAgentMismatch")
 
 
 async def checked_run(host: Host, principal: Principal, raw: bytes) -> Deed:
@@ -25,7 +24,7 @@ async def checked_run(host: Host, principal: Principal, raw: bytes) -> Deed:
     host.runs.make_room()
     if body.get("mode") == "eval":
         run = await evals.checked_run(host, principal, body)
-    elif body["workflowId"] == invocations.WORKFLOW:
+    elif body["workflowId"] == AGENT:
         run = invocations.checked_run(host, principal, body)
     else:
         run = _workflow_run(host, principal, body)
@@ -42,11 +41,6 @@ def deed_of(host: Host, run: Run) -> Deed:
         "statusUrl": host.url(run),
     }
     return Deed(201, codec.encode(created), write=lambda: host.store.keep(run), begin=lambda: host.runs.begin(run))
-
-
-def honoured(body: dict[str, Any]) -> dict[str, Any]:
-    """As much of `configurable` as this host goes by, and shows again."""
-    return {key: value for key, value in body.get("configurable", {}).items() if key in HONOURED}
 
 
 def _check_what_every_run_has(principal: Principal, body: dict[str, Any]) -> None:
@@ -71,5 +65,6 @@ def _workflow_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run
     workflow = host.workflows.get(body["workflowId"])
     if workflow is None:
         raise invalid("there is no such workflow", "workflowId")
-    check_inputs(workflow, body.get("inputs", {}))
-    return host.new_run(principal, kind="workflow", workflow=workflow["id"], asked={})
+    inputs = body.get("inputs", {})
+    check_inputs(workflow, inputs)
+    return host.new_run(principal, kind="workflow", workflow=workflow["id"], asked=kept_inputs(workflow, inputs))

@@ -6,6 +6,7 @@ from typing import Any
 
 import viva
 from viva.formats.modes import MODES
+from viva.host.log import EVENT_LOG_VERSION
 from viva.host.workflows import FIXTURES
 from viva.model import codec
 
@@ -35,7 +36,7 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
         },
         "implementation": {"name": "viva", "version": viva.__version__},
         "engineVersion": 1,
-        "eventLogSchemaVersion": 1,
+        "eventLogSchemaVersion": EVENT_LOG_VERSION,
         "supportedTransports": ["rest"],
         "configurable": {
             "type": "object",

@@ -20,10 +20,10 @@ from viva.host.idempotency import Once
 from viva.host.inventory import Inventory
 from viva.host.log import Logs, RunLog, now
 from viva.host.refusals import not_found
-from viva.host.runs import Runs
+from viva.host.runs import Failed, Runs
 from viva.host.store import Run, Store
 from viva.host.suites import Suites
-from viva.host.workflows import STAND_INS, WORKFLOWS, events_of
+from viva.host.workflows import STAND_INS, WORKFLOWS, walk
 from viva.model import codec
 from viva.session.redaction import Redactor
 
@@ -117,6 +117,8 @@ class Host:
                 self.history.index(run)
 
     async def _workflow(self, run: Run, log: RunLog) -> None:
-        """Nothing happens in a workflow here, and that is recorded."""
-        drafts = [] if len(log.events) > 1 else events_of(self.workflows[run.workflow])
-        self.runs.end(run, log, "completed", [*drafts, run_completed({})])
+        workflow = self.workflows.get(run.workflow)
+        if workflow is None:
+            raise Failed("workflow_gone", "the host does not have this workflow any more")
+        await walk(workflow, run.asked, log)
+        self.runs.end(run, log, "completed", [run_completed({})])

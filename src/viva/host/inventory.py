@@ -54,7 +54,8 @@ class Inventory:
     """All of them, by id."""
 
     def __init__(self, agents: Iterable[Listed]) -> None:
-        self._agents = {agent.agent_id: agent for agent in sorted(agents, key=lambda agent: agent.agent_id)}
+        ours_first = sorted(agents, key=lambda agent: (agent.given is None, agent.agent_id))
+        self._agents = {agent.agent_id: agent for agent in ours_first}
 
     def get(self, agent_id: str) -> Listed | None:
         return self._agents.get(agent_id)

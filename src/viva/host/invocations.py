@@ -11,6 +11,7 @@ from msgspec import Struct
 from viva.checks.golden import Returned, stringified
 from viva.engine.bus import Bus
 from viva.engine.trial import run_trial
+from viva.errors import BadInput
 from viva.host import bodies
 from viva.host.auth import Principal
 from viva.host.events import invocation_completed, run_failed
@@ -21,6 +22,7 @@ from viva.host.refusals import invalid
 from viva.host.runs import Failed
 from viva.host.store import Run
 from viva.host.telling import Told, Why, fits, metrics_of, output_of, told_of
+from viva.host.workflows import AGENT
 from viva.model.case import Case, Limits, Utterance
 from viva.model.message import Message
 from viva.protocols import Planned
@@ -29,7 +31,6 @@ from viva.session.prepare import prepare
 from viva.session.run import stage_of
 from viva.users.script import Script
 
-WORKFLOW = "viva.agent"
 _WORDS: dict[Why, str] = {
     "agent_failed": "the agent did not answer",
     "structured_output_invalid": "the result is not what the agent's return schema demands",
@@ -62,7 +63,7 @@ def checked_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
 
 
 def new_run(host: Host, principal: Principal, asked: Asked) -> Run:
-    run = host.new_run(principal, kind="invocation", workflow=WORKFLOW, agent=asked.agent.agent_id, asked={})
+    run = host.new_run(principal, kind="invocation", workflow=AGENT, agent=asked.agent.agent_id, asked={})
     host.waiting[run.id] = asked
     return run
 
@@ -83,7 +84,10 @@ async def invoke(host: Host, run: Run, log: RunLog) -> None:
     asked: Asked | None = host.waiting.pop(run.id, None)
     if asked is None:
         raise Failed("host_restarted", "the host went down while the agent was asked; it may have acted")
-    told = await hold(host, run, asked)
+    try:
+        told = await hold(host, run, asked)
+    except BadInput:  # what is wrong with the config is for its owner to see
+        raise Failed("agent_gone", "the agent cannot be opened any more") from None
     run.metrics = metrics_of(log, told.events)
     if told.outcome == "failed":
         run.error = {"code": told.why, "message": _WORDS[told.why]}

@@ -14,6 +14,8 @@ from viva.model import codec
 
 Mode = Literal["values", "updates", "messages", "debug"]
 MODES: tuple[Mode, ...] = ("values", "updates", "messages", "debug")
+EVENT_LOG_VERSION = 2
+"""What v1 calls a run whose events are a list of their own; below that, readers are told to look at snapshots only."""
 ENDINGS: frozenset[str] = frozenset({"run.completed", "run.failed", "run.cancelled"})
 UPDATES: frozenset[str] = ENDINGS | {
     "run.started", "run.annotated", "node.completed", "node.failed", "eval.started", "eval.scored", "eval.completed",

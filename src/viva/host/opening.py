@@ -1,9 +1,11 @@
 """From viva.toml to a host that can be served: its keys, agents and suites, and what it refuses to do without."""
 
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -17,6 +19,9 @@ from viva.host.inventory import Inventory, listed
 from viva.host.store import Store
 from viva.host.suites import Offer, Suites, offers, packs
 from viva.session.agents import Agents
+
+_UNFIT = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
+"""In an address: a query or fragment would swallow the path, a password would be told to everybody."""
 
 
 class Opening(Struct, kw_only=True):
@@ -72,7 +77,9 @@ def opening(
     if not agents:
         raise BadInput.saying("there is no agent to serve: name some as [agents.NAME] in viva.toml")
     at = f"[{bind}]" if ":" in bind else bind
-    public = public_url or serve.get("public_url") or f"http://{at}:{port}"
+    public = str(public_url or serve.get("public_url") or f"http://{at}:{port}")
+    if not is_address(public):
+        raise BadInput.saying(f"{public!r} is no address that others could reach this host by: write https://host/path")
     return Opening(
         settings=settings,
         serving=Serving(
@@ -89,6 +96,16 @@ def opening(
         port=port,
         new_token=token,
     )
+
+
+def is_address(url: str) -> bool:
+    """Can links be made from it, by putting a path behind it?"""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port >= 0)
+        return bool(known) and not _UNFIT.search(url)
+    except ValueError:
+        return False
 
 
 def is_loopback(bind: str) -> bool:

@@ -93,8 +93,10 @@ async def stream_events(request: Request) -> Response:
         after=place_of(last, log),
         resumed=bool(last),
     )
-    frames = stream(log, watching, lambda events: snapshot_after(_current(host, run), events), host.closing)
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+    if request.method == "HEAD":  # who wants no events does not wait for the last of them
+        return Response(None, 200, headers, "text/event-stream")
+    frames = stream(log, watching, lambda events: snapshot_after(_current(host, run), events), host.closing)
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 

@@ -71,7 +71,9 @@ class Runs:
         return len(unfinished)
 
     def cancel(self, run: Run, by: str) -> Run:
-        """Asks a run to stop; one that has not begun is over at once."""
+        """Asks a run to stop, once: to ask again while it does would break in on what it has to put away."""
+        if run.id in self._cancelled_by:
+            return run
         task = self._tasks.get(run.id)
         if task is None:
             self.end(run, self.logs.of(run.id), "cancelled", [run_cancelled(by)])

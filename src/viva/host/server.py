@@ -33,9 +33,9 @@ def serve(opened: Opening, ready: Callable[[str], None]) -> None:
     opened.store = Store(opened.settings.home / "host")
     listening = _listen(opened.bind, opened.port)
     port = listening.getsockname()[1]
-    if opened.port == 0:  # the links of answers name the port that it came to be
-        public = opened.serving.public_url
-        opened.serving = structs.replace(opened.serving, public_url=public.removesuffix(":0") + f":{port}")
+    public = opened.serving.public_url
+    if opened.port == 0 and public.endswith(":0"):  # the links of answers name the port that it came to be
+        opened.serving = structs.replace(opened.serving, public_url=f"{public.removesuffix(':0')}:{port}")
     running: list[_Server] = []
 
     async def on_open(host: Host) -> None:

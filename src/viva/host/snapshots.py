@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import viva
-from viva.host.log import ENDINGS, Logged
+from viva.host.log import ENDINGS, EVENT_LOG_VERSION, Logged
 from viva.host.store import Run
 
 
@@ -20,7 +20,7 @@ def snapshot(run: Run) -> dict[str, Any]:
         "agent": {"agentId": run.agent} if run.agent else None,
         "error": run.error,
         "engineVersion": viva.__version__,
-        "eventLogSchemaVersion": 1,
+        "eventLogSchemaVersion": EVENT_LOG_VERSION,
         "tags": run.tags,
         "metadata": run.metadata,
         "configurable": run.asked.get("configurable") or None,

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS annotations (run TEXT, number INTEGER, doc BLOB NOT N
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answers (tenant TEXT, operation TEXT, key TEXT, request TEXT NOT NULL,
   status INTEGER NOT NULL, body BLOB NOT NULL, at REAL NOT NULL, PRIMARY KEY (tenant, operation, key)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at);
 """
 
 

@@ -1,6 +1,7 @@
 """Events on their way to those who watch: as a stream (SSE) that can be taken up again, or by asking now and then."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from viva.model import codec
 KEEP_ALIVE_S = 15.0
 MAX_BUFFER_MS = 5000
 _ALIVE = b": still here\n\n"
+_NUMBER = re.compile(r"-?[0-9]{1,16}")
 
 
 class Watching(Struct, frozen=True):
@@ -41,10 +43,9 @@ def parse_modes(text: str | None) -> tuple[Mode, ...]:
 def parse_number(text: str | None, name: str, default: int, least: int, most: int) -> int:
     if text is None:
         return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise invalid(f"{name} is a whole number", name) from None
+    if not _NUMBER.fullmatch(text):
+        raise invalid(f"{name} is a whole number", name)
+    number = int(text)
     if not least <= number <= most:
         raise invalid(f"{name} is from {least} to {most}", name)
     return number
@@ -54,8 +55,8 @@ def place_of(last_event: str | None, log: RunLog) -> int:
     """The number of the event that was seen last, given by its number or by its id; -1 for none."""
     if not last_event:
         return -1
-    if last_event.lstrip("-").isdecimal():
-        return int(last_event)
+    if _NUMBER.fullmatch(last_event):
+        return max(-1, int(last_event))
     for each in log.events:
         if each.event.event_id == last_event:
             return each.event.sequence

@@ -80,6 +80,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
     @property
     def attachments(self) -> list[Attachment]:
+        """The parts that are not text."""
         return [] if isinstance(self.content, str) else [part for part in self.content if isinstance(part, Attachment)]
 
 

@@ -179,4 +179,5 @@ class TrialRecord(Struct, omit_defaults=True):
 
     @property
     def key(self) -> Key:
+        """Which suite, case, trial and attempt it is."""
         return Key(self.suite, self.id, self.trial, self.attempt)

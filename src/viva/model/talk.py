@@ -59,6 +59,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     @property
     def passed(self) -> bool:
+        """Does it hold? Neither a failure nor an error does."""
         return self.status == "passed"
 
 
@@ -205,14 +206,17 @@ class Evidence(Struct, dict=True):
 
     @property
     def reply(self) -> Reply:
+        """The reply of the turn; an empty one, where none came."""
         return self.turn.reply or Reply()
 
     @property
     def turns(self) -> Sequence[Turn]:
+        """The turns that count: this one, or all of the case."""
         return self.talk.turns if self.over == "case" else (self.turn,)
 
     @cached_property
     def text(self) -> str:
+        """The text that the check looks at."""
         if self.on == "reply":
             return text_of(self.reply)
         if self.on == "output":
@@ -230,6 +234,7 @@ class Evidence(Struct, dict=True):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
+        """The tool calls of the turns that count."""
         return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]
 
 

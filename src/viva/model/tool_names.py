@@ -1,6 +1,9 @@
 """When two names mean the same tool: one may stand after a namespace, as `openwop:orders.lookup` does for `lookup`."""
 
+import re
+
 _SEPARATORS = ("__", ".", ":", "/")
+_PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
 
 
 def is_named(called: str, name: str) -> bool:
@@ -12,5 +15,9 @@ def is_named(called: str, name: str) -> bool:
 
 
 def same_tool(one: str, other: str) -> bool:
-    """Whichever of them has the namespace: APIs of models allow no `:` or `.` in the name of a tool."""
-    return is_named(one, other) or is_named(other, one)
+    """Whichever of them has the namespace, and however it is set off: APIs of models allow no `:` or `.` in a name."""
+    ours, theirs = _PARTS.split(one), _PARTS.split(other)
+    if "" in ours or "" in theirs:
+        return one == other
+    length = min(len(ours), len(theirs))
+    return ours[-length:] == theirs[-length:]

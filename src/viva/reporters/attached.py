@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from viva.model import codec
-from viva.reporters.why import place
+from viva.reporters.again import place
 
 MAX_BYTES = 2 * 1024 * 1024
 _SHOWN = ("image/", "audio/")

@@ -17,13 +17,14 @@ from viva.model.event import (
 )
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate
+from viva.reporters.again import quoted
 from viva.reporters.explain import TEXT_LINES, copyable, why_lines
 from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
 from viva.reporters.visible import columns, one_line, visible_lines
-from viva.reporters.why import quoted, why
+from viva.reporters.why import why
 from viva.stats.deciding import Rule
 
 _RULE_WIDTH = 63
@@ -220,7 +221,8 @@ class Console:
         if record.notes and record.status != "passed":
             self._pending += [self._said("info", text, "    ") for text in record.notes]
         if record.status != "passed":
-            lines = why_lines(why(record), self._ink, self._width - 4, self._command_to_see(record))
+            found = why(record, self._started.settings if self._started else {})
+            lines = why_lines(found, self._ink, self._width - 4, self._command_to_see(record))
             self._pending += [f"    {line}\n" for line in lines]
 
     def _command_to_see(self, record: TrialRecord) -> str | None:

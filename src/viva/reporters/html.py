@@ -6,17 +6,17 @@ at once. All that agents said reaches the page as data; the page's own policy le
 
 import base64
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
+from viva.reporters.again import command_again
 from viva.reporters.attached import attached_to
 from viva.reporters.page import embedded, overview, page
 from viva.reporters.report import CaseTrials, Report
-from viva.reporters.why import why
 
 _PIECE_BYTES = 128 * 1024
 _ASKING, _OFFLINE = b"connect-src 'self'", b"connect-src 'none'"
@@ -41,7 +41,7 @@ class HtmlReport(Report):
         """JSON arrays of a few cases each, with the index of the first one."""
         first, gathered, size = 0, list[bytes](), 0
         for index, case in enumerate(self.cases()):
-            gathered.append(trials_json(case, Path()))
+            gathered.append(trials_json(case, Path(), self._started.settings if self._started else {}))
             size += len(gathered[-1])
             if size >= _PIECE_BYTES:
                 yield first, b"[" + b",".join(gathered) + b"]"
@@ -50,12 +50,12 @@ class HtmlReport(Report):
             yield first, b"[" + b",".join(gathered) + b"]"
 
 
-def trials_json(case: CaseTrials, root: Path) -> bytes:
-    """A case's records as they are, the command that runs it again, and the pictures and recordings that were sent in it;
-    paths in them start at `root`.
+def trials_json(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> bytes:
+    """A case's records as they are, the command that runs it again as the run with these `settings` did, and the pictures
+    and recordings that were sent in it; paths in them start at `root`.
     """
     said: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
-    if (command := why(codec.decode(case.raw[0], type=TrialRecord)).command) is not None:
+    if (command := command_again(codec.decode(case.raw[0], type=TrialRecord), settings)) is not None:
         said["command"] = command
     if attached := attached_to(case.raw, root):
         said["attachments"] = attached

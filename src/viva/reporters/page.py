@@ -16,6 +16,7 @@ from msgspec import Struct
 from viva.errors import Fault
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, Stopped
+from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.repeats import tally_of
@@ -33,7 +34,8 @@ _MARKS = (b"<!--viva:overview-->", b"<!--viva:records-->")
 
 class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One case in the list. `index` is its place among the cases that have a record; `turns`, `tokens`, `cost_usd` and
-    `checks` add up its trials, `duration_ms` is their mean.
+    `checks` add up its trials, `duration_ms` is their mean, and so is `score`, left out where it says no more than the
+    status: 0 or 1. `findings` are those of all trials, each once.
     """
 
     index: int
@@ -51,6 +53,8 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     tokens: int = 0
     checks: int = 0
     checks_passed: int = 0
+    score: float | None = None
+    findings: tuple[str, ...] = ()
 
 
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -101,6 +105,8 @@ class _TrialHead(Struct):
     usage: Usage | None = None
     cost_usd: float | None = None
     tags: tuple[str, ...] = ()
+    score: float | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def checks_passed(self) -> int:
@@ -169,7 +175,14 @@ def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
         trials=case.statuses,
         checks=sum(each.checks for each in heads),
         checks_passed=sum(each.checks_passed for each in heads),
+        score=_partial([each.score for each in heads if each.score is not None]),
+        findings=tuple(str(found) for found in sorted({found for each in heads for found in each.findings})),
     )
+
+
+def _partial(scores: Sequence[float]) -> float | None:
+    mean = round(sum(scores) / len(scores), 4) if scores else 0.0
+    return mean if 0.0 < mean < 1.0 else None
 
 
 def _short(raw: bytes) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from viva.model.event import RunEnded, RunStarted, RunSummary, Standing
 from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import MARKS
-from viva.reporters.visible import one_line
+from viva.reporters.visible import one_line, visible
 
 
 def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
@@ -27,7 +27,7 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
         f"Total time: {seconds(summary.duration_ms)}",
         f"Checks: {summary.checks_passed:,}/{summary.checks:,} passed",
     ]
-    lines += [f"{label}: {text}" for label, text in standings(summary)]
+    lines += [f"{label}: {visible(text)}" for label, text in standings(summary)]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
         lines.append(f"Trials: {trials_text(summary)}")
     lines += [f"{label}: {text}" for label, text in spending(summary)]

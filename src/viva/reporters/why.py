@@ -1,7 +1,5 @@
 """Why a trial did not pass, as data: which turn, which check, what was expected. Each reporter only lays it out."""
 
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,11 +7,11 @@ from msgspec import UNSET, Struct
 
 from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
+from viva.reporters.again import command_again, place
 from viva.reporters.visible import literal, question
 
 _VALUE_ROOM = 2000
-_SCRIPTS = "scripts:"  # such a suite is run by its own name, not by the file that holds it
-_REGEX_SIGN = re.compile(r"[\\.^$*+?{}\[\]|()]")
+_NONE: Mapping[str, Any] = {}
 
 
 class Finding(Struct, frozen=True):
@@ -73,8 +71,8 @@ class Why(Struct, frozen=True):
         return self.error or first + more or self.status
 
 
-def why(record: TrialRecord) -> Why:
-    """Reads a record for the reasons behind its status."""
+def why(record: TrialRecord, settings: Mapping[str, Any] = _NONE) -> Why:
+    """Reads a record for the reasons behind its status; the run's `settings` make its command complete."""
     findings = tuple(_findings(record))
     error = record.error
     if error and any(finding.reason and error.endswith(finding.reason) for finding in findings):
@@ -89,7 +87,7 @@ def why(record: TrialRecord) -> Why:
         asked=unanswered(record),
         file=file,
         line=line,
-        command=_command(record),
+        command=command_again(record, settings),
         workspace=record.workspace,
     )
 
@@ -131,14 +129,6 @@ def unanswered(record: TrialRecord) -> str | None:
 def name_of(assertion: Mapping[str, Any]) -> str:
     """How a check is called in a report."""
     return str(assertion.get("label") or assertion.get("type") or "check")
-
-
-def place(source: str | None) -> tuple[str | None, int | None]:
-    """`tests/a.jsonl:12` as file and line."""
-    if not source:
-        return None, None
-    file, colon, line = source.rpartition(":")
-    return (file, int(line)) if colon and line.isascii() and line.isdecimal() else (source, None)
 
 
 def finding(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> Finding:
@@ -206,45 +196,3 @@ def _suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
 def _value(assertion: Mapping[str, Any], key: str) -> str | None:
     value = assertion.get(key, UNSET)
     return None if value is UNSET else literal(value, _VALUE_ROOM)
-
-
-def only_case(record: TrialRecord) -> tuple[str, str] | None:
-    """What `-i` and `-k` take to run exactly this case; None for one that no file holds."""
-    file, _ = place(record.source)
-    suite = record.suite if record.suite.startswith(_SCRIPTS) else file
-    return (suite, f"^{_REGEX_SIGN.sub(_escaped, record.id)}$") if suite else None
-
-
-def _command(record: TrialRecord) -> str | None:
-    """What to type to run exactly this case again, against the same agent."""
-    found = only_case(record)
-    if found is None or (record.status == "skipped" and not record.turns):
-        return None
-    agent = f" -n {quoted(record.agent)}" if record.agent else ""
-    evaluator = _evaluator(record)
-    grading = f" --evaluator {quoted(evaluator)}" if evaluator else ""
-    return f"viva test -i {quoted(found[0])} -k {quoted(found[1])} -v{agent}{grading}"
-
-
-def quoted(text: str) -> str:
-    """A word of a command as a shell reads it, in one line: what cannot be printed is spelled out, as bash and zsh know it."""
-    if text.isprintable():
-        return shlex.quote(text)
-    signs = (each if each.isprintable() and each not in "\\'" else _spelled(each) for each in text)
-    return f"$'{''.join(signs)}'"
-
-
-def _spelled(sign: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
-
-
-def _evaluator(record: TrialRecord) -> str | None:
-    """Who graded a playbook and played the user in it."""
-    if "playbook" not in record.tags:
-        return None
-    asked = (each.get("use") for turn in record.turns for each in turn.assertions)
-    return record.simulator or next((use for use in asked if isinstance(use, str)), None)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "\\" + match[0]

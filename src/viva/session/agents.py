@@ -101,11 +101,14 @@ class Agents:
         return self.named(name, under_test=True)
 
     def find(self, name: str, role: Role = "agent") -> NamedAgent:
-        """A helper's agent. The name of a connector or model stands for the built-in helper of that role, spoken to that way."""
+        """A helper's agent. The name of a connector or model stands for the built-in helper of that role, spoken to that way.
+
+        Whoever names a model as judge has chosen it: its quotes are looked up, but none are demanded as of `viva.validator`.
+        """
         bare = name.removeprefix("agents:")
         through = None if role == "agent" or bare in self._settings.agents else self._through(bare)
         if through is not None:
-            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", **through}
+            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "must_quote": False, **through}
             return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
         return self.named(name)
 
@@ -322,7 +325,7 @@ class Agents:
                 prompt=text,
                 connector=connector,
                 output=fields.pop("output", None) or schema,
-                must_quote=prompt == "viva.validator",
+                must_quote=fields.pop("must_quote", prompt == "viva.validator"),
                 **fields,
             )
         except UnknownVariable as wrong:

@@ -281,12 +281,12 @@ def _check_outputs(options: RunOptions) -> None:
             )
     taken: dict[Path, str] = {}
     for flag, path in _written(options):
-        _check_writable(flag, path)
+        check_writable(flag, path)
         if (other := taken.setdefault(path.resolve(), flag)) != flag:
             raise BadInput.saying(f"{flag} {path}: {other} writes that file too")
 
 
-def _check_writable(flag: str, path: Path) -> None:
+def check_writable(flag: str, path: Path) -> None:
     if not path.parent.is_dir():
         raise BadInput.saying(f"{flag} {path}: there is no folder {path.parent}")
     folder = path.resolve().parent  # where a link leads to

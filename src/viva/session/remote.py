@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.openwop import OpenwopAgent, parse_reference
+from viva.agents.openwop import OpenwopAgent, parse_address, parse_reference
 from viva.agents.openwop_client import HostClient, Refused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
@@ -62,7 +62,11 @@ def wanted(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
 
 def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
     if not is_pack(path):
-        suite = parse_suite(json_document(path.read_bytes(), shown))[0]
+        try:
+            raw = path.read_bytes()
+        except OSError as wrong:
+            raise BadInput.saying(f"is no suite and no pack: {wrong.strerror}", shown) from wrong
+        suite = parse_suite(json_document(raw, shown))[0]
         return suite, suite.target_agent_id
     pack = open_pack(path, shown)
     found = [(at, agent) for at, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
@@ -78,7 +82,11 @@ class Remote:
     """A run on a host, from here."""
 
     def __init__(self, url: str, settings: Settings, http: Transport) -> None:
-        self.client = HostClient(url=url.rstrip("/"), token=token_of(settings), http=http)
+        try:
+            address = parse_address(url, "https://host")
+        except ValueError as wrong:
+            raise BadInput.saying(f"--host: {wrong}") from wrong
+        self.client = HostClient(url=address, token=token_of(settings), http=http)
         self.run: str | None = None
 
     async def start(self, what: Wanted) -> str:
@@ -88,6 +96,8 @@ class Remote:
         except Refused as refused:
             if refused.status in (400, 501):
                 raise BadInput.saying(refused.said) from refused
+            if refused.status == 401 and self.client.token is None:
+                raise Unreachable(f"{refused.said}; a token is read from {TOKEN}, which is not set") from refused
             raise
         self.run = str(made["runId"])
         return self.run

@@ -51,13 +51,16 @@ class RunResult:
 
     @property
     def passed(self) -> bool:
+        """Is the exit code 0?"""
         return self.exit_code == 0
 
     @property
     def folder(self) -> Path:
+        """Where the journal is."""
         return self._journal.path.parent
 
     def records(self) -> Iterator[TrialRecord]:
+        """The records of all trials that ended."""
         return self._journal.records()
 
     def __repr__(self) -> str:
@@ -134,9 +137,9 @@ def _reports(outputs: Sequence[Path], journal: Journal, eval_summary: Path | Non
 
 
 def _barred(prepared: Prepared) -> list[SuiteTally]:
-    """The suites that have to reach something as a whole."""
+    """The suites that have to reach something as a whole; a filter may have left some of them without a case."""
     rule, due = prepared.options.rule, prepared.by_suite
-    return [SuiteTally.of(suite, due.get(suite.id, 0), rule) for suite in prepared.suites if suite.bar is not None]
+    return [SuiteTally.of(each, due[each.id], rule) for each in prepared.suites if each.bar and due.get(each.id)]
 
 
 def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:

@@ -56,6 +56,7 @@ class T:
 
     @property
     def name(self) -> str:
+        """The name of the test."""
         return self._talk.case.id
 
     @property

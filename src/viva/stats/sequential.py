@@ -58,6 +58,7 @@ class SequentialTest:
 
     @property
     def too_low(self) -> float:
+        """The rate that is too bad: min_pass less the margin."""
         return self.min_pass - (min(0.1, self.min_pass / 2) if self.margin is None else self.margin)
 
     @property

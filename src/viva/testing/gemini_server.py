@@ -102,6 +102,7 @@ class GeminiServer(ModelServer):
         return list(_messages(asked))
 
     def model_of(self, path: str, asked: Mapping[str, Any]) -> str:
+        """The model stands in the path."""
         return path.rpartition("/")[2].partition(":")[0]
 
     def check(self, received: Received) -> None:
@@ -112,6 +113,7 @@ class GeminiServer(ModelServer):
         return _problem(asked)
 
     def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
+        """That stands in the path, too."""
         return ":streamGenerateContent" in path
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:

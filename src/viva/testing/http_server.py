@@ -29,6 +29,7 @@ class Received(Struct, frozen=True):
 
     @property
     def json(self) -> Any:
+        """The body, decoded."""
         return codec.decode(self.body)
 
 
@@ -85,6 +86,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
+        """The port that it listens on."""
         return self._port
 
     @property
@@ -95,6 +97,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
+        """Its address."""
         return self.origin
 
     def __enter__(self) -> Self:
@@ -187,6 +190,7 @@ class HttpServer:
             return Answer(status=500, body=repr(broken).encode())
 
     async def released(self) -> None:
+        """Waits until `release` was called."""
         await self._released.wait()
 
 

@@ -48,6 +48,7 @@ class Say(Struct, frozen=True, kw_only=True):
 
     @property
     def finish(self) -> str:
+        """The finish reason, as given or as it follows."""
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
@@ -79,6 +80,7 @@ class When(Struct, frozen=True):
     times: int | None = None
 
     def fits(self, asked: "Asked") -> bool:
+        """Is this a request that the line is for?"""
         return (
             (self.model is None or fnmatchcase(asked.model, self.model))
             and (self.tool is None or self.tool in asked.tool_results)
@@ -97,6 +99,7 @@ class Asked(Received, frozen=True):
 
     @property
     def json(self) -> Any:
+        """The body of the request."""
         return self.decoded
 
     @property
@@ -123,6 +126,7 @@ class Asked(Received, frozen=True):
 
     @property
     def system(self) -> str:
+        """The system prompt."""
         return "\n".join(message.text for message in self.messages if message.role == "system")
 
 

@@ -10,7 +10,8 @@
     GET  api/compare?base=&head=             what `viva compare -o x.json` writes
     GET  api/history                         {runs: [RunPoint, ...] oldest first, flaky: [FlakyCase, ...]}
     POST api/runs                            {inputs, agent?, only?, tags?, runs?} -> 201 {run}, with --allow-run
-    POST api/runs/{run}/cases/{index}/rerun  -> 201 {run}, with --allow-run
+    POST api/runs/{run}/rerun                -> 201 {run}, with --allow-run: the same inputs, agent and settings
+    POST api/runs/{run}/cases/{index}/rerun  -> 201 {run}, with --allow-run: only this case of it
 
 `{run}` is an id, its beginning, `latest` or `latest~1`. What goes wrong is {error} with its status.
 """
@@ -34,6 +35,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.history.trends import RunPoint, flaky_cases, run_point
 from viva.model import codec
+from viva.model.event import RunStarted
 from viva.reporters.html import trials_json
 from viva.reporters.page import page
 from viva.reporters.report import CaseTrials
@@ -64,6 +66,7 @@ class Viewer:
             Route("/api/runs", self.list_runs),
             Route("/api/runs", self.start_run, methods=["POST"]),
             Route("/api/runs/{run}", self.show_run),
+            Route("/api/runs/{run}/rerun", self.rerun, methods=["POST"]),
             Route("/api/runs/{run}/cases/{index}", self.show_case),
             Route("/api/runs/{run}/cases/{index}/rerun", self.rerun_case, methods=["POST"]),
             Route("/api/runs/{run}/events", self.follow_run),
@@ -88,8 +91,9 @@ class Viewer:
 
     def show_case(self, request: Request) -> Response:
         run, case = self._find_case(request)
-        options: dict[str, Any] = dict(run.started.settings.get("options", {})) if run.started else {}
-        return Response(trials_json(case, Path(options.get("folder") or ".")), media_type="application/json")
+        settings = run.started.settings if run.started else {}
+        folder = Path(dict(settings.get("options", {})).get("folder") or ".")
+        return Response(trials_json(case, folder, settings), media_type="application/json")
 
     def compare(self, request: Request) -> Response:
         names = [request.query_params.get(name, "") for name in ("base", "head")]
@@ -129,12 +133,15 @@ class Viewer:
         known = await run_in_threadpool(self._runs.history.runs, limit=_MOST_POINTS)
         return _json({"run": await starter.start(wanted, known)}, 201)
 
+    async def rerun(self, request: Request) -> Response:
+        starter = self._allowed()
+        run = await run_in_threadpool(self._find, request)
+        return _json({"run": await starter.repeat(_known_start(run))}, 201)
+
     async def rerun_case(self, request: Request) -> Response:
         starter = self._allowed()
         run, case = await run_in_threadpool(self._find_case, request)
-        if run.started is None:
-            raise HTTPException(404, "nobody knows how that run was started")
-        return _json({"run": await starter.again(run.started, case.records()[0])}, 201)
+        return _json({"run": await starter.again(_known_start(run), case.records()[0])}, 201)
 
     def _allowed(self) -> Starter:
         if self._starter is None:
@@ -170,6 +177,12 @@ def make_app(
     viewer = Viewer(history, starter, leaving)
     handlers: Any = {HTTPException: _say, BadInput: _say_bad_input}
     return Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=lifespan)
+
+
+def _known_start(run: RunFile) -> RunStarted:
+    if run.started is None:
+        raise HTTPException(404, "nobody knows how that run was started")
+    return run.started
 
 
 async def _body(request: Request) -> bytes:

@@ -22,20 +22,11 @@ from viva.history.index import RunRow
 from viva.model import codec
 from viva.model.event import RunStarted
 from viva.model.record import TrialRecord
-from viva.reporters.why import only_case
+from viva.reporters.again import needed_again, only_case
 
 _MOST_AT_ONCE = 4
 _PATIENCE_S = 30.0
 _LINE_BYTES = 64 * 1024 * 1024
-_KEPT = {
-    "config": "--config",
-    "env_file": "--env-file",
-    "format": "--format",
-    "connector": "--connector",
-    "simulator": "--simulator",
-    "on_missing_input": "--on-missing-input",
-}
-"""Settings of a run that one of its cases needs again."""
 
 
 class Wanted(Struct, forbid_unknown_fields=True):
@@ -88,11 +79,22 @@ class Starter:
         if found is None:
             raise BadInput.saying("no file holds this case: it cannot be run by itself")
         suite, pattern = found
+        return await self._like(started, [f"--input={suite}", f"--run={pattern}"], record.agent)
+
+    async def repeat(self, started: RunStarted) -> str:
+        """A whole run once more: its inputs, its choice of cases, its agent, its settings."""
         options: dict[str, Any] = dict(started.settings.get("options", {}))
-        arguments = [f"--input={suite}", f"--run={pattern}"]
-        arguments += [f"--name={record.agent}"] if record.agent else []
-        arguments += [f"{flag}={options[name]}" for name, flag in _KEPT.items() if options.get(name) is not None]
-        return await self._run(arguments, Path(options.get("folder") or self._folder))
+        arguments = [f"--input={text}" for text in started.inputs]
+        arguments += [f"--run={options['only']}"] if options.get("only") else []
+        arguments += [f"--tag={tag}" for tag in options.get("tags", ())]
+        arguments += [f"--runs={options['runs']}"] if options.get("runs", 1) > 1 else []
+        return await self._like(started, arguments, started.agent)
+
+    async def _like(self, started: RunStarted, arguments: Sequence[str], agent: str | None) -> str:
+        named = [f"--name={agent}"] if agent else []
+        flags = [flag if value is None else f"{flag}={value}" for flag, value in needed_again(started.settings)]
+        folder = dict(started.settings.get("options", {})).get("folder")
+        return await self._run([*arguments, *named, *flags], Path(folder or self._folder))
 
     async def close(self) -> None:
         """Interrupts what still runs, as Ctrl-C would."""

@@ -175,9 +175,10 @@ class Folder:
             self._warnings.append(f"not readable, so not in the workspace: {_some(loader.skipped)}")
 
     def close(self) -> None:
-        """Cleans up, unless somebody wants to look at it."""
+        """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""
         try:
             if self._kept and not self._in_place:
+                remove(self.home)
                 with suppress(OSError):
                     os.unlink(f"{self._top}/{_MARKER}")  # what has no marker is never swept
             else:

@@ -287,6 +287,19 @@ def test_fixtures_reach_those_who_ask_for_them():
     assert PythonAgent(lambda messages: "x", takes_fixtures=True).provides == {"workspace", "tool_stubs", "memory"}
 
 
+def test_fixtures_are_in_the_options_of_an_agent_that_only_says_that_it_takes_them():
+    """W3: what it was promised to use has to reach it."""
+
+    def agent(messages: list[Any], options: dict[str, Any]) -> str:
+        given = options.get("fixtures")
+        return f"{given['tools'].call('t')['a']} {given['memory'][0]}" if given else "none"
+
+    stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",), stubbed=True)
+    (reply,) = talk(agent, "x", fixtures=stubs)
+    assert (reply.content, [call.name for call in reply.tool_calls]) == ("1 m", ["t"])
+    assert [reply.content for reply in talk(agent, "x")] == ["none"]
+
+
 def test_a_helpers_dict_is_its_answer():
     (reply,) = talk(lambda messages: {"passed": True, "reason": "fine"}, "x", role="judge")
     assert reply.data == {"passed": True, "reason": "fine"}

@@ -146,7 +146,9 @@ def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
     assert "is there twice" in refused(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a tarball", gzip.compress(b"not a tarball"), gzip.compress(b"")[:10]])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a tarball", gzip.compress(b"not a tarball", mtime=0), gzip.compress(b"", mtime=0)[:10]]
+)
 def test_what_is_no_tarball_says_so(tmp_path: Path, content: bytes):
     path = tmp_path / "p.tgz"
     path.write_bytes(content)
@@ -281,6 +283,21 @@ def test_a_key_that_comes_with_the_pack_proves_nothing(tmp_path: Path):
     assert "signature present, not verified: it was made with a key that [openwop] trusted_keys does not name" in said
 
 
+UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64.b64encode(
+    bytes.fromhex("300b300406022a030303000102")
+)
+"""A key by an algorithm that nobody knows."""
+
+
+@pytest.mark.parametrize("own", [b"junk", UNKNOWN])
+def test_a_key_of_the_packs_own_that_is_none_proves_nothing(tmp_path: Path, own: bytes):
+    path = signed(tmp_path / "p", by=OTHER, own=OTHER)
+    (path / json.loads((path / "pack.json").read_text())["signing"]["publicKeyRef"]).write_bytes(own)
+    assert "the signature does not hold" in refused(path, inline(KEY))
+    (tmp_path / "odd.pem").write_bytes(own)
+    assert f"trusted_keys: {tmp_path / 'odd.pem'}: is " in refused(path, str(tmp_path / "odd.pem"))
+
+
 def test_a_manifest_that_was_changed_is_refused(tmp_path: Path):
     path = signed(tmp_path / "p")
     raw = (path / "pack.json").read_bytes()
@@ -344,3 +361,35 @@ def test_the_same_suite_twice_is_refused(tmp_path: Path):
         (tmp_path / name).write_text(json.dumps(suite()))
     with pytest.raises(BadInput, match=r"b\.json:1: the suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
         load_files([tmp_path / "a.json", tmp_path / "b.json"], Reading(), tmp_path)
+
+
+def test_a_suite_in_the_folder_of_a_pack_is_what_the_pack_makes_of_it(tmp_path: Path):
+    """As reports name it, and as `-i` then finds it: with the terms of the agent; other files stand for themselves."""
+    schema = {"returnSchemaRef": "schemas/return.json"}
+    files = {**pack_files(handoff=schema), "schemas/return.json": b'{"type": "object"}'}
+    path = folder(tmp_path / "p", {**files, "case.jsonl": b'{"id": "a", "input": "x"}'})
+    (whole,) = load_files([path], Reading(), tmp_path)
+    (alone,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path)
+    assert (alone.notes, str(alone.origin)) == (whole.notes, "p/evals/suite.json:1")
+    (plain,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path, "openwop")
+    assert plain.notes == ()
+    assert [suite.id for suite in load_files([path / "case.jsonl"], Reading(), tmp_path)] == ["p/case.jsonl"]
+    (path / "pack.json").write_text("{}")
+    (without,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path)
+    assert without.notes == ()
+
+
+def test_a_manifest_is_its_pack_and_a_pack_inside_a_pack_is_a_part_of_it(tmp_path: Path):
+    path = folder(tmp_path / "p", pack_files())
+    folder(path / "inner", pack_files())
+    for text in ("p", "p/pack.json"):
+        assert getattr(understood(text, tmp_path), "paths", ()) == (path,)
+
+
+def test_a_suite_that_two_agents_share_is_run_once_for_the_one_that_is_known(tmp_path: Path):
+    both = manifest()
+    both["agents"].append({**both["agents"][0], "agentId": "vendor.acme.support.second", "systemPrompt": "Be brief."})
+    path = folder(tmp_path / "p", {**pack_files(), "pack.json": json.dumps(both).encode()})
+    for known, target in (({}, None), ({"vendor.acme.support.second": "two"}, "two")):
+        (found,) = load_pack(path, "p", Reading(evals=EvalReading(agent_names=known)))
+        assert found.target == target

@@ -3,8 +3,9 @@
 import pytest
 
 from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
+from viva.reporters.again import place
 from viva.reporters.figures import cost, counted, seconds
-from viva.reporters.why import finding, place, turn_status, why
+from viva.reporters.why import finding, turn_status, why
 
 
 def test_each_check_that_did_not_hold_is_a_finding() -> None:

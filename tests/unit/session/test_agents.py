@@ -164,7 +164,12 @@ def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents):
     known = agents("[connectors.gemini]\nmodels = ['gemini-*']\n[connectors.m]\nmodels = ['*']\nmodel = 'own'\n")
     judge, user = known.find("gemini-9", "judge").agent, known.find("gemini-9", "simulator").agent
     assert (judge.connector.name, judge.connector.model, judge.connector.provider) == ("gemini", "gemini-9", "gemini")
-    assert judge.must_quote
+    assert not judge.must_quote  # N26: as any validator, it needs `passed`; what it quotes is looked up all the same
+    assert (
+        agents("[defaults]\njudge = 'm'\n[connectors.m]\nmodel = 'own'\n")
+        .find("viva.validator", "judge")
+        .agent.must_quote
+    )
     assert "You play a person" in user.prompt
     assert known.find("m", "judge").agent.connector.model == "own"
 

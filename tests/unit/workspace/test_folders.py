@@ -406,6 +406,7 @@ def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path
     kept = opened(folders(base), WorkspaceSpec("empty"), use)
     assert sweep(str(base)) == []
     assert files(kept) == {"x"}
+    assert not (Path(kept).parent / "home").exists()  # P6, P10: logins and sessions of the CLI are not left behind
 
     async def nothing(folder: Folder) -> str:
         return folder.path

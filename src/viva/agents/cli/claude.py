@@ -175,7 +175,7 @@ def _argv(asked: Asked) -> list[str]:
         argv += ["--model", asked.model]
     for folder in asked.linked:
         argv += ["--add-dir", folder]
-    return [*argv, "--", asked.prompt]
+    return argv if asked.piped else [*argv, "--", asked.prompt]
 
 
 def _settings(_asked: Asked) -> dict[str, str]:
@@ -199,6 +199,7 @@ CLAUDE = Dialect(
     ),
     logins=(".claude/.credentials.json",),
     argv=_argv,
+    pipes=True,
     events=events,
     settings=_settings,
     no_login=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),

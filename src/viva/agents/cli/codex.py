@@ -70,7 +70,7 @@ def events(data: bytes) -> Iterator[CliEvent]:
                 yield Used((call,), "session")
             yield Ended()
         case "turn.failed":
-            yield Ended((line.error or _Error()).message or "the turn failed")
+            yield Ended((line.error or _Error()).message)
         case _:
             return
 
@@ -119,7 +119,7 @@ def _argv(asked: Asked) -> list[str]:
         argv += ["-c", f"{key}={codec.compact(value)}"]
     if asked.session is not None:
         argv += ["resume", asked.session]
-    return [*argv, "--", asked.prompt]
+    return [*argv, "--", "-" if asked.piped else asked.prompt]
 
 
 def _provider(env: Mapping[str, str]) -> dict[str, Any]:
@@ -147,6 +147,7 @@ CODEX = Dialect(
     variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
     logins=(".codex/auth.json",),
     argv=_argv,
+    pipes=True,
     events=events,
     settings=_settings,
     no_login=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),

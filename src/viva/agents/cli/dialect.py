@@ -19,10 +19,11 @@ NO_LOGIN: Final = re.compile(
 
 class Asked(Struct, frozen=True, kw_only=True):
     """What one turn asks of a CLI. `session` is None for the first, and `fresh` an id that it may take; `linked` are folders
-    beside the workspace that it may use.
+    beside the workspace that it may use. A prompt that is `piped` comes on standard input.
     """
 
     prompt: str
+    piped: bool = False
     session: str | None = None
     fresh: str = ""
     workspace: str = ""
@@ -48,6 +49,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     One that is `plain` has no stream: all it prints is its reply, and exit code 0 the end. Of those that do not
     `name_sessions` the session is known by our own id; one that does not `resume` is told each time what was said before.
+    All messages go to standard input, or with `pipes` those that no command line would hold.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     log: str = ""
     plain: bool = False
     by_stdin: bool = False
+    pipes: bool = False
     resumes: bool = True
     names_sessions: bool = True
 

@@ -72,7 +72,9 @@ class Awaits(Struct, frozen=True, tag="awaiting"):
 
 
 class Ended(Struct, frozen=True, tag="turn_end"):
-    """The turn is over by the CLI's own word: well, or with an `error`. `result` is what it holds for its last word."""
+    """The turn is over by the CLI's own word: well, or with an `error`, whose text may be empty: then it has told before
+    what went wrong. `result` is what it holds for its last word.
+    """
 
     error: str | None = None
     finish_reason: str | None = None
@@ -107,6 +109,7 @@ class Unfolding:
         self._steps: dict[str, tuple[ModelCall, ...]] = {}
         self._turn: tuple[ModelCall, ...] | None = None
         self._awaits: Awaits | None = None
+        self._trouble = ""
 
     def add(self, event: CliEvent) -> None:
         match event:
@@ -122,10 +125,12 @@ class Unfolding:
                 self._use(event)
             case Awaits():
                 self._awaits = event
+            case Ended(error=""):
+                self.ended = Ended(self._trouble or "it ended with an error", event.finish_reason, event.result)
             case Ended():
                 self.ended = event
-            case Troubled():
-                return
+            case Troubled(text=text):
+                self._trouble = text
 
     def _call(self, event: Called) -> None:
         key = event.id or f"#{len(self._calls)}"

@@ -67,8 +67,8 @@ def events(data: bytes) -> Iterator[CliEvent]:
             if line.stats is not None:
                 models = line.stats.models or {"": line.stats}  # older ones tell only the sum
                 yield Used(tuple(_call(model, tokens) for model, tokens in models.items()))
-            failed = line.error.message or line.error.type if line.error else "it ended with an error"
-            yield Ended(failed if line.status == "error" else None)
+            error = line.error or _Error()  # without one, an `error` line before has told what went wrong
+            yield Ended(error.message or error.type if line.status == "error" else None)
         case _:
             return
 
@@ -85,8 +85,9 @@ def _call(model: str, tokens: _Tokens) -> Any:
 
 
 def argv(asked: Asked) -> list[str]:
-    # One word for flag and value: a message may begin with a dash.
-    words = [f"--prompt={asked.prompt}", "--output-format=stream-json", f"--approval-mode={asked.approval}"]
+    words = ["--output-format=stream-json", f"--approval-mode={asked.approval}"]
+    if not asked.piped:  # one word for flag and value: a message may begin with a dash
+        words.append(f"--prompt={asked.prompt}")
     if asked.session is not None:
         words.append(f"--resume={asked.session}")
     if asked.model:
@@ -132,6 +133,7 @@ GEMINI = Dialect(
     ),
     logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
     argv=argv,
+    pipes=True,
     events=events,
     settings=_settings,
     files=_files,

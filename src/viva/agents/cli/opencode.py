@@ -97,7 +97,7 @@ def _message(error: Any) -> str:
         name = str(error.get("name") or "error")
         told = f"{name}: {message}" if message else name
         return f"{told} (status {status})" if status else told
-    return error if isinstance(error, str) and error else "it ended with an error"
+    return error if isinstance(error, str) else ""
 
 
 def _argv(asked: Asked) -> list[str]:

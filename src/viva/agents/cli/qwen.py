@@ -66,6 +66,7 @@ QWEN = Dialect(
     logins=(".qwen/oauth_creds.json",),
     log=".qwen/debug/{session}.txt",
     argv=argv,
+    pipes=True,
     events=events,
     settings=_settings,
     files=_files,

@@ -36,6 +36,8 @@ from viva.protocols import SessionContext, Workspace
 from viva.workspace.environment import environment
 from viva.workspace.processes import Process, running
 
+_WORD_BYTES = 100_000
+"""Linux takes no word of a command line that is longer than 128 KiB."""
 _LINGER_S = 10.0
 """A CLI that has given its result may take so long to go away; then it is ended."""
 
@@ -140,8 +142,10 @@ class CliSession:
         self._turns = 0
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        prompt, dialect = self._prompt(message), self._dialect
         asked = Asked(
-            prompt=self._prompt(message),
+            prompt=prompt,
+            piped=dialect.by_stdin or (dialect.pipes and len(prompt.encode()) > _WORD_BYTES),
             session=self._resumed(),
             fresh=self._fresh,
             workspace=self._workspace.path,
@@ -150,21 +154,21 @@ class CliSession:
             linked=self._workspace.linked,
             env=self._env,
         )
-        argv = self._workspace.confined([*self._command, *self._dialect.argv(asked), *self._agent.args])
+        argv = self._workspace.confined([*self._command, *dialect.argv(asked), *self._agent.args])
         turn = Unfolding(self._used, asked.model)
-        work = _Running(Watch(self._dialect, turn, self._workspace.home))
+        work = _Running(Watch(dialect, turn, self._workspace.home))
         self._turns += 1
-        env = {**self._dialect.settings(asked), **self._env}
+        env = {**dialect.settings(asked), **self._env}
         try:
-            code = await work.run(argv, self._workspace.path, env, asked.prompt)
+            code = await work.run(argv, self._workspace.path, env, prompt if asked.piped else None)
         finally:  # what a turn used was used, however it ended
             for call in turn.used:
                 self._context.meter(call)
             self._used = turn.used_by_session
-        work.judge(code, asked.session if self._dialect.names_sessions else None)
+        work.judge(code, asked.session if dialect.names_sessions else None)
         self._session = turn.session or self._session
         reply = turn.reply()
-        if not self._dialect.resumes:
+        if not dialect.resumes:
             self._said += [message, Message("assistant", reply.content)]
         return reply
 
@@ -203,12 +207,14 @@ class _Running:
         self._dialect, self._turn = watch.dialect, watch.turn
         self._overflowed = False
 
-    async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], prompt: str) -> int | None:
-        """Its exit code; None if we had to end it after its result, or while it waited for a login."""
+    async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], typed: str | None) -> int | None:
+        """Its exit code; None if we had to end it after its result, or while it waited for a login. `typed` it is told on
+        its standard input.
+        """
         process: Process | None = None
         try:
-            async with running(argv, cwd=cwd, env=env, stdin=self._dialect.by_stdin) as process:
-                return await self._heard_out(process, prompt)
+            async with running(argv, cwd=cwd, env=env, stdin=typed is not None) as process:
+                return await self._heard_out(process, typed)
         except asyncio.CancelledError as cut:  # by now it has ended, and has said all that it still had to say
             if process is not None and (note := self._watch.note(process.stderr_tail)):
                 cut.add_note(note)
@@ -217,9 +223,9 @@ class _Running:
             if process is not None:
                 self._watch.stderr, self._overflowed = process.stderr_tail, process.overflowed
 
-    async def _heard_out(self, process: Process, prompt: str) -> int | None:
+    async def _heard_out(self, process: Process, typed: str | None) -> int | None:
         patience = asyncio.timeout(None)
-        beside = [asyncio.ensure_future(_type(process, prompt))] if self._dialect.by_stdin else []
+        beside = [asyncio.ensure_future(_type(process, typed))] if typed is not None else []
         try:
             async with patience:
                 beside.append(asyncio.ensure_future(self._watch.out(process, patience)))

@@ -5,7 +5,7 @@ import re
 TAIL_CHARS = 1500
 
 _STATUS = r"(?:status(?:[ _]?code)?|code|http(?:/[\d.]+)?|api error|error)\W{1,4}"
-_BUSY = re.compile(rf"{_STATUS}(?:429|5\d\d)\b|\b(?:429|5\d\d) (?:too many|internal|bad gateway|service unav|gateway)|RESOURCE_EXHAUSTED|overloaded_error|rate.?limit(?:ed|_error| exceeded)", re.IGNORECASE)  # fmt: skip
+_BUSY = re.compile(rf"{_STATUS}(?:429|5\d\d)\b|\b(?:429|5\d\d) (?:too many|internal|bad gateway|service unav|gateway)|RESOURCE_EXHAUSTED|overloaded_error|rate.?limit(?:ed|_error| exceeded)|(?:exhausted|exceeded) your (?:\w+ )?(?:quota|capacity)|insufficient_quota|(?<!disk )quota (?:is )?(?:exceeded|exhausted)|hit your usage limit", re.IGNORECASE)  # fmt: skip
 _BARRED = re.compile(rf"{_STATUS}40[13]\b|\b401 unauthorized|\b403 forbidden", re.IGNORECASE)
 _NETWORK = re.compile(r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|CERT_\w+|SELF_SIGNED_CERT\w*|DEPTH_ZERO\w*)\b|fetch failed|connection (?:error|refused|reset)|error sending request|(?:unable|failed) to connect|dns error", re.IGNORECASE)  # fmt: skip
 _OF_A_TOOL = re.compile(r"\s*Error executing tool ")

@@ -84,6 +84,18 @@ def test_a_killed_cli_has_no_result_and_a_failed_call_of_the_api_is_an_error():
     assert '"code":400' in ended.error
 
 
+def test_a_result_that_is_an_error_without_words_is_the_trouble_that_was_told_before_it():
+    """So the Gemini CLI tells of an answer that its model broke off, left empty, or garbled."""
+    lines = [
+        b'{"type":"init","session_id":"a"}',
+        b'{"type":"error","severity":"error","message":"Model stream ended without a finish reason."}',
+        b'{"type":"result","status":"error","stats":{}}',
+    ]
+    ended = unfold(event for line in lines for event in read(GEMINI, line) or ()).ended
+    assert ended == Ended("Model stream ended without a finish reason.")  # P11
+    assert unfold(read(GEMINI, lines[2]) or ()).ended == Ended("it ended with an error")
+
+
 @pytest.mark.parametrize(
     ("dialect", "streams", "used"),
     [
@@ -164,6 +176,15 @@ def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: Dialec
     assert any(word == "m" or word.endswith(("=m", "/m")) for word in first)  # P3
     if not dialect.by_stdin:
         assert "--prompt=--help" in first or first[-2:] == ["--", "--help"]
+
+
+@pytest.mark.parametrize("dialect", [GEMINI, QWEN, CLAUDE, CODEX], ids=lambda dialect: dialect.name)
+def test_a_message_that_is_piped_is_not_on_the_command_line(dialect: Dialect):
+    """Codex is told to look there; the others look by themselves."""
+    argv = dialect.argv(Asked(prompt="hello", piped=True, session="id-7", approval=dialect.approvals[0]))
+    assert dialect.pipes
+    assert not any("hello" in word or "--prompt" in word for word in argv)
+    assert argv[-1] == "-" or "--" not in argv
 
 
 def test_links_are_told_to_those_that_refuse_to_leave_the_workspace():

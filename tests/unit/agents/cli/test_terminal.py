@@ -119,6 +119,18 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     assert ".gemini/oauth_creds.json" in copied.home
 
 
+def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_path):
+    told = talk(
+        gemini(
+            tmp_path,
+            INIT + 'text = sys.stdin.read()\nsay(type="message", role="assistant", content=f"{len(text)}")\n' + DONE,
+        ),
+        "short",
+        "ä" * 70_000,
+    )
+    assert [reply.content for reply in told.replies] == ["0", "70000"]
+
+
 def test_the_model_of_the_case_stands_over_that_of_the_config(tmp_path):
     body = (
         INIT
@@ -166,7 +178,16 @@ def test_an_error_of_the_result_is_the_agents_failure(tmp_path):
     assert fault.said.startswith('[API Error: {"error":{"code":400,"message":"fake error"')
 
 
-@pytest.mark.parametrize("error", ['[API Error: {"error":{"code":503}}]', "got status: 429 Too Many", "API Error: 401"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        '[API Error: {"error":{"code":503}}]',
+        "got status: 429 Too Many",
+        "API Error: 401",
+        "[API Error: You have exhausted your daily quota on this model.]",
+        "You exceeded your current quota, please check your plan and billing details.",
+    ],
+)
 def test_an_error_of_the_provider_is_not(tmp_path, error):
     fault = fault_of(gemini(tmp_path, INIT + f'say(type="result", status="error", error={{"message": {error!r}}})'))
     assert isinstance(fault, Unreachable)  # N17

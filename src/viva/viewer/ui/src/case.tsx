@@ -1,7 +1,7 @@
 // One case: why it ended as it did, its checkpoints along the turns, and the whole conversation with every check.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Assertion, CaseRow, CaseTrials, Checkpoint, Server, Source, Trial } from "./data";
-import { CheckCard, labelOf, marksIn } from "./check";
+import type { CaseRow, CaseTrials, Checkpoint, Server, Source, Trial } from "./data";
+import { CheckCard, labelOf, marksIn, type Placed } from "./check";
 import { asCase, Copy } from "./copying";
 import { counted, moment, money, number, seconds } from "./figures";
 import { filterIn, queryOf, selected } from "./filters";
@@ -13,6 +13,7 @@ import { brief, Line, Said } from "./said";
 import { Sign } from "./signs";
 import { Track } from "./track";
 import { TurnView } from "./turn";
+import { Why, type To } from "./why";
 
 interface Props {
   run: Run;
@@ -93,14 +94,21 @@ type CaseProps = Props & { found: CaseTrials; kept: Record<string, string> };
 function Case({ found, row, run, source, places, query, kept, allowRun }: CaseProps) {
   const telling = found.trials.find((trial) => trial.status === row.status) ?? found.trials[0];
   const trial = found.trials.find((each) => String(each.trial) === query["trial"]) ?? telling;
-  const turn = query["turn"];
+  const here = query["check"] ? `check-${query["check"]}` : query["turn"] ? `turn-${query["turn"]}` : "";
   useEffect(() => {
-    if (turn) document.getElementById(`turn-${turn}`)?.scrollIntoView({ block: "start" });
+    if (here) show(here);
     else if (!query["trial"]) scrollTo(0, 0);
-  }, [turn, trial?.trial]);
+  }, [here, trial?.trial]);
   if (trial === undefined) return <p class="waiting">This case has no record.</p>;
   const href = (more: Record<string, string | number>) => places.case(row.suite, row.id, { ...kept, ...more });
   const many = found.trials.length > 1;
+  const to: To = (place) => {
+    const [kind = "", name = ""] = place.split(/-(.*)/);
+    return {
+      href: href({ ...(many ? { trial: trial.trial } : {}), ...(name ? { [kind]: name } : {}) }),
+      onClick: () => show(place), // the address may be the one of now
+    };
+  };
   return (
     <>
       <header class="case-head">
@@ -115,23 +123,26 @@ function Case({ found, row, run, source, places, query, kept, allowRun }: CasePr
         )}
         <Facts trial={trial} />
         <div class="actions">
-          <Copy id="copy-case" label="Copy as case" text={() => asCase(trial)} />
+          {trial.turns.length > 0 && <Copy id="copy-case" label="Copy as case" text={() => asCase(trial)} />}
           {found.command && <Copy id="copy-command" label="Copy command to rerun" text={() => found.command ?? ""} />}
           {allowRun && !run.live && <Rerun server={source as Server} run={run.overview.run} row={row} />}
         </div>
       </header>
       {many && <Tabs trials={found.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
       <div {...(many ? { role: "tabpanel", id: "trial", "aria-labelledby": `trial-${trial.trial}` } : { id: "trial" })}>
-        <Why trial={trial} href={(n) => href({ ...(many ? { trial: trial.trial } : {}), turn: n })} />
-        {(trial.checkpoints ?? []).length > 0 && <Track checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} />}
-        <Conversation
-          trial={trial}
-          attachments={found.attachments ?? {}}
-          href={(n) => href({ ...(many ? { trial: trial.trial } : {}), turn: n })}
-        />
+        <Why trial={trial} to={to} />
+        {(trial.checkpoints ?? []).length > 0 && <Track checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
+        <Conversation trial={trial} attachments={found.attachments ?? {}} to={to} here={here} />
       </div>
     </>
   );
+}
+
+/** Goes to a place on this screen; the keyboard goes on from there. */
+function show(place: string): void {
+  const found = document.getElementById(place);
+  found?.scrollIntoView({ block: place.startsWith("check-") ? "center" : "start" });
+  found?.focus({ preventScroll: true });
 }
 
 function Rerun({ server, run, row }: { server: Server; run: string; row: CaseRow }) {
@@ -163,6 +174,8 @@ function Facts({ trial }: { trial: Trial }) {
     ["Cost", typeof trial.cost_usd === "number" ? money(trial.cost_usd) : usage ? "unknown" : ""],
     ["Score", typeof trial.score === "number" ? trial.score.toFixed(2) : ""],
     ["Tags", (trial.tags ?? []).join(", ")],
+    ["Options", brief(trial.options, 200)],
+    ["Metadata", brief(trial.metadata, 200)],
     ["Attempt", trial.attempt > 1 ? String(trial.attempt) : ""],
     ["Started", moment(trial.started_at)],
     ["Session", trial.session_id ?? ""],
@@ -212,84 +225,17 @@ function Tabs({ trials, chosen, href }: { trials: Trial[]; chosen: Trial; href: 
   );
 }
 
-/** Why it did not pass, each reason with the way to its turn. */
-function Why({ trial, href }: { trial: Trial; href: (turn: number) => string }) {
-  const notes = [
-    ...(trial.findings ?? []).map(({ kind, severity }) => `Finding: ${kind} (${severity})`),
-    ...(trial.warnings ?? []).map((text) => `Warning: ${text}`),
-    ...(trial.notes ?? []),
-  ];
-  if (trial.status === "passed" && notes.length === 0) return null;
-  const findings = trial.status === "passed" ? [] : findingsIn(trial);
-  const said = trial.error && !findings.some((each) => each.text === trial.error) ? trial.error : "";
-  return (
-    <section class={`why-block ${trial.status}`} aria-label="Why" id="why">
-      {trial.status !== "passed" && (
-        <h2>
-          <span>{trial.status}</span>
-          {trial.fault && <span class="fault">fault: {trial.fault}</span>}
-        </h2>
-      )}
-      {said && <Said text={said} />}
-      {findings.length > 0 && (
-        <ul>
-          {findings.map((each, at) => (
-            <li key={at}>
-              {each.turn === null ? <span class="muted">{each.place}</span> : <a href={href(each.turn)}>{each.place}</a>}{" "}
-              {each.label && <b><Line text={each.label} room={200} /></b>} <Line text={each.text} room={600} />
-            </li>
-          ))}
-        </ul>
-      )}
-      {trial.hint && (
-        <p class="hint">
-          Hint: <Line text={trial.hint} room={1000} />
-        </p>
-      )}
-      {notes.map((text, at) => (
-        <p class="note" key={at}>
-          <Line text={text} room={2000} />
-        </p>
-      ))}
-    </section>
-  );
-}
-
-interface Found {
-  turn: number | null;
-  place: string;
-  label: string;
-  text: string;
-}
-
-function findingsIn(trial: Trial): Found[] {
-  const found: Found[] = [];
-  for (const turn of trial.turns) {
-    const place = `turn ${turn.turn}`;
-    for (const check of turn.assertions) {
-      if (check.passed !== true) found.push({ turn: turn.turn, place, label: labelOf(check), text: reasonOf(check) });
-    }
-    if (turn.error) found.push({ turn: turn.turn, place, label: "", text: turn.error });
-  }
-  for (const check of trial.final_assertions) {
-    if (check.passed !== true) found.push({ turn: null, place: "at the end", label: labelOf(check), text: reasonOf(check) });
-  }
-  return found;
-}
-
-function reasonOf(check: Assertion): string {
-  if (check.reason || !("expected" in check)) return check.reason ?? "";
-  return `expected ${brief(check.expected, 200)}, was ${brief(check.actual, 200)}`;
-}
-
 interface ConversationProps {
   trial: Trial;
   attachments: Record<string, string>;
-  href: (turn: number) => string;
+  to: To;
+  /** The place that the address names. */
+  here: string;
 }
 
-function Conversation({ trial, attachments, href }: ConversationProps) {
+function Conversation({ trial, attachments, to, here }: ConversationProps) {
   const marks = useMemo(() => marksIn(trial), [trial]);
+  const placed = (name: string): Placed => ({ id: `check-${name}`, link: to(`check-${name}`), here: here === `check-${name}` });
   return (
     <section class="conversation" aria-label="Conversation" id="conversation">
       <h2>
@@ -303,7 +249,8 @@ function Conversation({ trial, attachments, href }: ConversationProps) {
           marks={marks.get(turn.turn) ?? []}
           attachments={attachments}
           reached={reachedAt(trial, turn.turn)}
-          href={href(turn.turn)}
+          link={to(`turn-${turn.turn}`)}
+          placed={placed}
         />
       ))}
       {(trial.turns_not_run ?? []).map((said, at) => (
@@ -340,11 +287,11 @@ function Conversation({ trial, attachments, href }: ConversationProps) {
         <section class="finals" aria-label="Final checks">
           <h3>At the end</h3>
           {trial.final_assertions.map((check, at) => (
-            <CheckCard key={at} check={check} />
+            <CheckCard key={at} check={check} placed={placed(`end-${at + 1}`)} />
           ))}
         </section>
       )}
-      <Missed checkpoints={(trial.checkpoints ?? []).filter((each) => !each.reached && each.assertion)} />
+      <Missed trial={trial} placed={placed} />
     </section>
   );
 }
@@ -353,14 +300,21 @@ export function reachedAt(trial: Trial, turn: number): Checkpoint[] {
   return (trial.checkpoints ?? []).filter((each) => each.reached && each.turn === turn);
 }
 
-/** Checkpoints that were not reached, with what their checks said last. */
-function Missed({ checkpoints }: { checkpoints: Checkpoint[] }) {
-  if (checkpoints.length === 0) return null;
+/** Checkpoints that were not reached, with what their checks said last. One that was not needed, or could not be, is no failure. */
+function Missed({ trial, placed }: { trial: Trial; placed: (name: string) => Placed }) {
+  const missed = (trial.checkpoints ?? []).map((each, at) => ({ each, at })).filter(({ each }) => !each.reached && each.assertion);
+  if (missed.length === 0) return null;
   return (
     <section class="finals" aria-label="Checkpoints not reached">
       <h3>Checkpoints not reached</h3>
-      {checkpoints.map((each) => (
-        <CheckCard key={each.id} title={`${each.id} · ${labelOf(each.assertion ?? {})}`} check={{ ...each.assertion, passed: false }} />
+      {missed.map(({ each, at }) => (
+        <CheckCard
+          key={each.id}
+          title={`${each.id} · ${labelOf(each.assertion ?? {})}`}
+          check={{ reason: each.reason ?? "", ...each.assertion, passed: false }}
+          status={!each.required || trial.status === "skipped" ? "skipped" : trial.status === "error" ? "error" : "failed"}
+          placed={placed(`checkpoint-${at + 1}`)}
+        />
       ))}
     </section>
   );

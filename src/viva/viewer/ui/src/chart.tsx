@@ -42,21 +42,37 @@ export function Chart({ title, points, show, top }: Props) {
   const last = points.findLastIndex((point) => point.value !== null);
   const at = over >= 0 ? over : last;
   const shown = points[at];
+  const said = shown?.value === null || shown === undefined ? "unknown" : show(shown.value);
   const nearest = (event: MouseEvent) =>
     points.length < 2 ? 0 : Math.max(0, Math.min(points.length - 1, Math.round(((event.offsetX - PAD.left) / (width - PAD.left - PAD.right)) * (points.length - 1))));
   return (
     <figure class="chart">
       <figcaption>
         <span>{title}</span>
-        <b>{shown?.value === null || shown === undefined ? "unknown" : show(shown.value)}</b>
+        <b>{said}</b>
         <small>{shown?.label}</small>
       </figcaption>
       <div ref={frame}>
         <svg
           width={width}
           height={HEIGHT}
-          role="img"
-          aria-label={`${title} over ${points.length} runs, last ${shown?.value != null ? show(points[last]?.value ?? 0) : "unknown"}`}
+          tabIndex={0}
+          role="slider"
+          aria-label={`${title} over ${points.length} runs; Enter opens the run`}
+          aria-valuemin={1}
+          aria-valuemax={points.length}
+          aria-valuenow={at + 1}
+          aria-valuetext={`${said}, ${shown?.label ?? ""}`}
+          onKeyDown={(event) => {
+            const by = { ArrowLeft: -1, ArrowRight: 1, Home: -points.length, End: points.length }[event.key];
+            if (by !== undefined) {
+              event.preventDefault();
+              setOver(Math.max(0, Math.min(points.length - 1, at + by)));
+            } else if (event.key === "Enter" && shown) {
+              go(shown.href);
+            }
+          }}
+          onBlur={() => setOver(-1)}
           onMouseMove={(event) => setOver(nearest(event))}
           onMouseLeave={() => setOver(-1)}
           onClick={(event) => {

@@ -12,18 +12,38 @@ export function verdictOf(check: Assertion): Status {
   return check.passed === true ? "passed" : check.passed === false ? "failed" : "error";
 }
 
-export function CheckCard({ check, title, id }: { check: Assertion; title?: string; id?: string }) {
-  const status = verdictOf(check);
+/** A check's place on the screen, and the way to it. */
+export interface Placed {
+  id: string;
+  link: { href: string; onClick: () => void };
+  /** Is it what the address names? */
+  here: boolean;
+}
+
+interface CardProps {
+  check: Assertion;
+  title?: string;
+  /** Where it is another than the verdict's. */
+  status?: Status;
+  placed?: Placed | undefined;
+}
+
+export function CheckCard({ check, title, status = verdictOf(check), placed }: CardProps) {
+  const name = <Line text={title ?? labelOf(check)} room={400} />;
   const compared = "expected" in check && "actual" in check;
   const reason = check.reason && !(compared && check.reason.startsWith("expected ")) ? check.reason : "";
   return (
-    <div class={`check ${status}`} id={id} role="group" aria-label={`${title ?? labelOf(check)}: ${status}`}>
+    <div
+      class={`check ${status} ${placed?.here ? "here" : ""}`}
+      id={placed?.id}
+      tabIndex={placed ? -1 : undefined}
+      role="group"
+      aria-label={`${title ?? labelOf(check)}: ${status}`}
+    >
       <p class="claim">
         <Sign status={status} size={14} />
         <span>
-          <b>
-            <Line text={title ?? labelOf(check)} room={400} />
-          </b>
+          <b>{placed ? <a {...placed.link}>{name}</a> : name}</b>
           {typeof check.score === "number" && <span class="number">score {check.score.toFixed(2)}</span>}
           {check.message && (
             <span class="message">
@@ -63,8 +83,8 @@ const ROOM = 4000;
 function Compared({ expected, actual }: { expected: unknown; actual: unknown }) {
   const [before, after] = [asText(expected), asText(actual)];
   const pieces = before.length < ROOM && after.length < ROOM ? diff(before, after) : null;
-  const same = pieces?.reduce((sum, piece) => sum + (piece.kind === "same" ? piece.text.trim().length : 0), 0) ?? 0;
-  const alike = pieces !== null && same >= SHARED * Math.max(1, Math.min(before.length, after.length));
+  const same = pieces?.reduce((sum, piece) => sum + (piece.kind === "same" ? worded(piece.text) : 0), 0) ?? 0;
+  const alike = pieces !== null && same > 0 && same >= SHARED * Math.max(worded(before), worded(after));
   return (
     <dl class="compared">
       <dt>expected</dt>
@@ -73,6 +93,11 @@ function Compared({ expected, actual }: { expected: unknown; actual: unknown }) 
       <dd>{alike ? <Pieces pieces={pieces} without="removed" /> : <Value value={after} label="actual" />}</dd>
     </dl>
   );
+}
+
+/** How much of a text is words and numbers: two texts that share but brackets and blanks have nothing in common. */
+function worded(text: string): number {
+  return text.match(/[\p{L}\p{N}]/gu)?.length ?? 0;
 }
 
 function Alone({ label, value }: { label: string; value: unknown }) {

@@ -148,6 +148,12 @@ function signed(value: number, show: (value: number) => string): string {
   return `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`;
 }
 
+/** One side of a pair: the trial that tells most of its case, and what was sent in it. */
+interface Held {
+  trial: Trial;
+  attachments: Record<string, string>;
+}
+
 interface PairProps {
   server: Server;
   comparison: Comparison;
@@ -156,12 +162,13 @@ interface PairProps {
 }
 
 function Pair({ server, comparison, chosen, back }: PairProps) {
-  const load = (run: string) => async (): Promise<Trial | null> => {
+  const load = (run: string) => async (): Promise<Held | null> => {
     const overview: Overview = await server.overview(run);
     const row = overview.cases.find((each) => each.suite === chosen.suite && each.id === chosen.case);
     if (!row) return null;
-    const { trials } = await server.trials(run, row);
-    return trials.find((trial) => trial.status === row.status) ?? trials[0] ?? null;
+    const { trials, attachments = {} } = await server.trials(run, row);
+    const trial = trials.find((each) => each.status === row.status) ?? trials[0];
+    return trial ? { trial, attachments } : null;
   };
   const base = useLoaded(load(comparison.base), [comparison.base, chosen.suite, chosen.case]);
   const head = useLoaded(load(comparison.head), [comparison.head, chosen.suite, chosen.case]);
@@ -182,33 +189,45 @@ function Pair({ server, comparison, chosen, back }: PairProps) {
   );
 }
 
-function Sides({ base, head, comparison }: { base: Trial | null; head: Trial | null; comparison: Comparison }) {
-  const turns = Math.max(base?.turns.length ?? 0, head?.turns.length ?? 0);
-  const marks = useMemo(() => [base, head].map((trial) => (trial ? marksIn(trial) : new Map())), [base, head]);
+const SIDES = ["Base", "Head"] as const;
+
+function Sides({ base, head, comparison }: { base: Held | null; head: Held | null; comparison: Comparison }) {
+  const turns = Math.max(base?.trial.turns.length ?? 0, head?.trial.turns.length ?? 0);
+  const marks = useMemo(() => [base, head].map((held) => (held ? marksIn(held.trial) : new Map())), [base, head]);
   return (
     <div class="pair" id="pair">
-      <Side trial={base} run={comparison.base} name="Base" />
-      <Side trial={head} run={comparison.head} name="Head" />
+      <Side trial={base?.trial ?? null} run={comparison.base} name="Base" />
+      <Side trial={head?.trial ?? null} run={comparison.head} name="Head" />
       {Array.from({ length: turns }, (_, at) =>
-        [base, head].map((trial, side) => {
-          const turn = trial?.turns[at];
+        [base, head].map((held, side) => {
+          const turn = held?.trial.turns[at];
           return (
             <div class="cell" key={`${at}-${side}`}>
-              {trial && turn ? (
-                <TurnView turn={turn} marks={marks[side]?.get(turn.turn) ?? []} attachments={{}} reached={reachedAt(trial, turn.turn)} />
+              {held && turn ? (
+                <TurnView
+                  turn={turn}
+                  marks={marks[side]?.get(turn.turn) ?? []}
+                  attachments={held.attachments}
+                  reached={reachedAt(held.trial, turn.turn)}
+                  side={SIDES[side] ?? ""}
+                />
               ) : (
-                <p class="muted none">no turn {at + 1}</p>
+                <p class="muted none">
+                  <span class="which">{SIDES[side]}: </span>no turn {at + 1}
+                </p>
               )}
             </div>
           );
         }),
       )}
-      {[base, head].map((trial, side) => (
+      {[base, head].map((held, side) => (
         <div class="cell" key={`end-${side}`}>
-          {trial && trial.final_assertions.length > 0 && (
-            <section class="finals" aria-label="Final checks">
-              <h3>At the end</h3>
-              {trial.final_assertions.map((check, at) => (
+          {held && held.trial.final_assertions.length > 0 && (
+            <section class="finals" aria-label={`Final checks, ${SIDES[side]}`}>
+              <h3>
+                At the end<span class="which"> · {SIDES[side]}</span>
+              </h3>
+              {held.trial.final_assertions.map((check, at) => (
                 <CheckCard key={at} check={check} />
               ))}
             </section>

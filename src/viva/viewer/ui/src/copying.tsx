@@ -3,31 +3,36 @@ import { useRef, useState } from "preact/hooks";
 import type { Assertion, Trial } from "./data";
 
 /** What a report adds to a claim; all else is as it was written. */
-const ADDED = new Set(["label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions"]);
+const ADDED = new Set(["label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"]);
 
-function written(check: Assertion): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(check).filter(([key]) => !ADDED.has(key)));
+/** Claims as a file can hold them. A script's own are code, and a return schema is its agent's: no case can say them. */
+function written(checks: Assertion[], trial: Trial): Record<string, unknown>[] {
+  const said = checks.filter(({ type }) => (trial.suite.startsWith("scripts:") ? type === "agent" : type !== "return_schema"));
+  return said.map((check) => Object.fromEntries(Object.entries(check).filter(([key]) => !ADDED.has(key))));
 }
 
-/** What was said, as a static case in one line. A checkpoint that was reached is asked of the turn that reached it. */
+/** What was said, and what was still to be said, as a static case in one line. A checkpoint that was reached is asked of the turn that reached it. */
 export function asCase(trial: Trial): string {
   const checkpoints = trial.checkpoints ?? [];
   const turns = trial.turns.map((turn) => {
     const reached = checkpoints.filter((each) => each.reached && each.turn === turn.turn && each.assertion);
-    const assertions = [...turn.assertions, ...reached.map((each) => each.assertion as Assertion)].map(written);
+    const assertions = written([...turn.assertions, ...reached.map((each) => each.assertion as Assertion)], trial);
     return {
       input: turn.input,
       ...(turn.attachments?.length ? { attachments: turn.attachments } : {}),
+      ...(turn.options ? { options: turn.options } : {}),
       ...(assertions.length ? { assertions } : {}),
     };
   });
   const missing = checkpoints.filter((each) => !each.reached && each.required && each.assertion);
-  const finals = [...trial.final_assertions, ...missing.map((each) => each.assertion as Assertion)].map(written);
+  const finals = written([...trial.final_assertions, ...missing.map((each) => each.assertion as Assertion)], trial);
   return JSON.stringify({
     id: trial.id,
     ...(trial.name !== trial.id ? { name: trial.name } : {}),
     ...(trial.tags?.length ? { tags: trial.tags } : {}),
-    turns,
+    ...(trial.options ? { options: trial.options } : {}),
+    ...(trial.metadata ? { metadata: trial.metadata } : {}),
+    turns: [...turns, ...(trial.turns_not_run ?? []).map((input) => ({ input }))],
     ...(finals.length ? { final_assertions: finals } : {}),
   });
 }

@@ -66,6 +66,7 @@ export interface Turn {
   input_hint?: string | null;
   data?: unknown;
   attachments?: Attachment[] | null;
+  options?: Record<string, unknown> | null;
   error?: string | null;
   finish_reason?: string | null;
   usage?: Usage | null;
@@ -97,6 +98,8 @@ export interface Trial {
   trial: number;
   attempt: number;
   fault?: Fault | null;
+  /** What the blame rests on, a line each, most of them with their place: `turn 2: …`, `checkpoint a: …`. */
+  fault_evidence?: string[] | null;
   error?: string | null;
   hint?: string | null;
   assertion_errors?: string[] | null;
@@ -109,6 +112,8 @@ export interface Trial {
   usage?: Usage | null;
   cost_usd?: number | null;
   tags?: string[];
+  options?: Record<string, unknown> | null;
+  metadata?: Record<string, unknown> | null;
   agent?: string | null;
   simulator?: string | null;
   session_id?: string | null;
@@ -137,6 +142,9 @@ export interface CaseRow {
   tokens?: number;
   checks?: number;
   checks_passed?: number;
+  /** Where it says more than the status. */
+  score?: number | null;
+  findings?: string[];
 }
 
 export interface Summary {
@@ -168,10 +176,18 @@ export interface Standing {
   score: number;
   passed: boolean;
   cases: number;
-  bar: { pass_score?: number | null; baseline?: { name: string; score: number } | null };
+  bar: {
+    pass_score?: number | null;
+    max_cost_usd?: number | null;
+    max_p95_ms?: number | null;
+    baseline?: { name: string; score: number } | null;
+  };
+  cost_usd?: number | null;
+  p95_ms?: number | null;
   missed?: string[];
   regressed?: string | null;
   worse?: string[];
+  uncompared?: string[];
 }
 
 export interface Spread {
@@ -384,8 +400,8 @@ export class Server implements Source {
     return send(`api/runs/${encodeURIComponent(run)}/cases/${row.index}/rerun`, {});
   }
 
-  start(inputs: string[], agent: string): Promise<{ run: string }> {
-    return send("api/runs", { inputs, agent });
+  again(run: string): Promise<{ run: string }> {
+    return send(`api/runs/${encodeURIComponent(run)}/rerun`, {});
   }
 }
 

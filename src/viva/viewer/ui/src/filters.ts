@@ -61,7 +61,7 @@ export function selected(rows: CaseRow[], filter: Filter): CaseRow[] {
 }
 
 function holds(row: CaseRow, words: string[]): boolean {
-  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${row.error ?? ""}`.toLowerCase();
+  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${(row.findings ?? []).join(" ")} ${row.error ?? ""}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

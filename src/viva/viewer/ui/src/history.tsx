@@ -7,6 +7,8 @@ import { address, go } from "./route";
 import { Line, visible } from "./said";
 import { Dots } from "./signs";
 
+const MOST_POINTS = 100; // the server gives no more
+
 export function HistoryScreen({ server, query }: { server: Server; query: Record<string, string> }) {
   const loaded = useLoaded(() => server.history(), []);
   if (loaded === null) return <p class="waiting">Opening…</p>;
@@ -22,7 +24,10 @@ export function HistoryScreen({ server, query }: { server: Server; query: Record
     <>
       <div class="screen-head">
         <h1>History</h1>
-        <p class="muted">{counted(shown.length, "finished run")}</p>
+        <p class="muted">
+          {runs.length >= MOST_POINTS ? "of the last " : ""}
+          {counted(shown.length, "finished run")}
+        </p>
         {agents.length > 1 && (
           <label>
             <span class="unseen">Agent</span>

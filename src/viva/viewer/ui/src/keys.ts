@@ -7,6 +7,7 @@ export function useKeys(keys: Record<string, () => void>): void {
       const at = event.target as HTMLElement | null;
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
       if (at !== null && /^(INPUT|SELECT|TEXTAREA)$/.test(at.tagName)) return;
+      if (event.key !== "?" && document.querySelector("dialog[open]") !== null) return; // it is what the reader looks at
       const act = keys[event.key];
       if (act === undefined) return;
       event.preventDefault();

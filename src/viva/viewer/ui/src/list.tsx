@@ -1,5 +1,5 @@
 // The list of cases. Only the rows in view are in the page, so ten thousand scroll like ten.
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { CaseRow } from "./data";
 import { counted, money, seconds } from "./figures";
 import { Line } from "./said";
@@ -12,12 +12,15 @@ interface Props {
   /** The row that the keyboard is at, or -1. */
   at: number;
   href: (row: CaseRow) => string;
+  /** Suites that stand or fall by their score. */
+  scored: Set<string>;
 }
 
-export function CaseList({ rows, at, href }: Props) {
+export function CaseList({ rows, at, href, scored }: Props) {
   const list = useRef<HTMLDivElement>(null);
   const [height, setHeight] = useState(56);
   const [range, setRange] = useState<[number, number]>([0, 40]);
+  const [whole, setWhole] = useState(false); // on paper there is no scrolling
 
   useLayoutEffect(() => {
     const measure = () => {
@@ -38,6 +41,14 @@ export function CaseList({ rows, at, href }: Props) {
     };
   }, [rows]);
 
+  useEffect(() => {
+    const change = (event: Event) => setWhole(event.type === "beforeprint");
+    for (const name of ["beforeprint", "afterprint"]) addEventListener(name, change);
+    return () => {
+      for (const name of ["beforeprint", "afterprint"]) removeEventListener(name, change);
+    };
+  }, []);
+
   useLayoutEffect(() => {
     if (at < 0) return;
     const top = (list.current?.getBoundingClientRect().top ?? 0) + at * height;
@@ -45,7 +56,7 @@ export function CaseList({ rows, at, href }: Props) {
     list.current?.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus({ preventScroll: true });
   }, [at, height]);
 
-  const places = rows.slice(...range).map((_, i) => range[0] + i);
+  const places = whole ? rows.map((_, i) => i) : rows.slice(...range).map((_, i) => range[0] + i);
   if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it may take the focus before it is scrolled to
   return (
     <div
@@ -68,7 +79,7 @@ export function CaseList({ rows, at, href }: Props) {
             aria-posinset={place + 1}
             style={{ transform: `translateY(${place * height}px)` }}
           >
-            <Row row={row} href={href(row)} at={place} />
+            <Row row={row} href={href(row)} at={place} scored={scored.has(row.suite)} />
           </div>
         );
       })}
@@ -76,7 +87,7 @@ export function CaseList({ rows, at, href }: Props) {
   );
 }
 
-function Row({ row, href, at }: { row: CaseRow; href: string; at: number }) {
+function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number; scored: boolean }) {
   const many = row.trials.length > 1;
   return (
     <a class={`case-row ${row.status}`} href={href} data-at={at} data-case={row.id}>
@@ -96,6 +107,7 @@ function Row({ row, href, at }: { row: CaseRow; href: string; at: number }) {
               <Line text={tag} room={30} />
             </span>
           ))}
+          {scored && typeof row.score === "number" && <span class="tag">score {row.score.toFixed(2)}</span>}
           {row.error && (
             <span class="suite">
               <Line text={row.suite} room={80} />
@@ -104,6 +116,11 @@ function Row({ row, href, at }: { row: CaseRow; href: string; at: number }) {
         </span>
         <span class="why">
           {row.fault && row.fault !== "agent" && <span class="fault">{row.fault}</span>}
+          {(row.findings ?? []).map((found) => (
+            <span class="fault" key={found}>
+              {found}
+            </span>
+          ))}
           {row.error ? <Line text={row.error} /> : <Line text={row.suite} />}
         </span>
       </span>

@@ -4,8 +4,8 @@ import type { CaseRow, Event, Overview, Server, Source, Status, Summary, Trial }
 
 export interface Run {
   overview: Overview;
-  /** Does it go on? Then with how many of its trials done. */
-  live: { trials: number; done: number } | null;
+  /** Does it go on? Then with how many of its trials done, and whether its viewer still answers. */
+  live: { trials: number; done: number; lost: boolean } | null;
 }
 
 export type Known = { run: Run } | { error: string } | null;
@@ -21,7 +21,7 @@ export function useRun(source: Source, id: string): Known {
     const load = () =>
       source.overview(id).then(
         (overview) => {
-          tell({ run: { overview, live: null } });
+          tell({ run: { overview: overview.summary ? overview : { ...overview, summary: soFar(overview) }, live: null } });
           if (!overview.ended && source.served) follow(source as Server, id, overview);
         },
         (broken: Error) => tell({ error: broken.message }),
@@ -44,16 +44,27 @@ function listen(server: Server, id: string, before: Overview, tell: (run: Run) =
   const folded = new Folded(before);
   const events = server.events(id);
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let lost = false;
   const stop = () => {
     clearTimeout(timer);
     events.close();
   };
+  const soon = () =>
+    (timer ??= setTimeout(() => {
+      timer = undefined;
+      tell(folded.run(lost));
+    }, EVERY_MS));
   events.onmessage = (message: MessageEvent<string>) => {
     folded.add(JSON.parse(message.data) as Event);
-    timer ??= setTimeout(() => {
-      timer = undefined;
-      tell(folded.run());
-    }, EVERY_MS);
+    soon();
+  };
+  events.onopen = () => {
+    if (lost) soon();
+    lost = false;
+  };
+  events.onerror = () => {
+    lost = true; // the browser tries again by itself
+    soon();
   };
   events.addEventListener("end", () => {
     stop();
@@ -92,7 +103,7 @@ class Folded {
     }
   }
 
-  run(): Run {
+  run(lost: boolean): Run {
     const cases = [...this.rows.values()].sort((a, b) => a.index - b.index);
     const replies = [...this.trials.values()].flatMap((each) => [...each.values()].flatMap((t) => t.turns.map((turn) => turn.duration_ms)));
     replies.sort((a, b) => a - b);
@@ -104,34 +115,42 @@ class Folded {
           p95: replies[Math.ceil(replies.length * 0.95) - 1] ?? 0,
         }
       : null;
-    const overview = { ...this.overview, cases, planned: this.planned, summary: this.summary(cases), reply_ms, rate: null };
-    return { overview, live: { trials: Math.max(this.due, this.done), done: this.done } };
+    const overview = { ...this.overview, cases, planned: this.planned, reply_ms, rate: null };
+    return { overview: { ...overview, summary: this.summary(overview) }, live: { trials: Math.max(this.due, this.done), done: this.done, lost } };
   }
 
-  private summary(cases: CaseRow[]): Summary {
-    const count = (status: Status) => cases.filter((row) => row.status === status).length;
-    const sum = (of: (row: CaseRow) => number) => cases.reduce((total, row) => total + of(row), 0);
+  private summary(overview: Overview): Summary {
     const records = [...this.trials.values()].flatMap((each) => [...each.values()]);
-    const costs = records.filter((each) => typeof each.cost_usd === "number");
-    const turns = sum((row) => row.turns);
     return {
-      total: this.planned,
-      passed: count("passed"),
-      failed: count("failed"),
-      errors: count("error"),
-      skipped: count("skipped"),
-      not_run: this.planned - cases.length,
-      unchecked: 0,
-      total_turns: turns,
-      avg_turns: this.done ? turns / this.done : 0,
-      duration_ms: Date.now() - new Date(this.overview.started ?? "").getTime(),
-      checks: sum((row) => row.checks ?? 0),
-      checks_passed: sum((row) => row.checks_passed ?? 0),
+      ...soFar(overview),
+      duration_ms: Date.now() - new Date(overview.started ?? "").getTime(),
       input_tokens: records.reduce((total, each) => total + (each.usage?.input_tokens ?? 0), 0),
       output_tokens: records.reduce((total, each) => total + (each.usage?.output_tokens ?? 0), 0),
-      cost_usd: costs.length ? costs.reduce((total, each) => total + (each.cost_usd ?? 0), 0) : null,
     };
   }
+}
+
+/** The figures of a run that has not come to its end, from the rows of those cases that have. */
+function soFar({ cases, planned = 0 }: Overview): Summary {
+  const count = (status: Status) => cases.filter((row) => row.status === status).length;
+  const sum = (of: (row: CaseRow) => number) => cases.reduce((total, row) => total + of(row), 0);
+  const turns = sum((row) => row.turns);
+  const trials = sum((row) => row.trials.length);
+  return {
+    total: Math.max(planned, cases.length),
+    passed: count("passed"),
+    failed: count("failed"),
+    errors: count("error"),
+    skipped: count("skipped"),
+    not_run: Math.max(planned - cases.length, 0),
+    unchecked: 0,
+    total_turns: turns,
+    avg_turns: trials ? turns / trials : 0,
+    duration_ms: 0,
+    checks: sum((row) => row.checks ?? 0),
+    checks_passed: sum((row) => row.checks_passed ?? 0),
+    cost_usd: cases.some((row) => typeof row.cost_usd === "number") ? sum((row) => row.cost_usd ?? 0) : null,
+  };
 }
 
 /** A record without what was said: the list does not show it, and a case that is opened asks for it. */
@@ -170,6 +189,7 @@ function rowOf(index: number, trials: Trial[], minPass: number): CaseRow {
     tokens: sum((trial) => (trial.usage?.input_tokens ?? 0) + (trial.usage?.output_tokens ?? 0)),
     checks: sum((trial) => trial.checks ?? 0),
     checks_passed: sum((trial) => (trial.checks ?? 0) - missed(trial)),
+    findings: [...new Set(trials.flatMap((trial) => (trial.findings ?? []).map(({ kind, severity }) => `${kind} (${severity})`)))],
   };
 }
 

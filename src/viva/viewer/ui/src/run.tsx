@@ -28,6 +28,7 @@ export function RunScreen({ run, source, places, query, theme, allowRun, opened 
   const key = JSON.stringify(queryOf(filter));
   const rows = useMemo(() => selected(overview.cases, filter), [overview.cases, key]);
   const shown = useMemo(() => new Set(rows.map((row) => row.index)), [rows]);
+  const scored = useMemo(() => new Set(overview.summary?.suites?.map((each) => each.suite)), [overview.summary]);
   const [at, setAt] = useState(() => rows.findIndex((row) => row.index === opened));
   const change = (part: Partial<Filter>) => {
     setAt(-1);
@@ -62,7 +63,7 @@ export function RunScreen({ run, source, places, query, theme, allowRun, opened 
             )}
           </p>
         )}
-        <CaseList rows={rows} at={at} href={href} />
+        <CaseList rows={rows} at={at} href={href} scored={scored} />
       </section>
     </>
   );
@@ -75,13 +76,15 @@ const ENDINGS: Record<number, [Status, string]> = {
   5: ["skipped", "Nothing was checked"],
 };
 
+const CUT_OFF = "Cut off";
+
 function Verdict({ overview, live, source, allowRun }: { overview: Overview; live: Run["live"]; source: Source; allowRun: boolean }) {
   const { summary } = overview;
   const [status, word] =
     live !== null
       ? (["skipped", "Running"] as const)
       : overview.exit_code === null || overview.exit_code === undefined
-        ? (["error", "Cut off"] as const)
+        ? (["error", CUT_OFF] as const)
         : (ENDINGS[overview.exit_code] ?? (["error", `Exit code ${overview.exit_code}`] as const));
   return (
     <section class={`verdict ${live ? "running" : status}`} aria-label="Verdict">
@@ -94,6 +97,11 @@ function Verdict({ overview, live, source, allowRun }: { overview: Overview; liv
       {(summary?.suites ?? []).map((standing) => (
         <Stands key={standing.suite} standing={standing} />
       ))}
+      {word === CUT_OFF && (
+        <p class="stopped">
+          Nobody writes to its journal any more. What has ended is kept; <code>viva test --resume {overview.run}</code> goes on with the rest.
+        </p>
+      )}
       {(overview.stopped || overview.why) && (
         <p class="stopped">
           Stopped: <Line text={[overview.stopped?.replace("_", "-"), overview.why].filter(Boolean).join(", ")} />
@@ -124,7 +132,7 @@ function Again({ overview, server }: { overview: Overview; server: Server }) {
   const [said, setSaid] = useState("");
   const start = () => {
     setSaid("Starting…");
-    server.start(overview.inputs ?? [], overview.agent ?? "").then(
+    server.again(overview.run).then(
       ({ run }) => go(`#/runs/${encodeURIComponent(run)}`),
       (broken: Error) => setSaid(broken.message),
     );
@@ -164,14 +172,18 @@ function Apart({ summary }: { summary: Summary }) {
 
 /** A suite that has a bar, and what it came to. */
 function Stands({ standing }: { standing: Standing }) {
-  const { bar, score, worse = [] } = standing;
-  const needs = typeof bar.pass_score === "number" ? `, needs ${bar.pass_score}` : "";
+  const { bar, score, worse = [], uncompared = [] } = standing;
   const before = bar.baseline;
+  const limits = [
+    typeof bar.pass_score === "number" ? `needs ${bar.pass_score}` : "",
+    typeof bar.max_cost_usd === "number" ? `cost ${typeof standing.cost_usd === "number" ? money(standing.cost_usd) : "unknown"} of at most ${money(bar.max_cost_usd)}` : "",
+    typeof bar.max_p95_ms === "number" ? `p95 ${typeof standing.p95_ms === "number" ? seconds(standing.p95_ms) : "unknown"} of at most ${seconds(bar.max_p95_ms)}` : "",
+  ].filter(Boolean);
   return (
     <p class="standing">
       <Sign status={standing.passed ? "passed" : "failed"} /> Suite <b><Line text={standing.suite} /></b>: score{" "}
       {Number(score.toPrecision(4))} over {counted(standing.cases, "case")}
-      {needs}
+      {limits.map((text) => `, ${text}`).join("")}
       {(standing.missed ?? []).map((text) => (
         <span key={text}>
           {" · "}
@@ -183,6 +195,11 @@ function Stands({ standing }: { standing: Standing }) {
           {" · "}
           {Number(before.score.toPrecision(4))} in <Line text={before.name} />
           {standing.regressed ? ", a regression" : ""}
+          {uncompared.length > 0 && (
+            <>
+              , not compared for want of a verdict in both: <Line text={uncompared.join(", ")} room={600} />
+            </>
+          )}
           {worse.length > 0 && (
             <>
               ; worse: <Line text={worse.join("; ")} room={600} />
@@ -194,7 +211,7 @@ function Stands({ standing }: { standing: Standing }) {
   );
 }
 
-function Progress({ live, overview }: { live: { trials: number; done: number }; overview: Overview }) {
+function Progress({ live, overview }: { live: NonNullable<Run["live"]>; overview: Overview }) {
   const [, tick] = useState(0);
   useEffect(() => {
     const timer = setInterval(() => tick((n) => n + 1), 1000);
@@ -208,6 +225,7 @@ function Progress({ live, overview }: { live: { trials: number; done: number }; 
       <progress max={live.trials} value={live.done} aria-label="Trials done" />
       <span role="status" id="progress">
         {number(live.done)} of {number(live.trials)} trials · {rate.toFixed(1)}/s · {left} left
+        {live.lost && " · the viewer does not answer"}
       </span>
     </div>
   );
@@ -235,7 +253,7 @@ function Figures({ overview }: { overview: Overview }) {
       )}
       <Figure name="Checks" value={`${short(summary.checks_passed)}/${short(summary.checks)}`} note={summary.checks ? `${percent(summary.checks_passed / summary.checks)} held` : "none"} />
       <Figure name="Turns" value={number(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} a trial`} />
-      <Figure name="Time" value={seconds(summary.duration_ms)} note={overview.case_ms ? `p95 ${seconds(overview.case_ms.p95)} a case` : ""} />
+      <Figure name="Time" value={summary.duration_ms ? seconds(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${seconds(overview.case_ms.p95)} a case` : ""} />
       {reply_ms && <Figure name="Reply p95" value={seconds(reply_ms.p95)} note={`p50 ${seconds(reply_ms.p50)}`} />}
       {tokens > 0 && <Figure name="Tokens" value={short(tokens)} note={`${short(summary.input_tokens ?? 0)} in, ${short(summary.output_tokens ?? 0)} out`} />}
       {(typeof summary.cost_usd === "number" || unpriced > 0) && (

@@ -8,12 +8,14 @@ import { Line } from "./said";
 import { Sign } from "./signs";
 
 const LOOK_AGAIN_MS = 3000;
+const MOST_ROWS = 200;
 
 export function RunsScreen({ server }: { server: Server }) {
   const [round, setRound] = useState(0);
   const loaded = useLoaded(() => server.runs(), [round]);
   const [runs, setRuns] = useState<RunLine[] | null>(null);
   const [chosen, setChosen] = useState<string[]>([]);
+  const [all, setAll] = useState(false);
   useEffect(() => {
     if (loaded !== null && "value" in loaded) setRuns(loaded.value);
   }, [loaded]);
@@ -43,7 +45,7 @@ export function RunsScreen({ server }: { server: Server }) {
       </div>
       {runs.length === 0 && <p class="waiting">There are no runs yet. Start one: <code>viva test -i tests/</code></p>}
       <ul class="runs" id="runs">
-        {runs.map((run) => (
+        {(all ? runs : runs.slice(0, MOST_ROWS)).map((run) => (
           <li key={run.id}>
             <label class="choose">
               <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => choose(run.id)} aria-label={`Compare ${run.id}`} />
@@ -64,6 +66,14 @@ export function RunsScreen({ server }: { server: Server }) {
           </li>
         ))}
       </ul>
+      {!all && runs.length > MOST_ROWS && (
+        <p class="waiting">
+          {number(runs.length - MOST_ROWS)} older ones.{" "}
+          <button type="button" class="link" onClick={() => setAll(true)}>
+            Show all
+          </button>
+        </p>
+      )}
     </>
   );
 }

@@ -1,8 +1,9 @@
 // Checkpoints along the turns: which one was reached when, and how close the others came.
 import type { Checkpoint } from "./data";
 import { Line } from "./said";
+import type { To } from "./why";
 
-export function Track({ checkpoints, turns }: { checkpoints: Checkpoint[]; turns: number }) {
+export function Track({ checkpoints, turns, to }: { checkpoints: Checkpoint[]; turns: number; to: To }) {
   const reached = checkpoints.filter((each) => each.reached).length;
   return (
     <section class="track" aria-label="Checkpoints" id="checkpoints">
@@ -10,16 +11,16 @@ export function Track({ checkpoints, turns }: { checkpoints: Checkpoint[]; turns
         Checkpoints <span class="muted">{reached} of {checkpoints.length} reached</span>
       </h2>
       <ol>
-        {checkpoints.map((each) => (
+        {checkpoints.map((each, n) => (
           <li key={each.id} class={each.reached ? "reached" : each.required ? "missing" : "optional"}>
             <span class="name">
-              <b><Line text={each.id} /></b>
+              <b>{each.reached || !each.assertion ? <Line text={each.id} /> : <a {...to(`check-checkpoint-${n + 1}`)}><Line text={each.id} /></a>}</b>
               {each.description && <Line text={each.description} />}
             </span>
             <Rail turns={turns} at={each.reached ? (each.turn ?? 0) : null} />
             <span class="how">
               {each.reached ? (
-                <>at turn {each.turn}</>
+                <a {...to(`turn-${each.turn}`)}>at turn {each.turn}</a>
               ) : (
                 <>
                   not reached{each.required ? "" : " (optional)"}

@@ -1,7 +1,7 @@
 // One turn: what the user said and who spoke for them, what the agent did and answered, and its checks beside it.
 import type { ComponentChildren } from "preact";
 import type { Attachment, Checkpoint, FileChange, Status, ToolCall, Turn } from "./data";
-import { CheckCard, verdictOf } from "./check";
+import { CheckCard, verdictOf, type Placed } from "./check";
 import { counted, money, number, seconds } from "./figures";
 import { brief, Line, Said, Value, visible, type Mark } from "./said";
 import { Sign } from "./signs";
@@ -20,18 +20,25 @@ interface Props {
   attachments: Record<string, string>;
   /** Checkpoints that this turn reached. */
   reached: Checkpoint[];
-  href?: string;
+  link?: { href: string; onClick: () => void };
   id?: string;
+  /** Where its checks stand: `2-1` is the first one of turn 2. */
+  placed?: (name: string) => Placed;
+  /** Whose turn it is, where two conversations stand side by side. */
+  side?: string;
 }
 
-export function TurnView({ turn, marks, attachments, reached, href, id }: Props) {
+export function TurnView({ turn, marks, attachments, reached, link, id, placed, side }: Props) {
   const checked = turn.assertions.length > 0;
   const missed = missedIn(turn);
   return (
-    <section class="turn" id={id} aria-label={`Turn ${turn.turn}`}>
+    <section class="turn" id={id} tabIndex={id ? -1 : undefined} aria-label={[`Turn ${turn.turn}`, side].filter(Boolean).join(", ")}>
       <header>
         {missed && <Sign status={missed} size={14} />}
-        <h3>{href ? <a href={href}>Turn {turn.turn}</a> : `Turn ${turn.turn}`}</h3>
+        <h3>
+          {link ? <a {...link}>Turn {turn.turn}</a> : `Turn ${turn.turn}`}
+          {side && <span class="which"> · {side}</span>}
+        </h3>
         <TurnFacts turn={turn} />
       </header>
       <div class="talk">
@@ -76,7 +83,7 @@ export function TurnView({ turn, marks, attachments, reached, href, id }: Props)
       {checked && (
         <div class="checks" role="group" aria-label={`Checks of turn ${turn.turn}`}>
           {turn.assertions.map((check, at) => (
-            <CheckCard key={at} check={check} />
+            <CheckCard key={at} check={check} placed={placed?.(`${turn.turn}-${at + 1}`)} />
           ))}
         </div>
       )}
