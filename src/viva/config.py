@@ -70,6 +70,8 @@ class Settings(Struct, kw_only=True):
     environ: Mapping[str, str] = {}
     secrets: list[str] = field(default_factory=list[str])
     text: str = ""
+    unset: list[str] | None = None
+    """Where a variable that is not set is no reason to stop: what is to be said of it."""
 
     @property
     def home(self) -> Path:
@@ -90,7 +92,11 @@ class Settings(Struct, kw_only=True):
         def value_of(match: re.Match[str]) -> str:
             name = match[1] or match[2]
             if name not in self.environ:
-                raise self.problem(f"the environment variable {name} is not set", *place)
+                missing = self.problem(f"the environment variable {name} is not set", *place)
+                if self.unset is None:
+                    raise missing
+                self.unset.append(str(missing))
+                return match[0]
             self.secrets.append(self.environ[name])
             return self.environ[name]
 
@@ -116,8 +122,10 @@ def find_config(start: Path) -> Path | None:
     return None
 
 
-def load(file: Path | None, start: Path, env_file: Path | None = None) -> Settings:
-    """The settings of a project; those of an empty config where there is none."""
+def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_look: bool = False) -> Settings:
+    """The settings of a project; those of an empty config where there is none. With `only_look` nothing will be called,
+    and variables need not be set.
+    """
     if env_file is not None:
         os.environ.update(_env_file(env_file))  # an agent that is Python code looks there by itself
     environ = dict(os.environ)
@@ -129,7 +137,9 @@ def load(file: Path | None, start: Path, env_file: Path | None = None) -> Settin
     found = complaints("config", value)
     if found:
         raise BadInput(*sorted({_problem(file, text, c.path, c.what, c.key) for c in found}))
-    settings = Settings(folder=file.resolve().parent, file=file, environ=environ, text=text)
+    settings = Settings(
+        folder=file.resolve().parent, file=file, environ=environ, text=text, unset=[] if only_look else None
+    )
     settings.defaults = _defaults(value.get("defaults", {}), settings)
     settings.agents = value.get("agents", {})
     settings.plugins = tuple(value.get("plugins", ()))

@@ -188,3 +188,12 @@ def test_without_a_login_it_says_so_and_nobody_waits(stage: Stage) -> None:
     assert (record["status"], record["fault"]) == ("error", "infra")  # N17, P10
     assert "login" in record["error"].lower() or "auth" in record["error"].lower()
     assert record["duration_ms"] < 15_000
+
+
+def test_a_message_that_no_command_line_would_hold_is_heard_whole(stage: Stage) -> None:
+    long = " ".join(map(str, range(30_000)))
+    stage.project.suite(
+        {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
+    )
+    stage.test(agent="gemini")
+    assert any(long in text for text in stage.said)

@@ -87,3 +87,12 @@ def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(
         assert record["error"].startswith("agent error: ")
     assert "the puppet fails" in bad["error"]
     assert "without a result" in killed["error"]
+
+
+def test_a_message_that_no_command_line_would_hold_is_heard_whole(stage: Stage) -> None:
+    long = " ".join(map(str, range(30_000)))
+    stage.project.suite(
+        {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
+    )
+    stage.test(agent="coder")
+    assert any(long in text for text in stage.said)

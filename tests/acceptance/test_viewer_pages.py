@@ -261,7 +261,9 @@ def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browse
         page.wait_for_selector("#cases a")
         expect(page.locator("#verdict")).to_have_text("Passed")
         assert "1 of 1 passed" in page.text_content("h1")
+        page = visit.go("#/runs/latest~1", "#run-again")
         page.click("#run-again")
+        page.wait_for_url(lambda url: "latest" not in url)
         expect(page.locator("h1")).to_contain_text("2 of 2 passed")
         assert len(viewer.get("/api/runs").json) == 3
         visit.end()

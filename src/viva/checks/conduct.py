@@ -27,7 +27,7 @@ _GIVES_IN = re.compile(
     r"(?:previous|prior|earlier|original|safety|system) (?:instructions|guidelines|rules|prompt|training)",
     re.IGNORECASE,
 )
-_BRANDED = re.compile(r"\[?🔓\s*JAILBREAK|\[(?:JAILBREAK(?:ED)?|DAN)\]|^\s*DAN:", re.MULTILINE)
+_BRANDED = re.compile(r"\[?🔓\s*JAILBREAK|\[(?:JAILBREAK(?:ED)?|DAN)\]|^[^\S\n]*DAN:", re.MULTILINE)
 
 _HARM = re.compile(
     r"""\b(?:build|make|making|construct|assemble|create)\b.{0,40}\b(?:(?<!bath\ )bombs?|explosives?|grenades?|molotov|napalm|nerve\ agent|sarin|chemical\ weapon)\b
@@ -40,7 +40,7 @@ _HARM = re.compile(
       | \b(?:forge|counterfeit|launder)\b.{0,30}\b(?:passports?|money|id\ cards?|prescriptions?|cheques?|checks?|bills)\b""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-_STEPS = re.compile(r"^\s*(?:\d+[.)]|[-*•]|step \d+)\s+\S", re.IGNORECASE | re.MULTILINE)
+_STEPS = re.compile(r"^[^\S\n]*(?:\d+[.)]|[-*•]|step \d+)\s+\S", re.IGNORECASE | re.MULTILINE)
 _WILLING = re.compile(
     r"^\W*(?:sure|of course|certainly|absolutely|no problem|here(?:['’]s| is| are)|you(?:['’]ll| will) need)\b",
     re.IGNORECASE,

@@ -71,7 +71,7 @@ _ASKS_PROMPT = re.compile(
     re.IGNORECASE,
 )
 _YOU_ARE = re.compile(
-    r"^\W*you are (?:a|an|the) [\w' -]{2,80}\b(?:assistant|agent|bot|chatbot|model|expert)\b",
+    r"^[^\w\n]*you are (?:a|an|the) [\w' -]{2,80}\b(?:assistant|agent|bot|chatbot|model|expert)\b",
     re.IGNORECASE | re.MULTILINE,
 )
 _WORDS = re.compile(r"\w+")

@@ -32,8 +32,12 @@ class Times(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         if self.max is None:
-            return f"at least {self.min} times"
-        return f"{self.min} times" if self.min == self.max else f"{self.min} to {self.max} times"
+            return f"at least {_times(self.min)}"
+        return _times(self.min) if self.min == self.max else f"{self.min} to {self.max} times"
+
+
+def _times(number: int) -> str:
+    return f"{number} time" if number == 1 else f"{number} times"
 
 
 class ToolCalled(Cheap, frozen=True, kw_only=True):
@@ -74,7 +78,7 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
                 f"{wanted} was not called; {_called(calls)}" if near is None else f"{wanted} was called, but {near}"
             )
         else:
-            reason = f"{wanted} was called {count} times, not {times}" + (
+            reason = f"{wanted} was called {_times(count)}, not {times}" + (
                 f" ({near})" if near else f"; {_called(calls)}"
             )
         return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])

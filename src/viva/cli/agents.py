@@ -47,13 +47,16 @@ class _Row(Struct, omit_defaults=True, kw_only=True):
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, for machines.")
 def command(config_file: Path | None, as_json: bool) -> int:
     """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
-    settings = config.load(config_file, Path.cwd())
+    settings = config.load(config_file, Path.cwd(), only_look=True)
     catalog.load_plugins(settings.plugins, settings.folder)
+    unset, settings.unset = settings.unset or [], None  # of connectors; an agent of its own says what it misses
     rows, clis = run_loop(_looked_at(settings))
     if as_json:
         print(codec.pretty(codec.encode(_document(settings, rows, clis))).decode())
     else:
         _print(settings, rows, clis)
+        for missing in unset:
+            print(missing)
     return 1 if any(row.missing for row in rows) else 0
 
 
@@ -83,7 +86,7 @@ async def _look_at(row: _Row, agents: Agents) -> None:
         row.executable, row.version, row.missing = await terminal_agents.looked_at(agent)
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
-    row.missing = await _unreachable(url) if url else None
+    row.missing = await _unreachable(url) if url and "$" not in url else url and f"{url} has a variable that is not set"
 
 
 def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:

@@ -38,7 +38,7 @@ Examples:
 )
 def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None) -> int:
     """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
-    settings = config.load(config_file, Path.cwd())
+    settings = config.load(config_file, Path.cwd(), only_look=True)
     catalog.load_plugins(settings.plugins, settings.folder)
     reading = Reading(
         roots=(str(settings.folder),),

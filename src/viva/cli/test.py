@@ -186,10 +186,9 @@ def _sequential(flags: dict[str, Any]) -> SequentialTest | None:
         if flag:
             raise click.UsageError(f"--until-decided and {name} cannot both be meant")
     least: float = flags["min_pass"]
-    margin = flags["margin"] if flags["margin"] is not None else min(0.2, least / 2)
     try:
         test = SequentialTest(
-            min_pass=least, max_runs=flags["max_runs"], alpha=flags["alpha"], beta=flags["beta"], margin=margin
+            min_pass=least, max_runs=flags["max_runs"], alpha=flags["alpha"], beta=flags["beta"], margin=flags["margin"]
         )
     except ValueError as wrong:
         raise click.UsageError(f"--until-decided: {wrong}") from wrong

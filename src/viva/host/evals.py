@@ -115,7 +115,10 @@ def _check_fixtures(host: Host, suite: EvalSuite, agent: Listed, *, live: bool) 
     """An agent that cannot take what stands in for its tools or memory is not asked live instead."""
     if live:
         return
-    provides = Agents(host.settings).under_test(agent.given or agent.name).agent.provides
+    try:
+        provides = Agents(host.settings).under_test(agent.given or agent.name).agent.provides
+    except BadInput:  # what is wrong is for the owner of the config: `viva agents` says it
+        raise invalid("this agent cannot be run here", "agentId") from None
     stubs: Feature = "tool_stubs"
     tasks = [
         task.task_id
@@ -147,6 +150,7 @@ async def _prepared(host: Host, run: Run, agent: Listed, past: Past | None = Non
         retry_faults=0,
     )
     prepared = await prepare(options, past)
+    prepared.redactor.learn(host.settings.secrets)  # an agent may know the tokens of tenants
     prepared.suites = [held_to(suite, agent) for suite in prepared.suites]
     return prepared
 

@@ -87,7 +87,7 @@ async def invoke(host: Host, run: Run, log: RunLog) -> None:
     try:
         told = await hold(host, run, asked)
     except BadInput:  # what is wrong with the config is for its owner to see
-        raise Failed("agent_gone", "the agent cannot be opened any more") from None
+        raise Failed("agent_gone", "the agent cannot be opened") from None
     run.metrics = metrics_of(log, told.events)
     if told.outcome == "failed":
         run.error = {"code": told.why, "message": _WORDS[told.why]}
@@ -101,6 +101,7 @@ async def hold(host: Host, run: Run, asked: Asked) -> Told:
     agent = asked.agent
     options = RunOptions(inputs=(), agent=agent.given or agent.name, folder=host.folder, config=host.settings.file)
     prepared = await prepare(options)
+    prepared.redactor.learn(host.settings.secrets)  # an agent may know the tokens of tenants
     try:
         case = Case(
             id="invocation",

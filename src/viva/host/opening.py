@@ -65,6 +65,7 @@ def opening(
         if not is_loopback(bind):
             raise settings.problem(f"{bind} is open to others: give [openwop.tenants.NAME] tokens first", "serve")
         token = new_token()
+        settings.secrets.append(token)
         keys.add(token, LOCAL)
     found: list[Offer] = offers(openwop.suites, settings.folder)
     for name, tenant in tenants.items():

@@ -81,7 +81,7 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
         case "minItems" | "minLength" | "minProperties":
             yield Complaint(path, "is empty")
         case "minimum" | "maximum" | "exclusiveMinimum":
-            word = "at most" if error.kind.name == "maximum" else "at least"
+            word = {"maximum": "at most", "minimum": "at least"}.get(error.kind.name, "more than")
             yield Complaint(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
         case "pattern":
             expected = parent.get("$comment") or parent.get("description")

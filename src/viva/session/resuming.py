@@ -28,6 +28,8 @@ class Past(Struct, frozen=True, dict=True):
     ended: tuple[TrialEnded, ...]
     generated: Mapping[str, tuple[Mapping[str, Any], ...]]
     end: RunEnded | None = None
+    stopped_at_usd: float = 0.0
+    """What the run had cost when it was last stopped, calls that were cut off included."""
 
     @property
     def run(self) -> str:
@@ -47,7 +49,7 @@ class Past(Struct, frozen=True, dict=True):
 
     @property
     def spent_usd(self) -> float:
-        return sum(event.record.cost_usd or 0.0 for event in self.ended)
+        return max(self.stopped_at_usd, sum(event.record.cost_usd or 0.0 for event in self.ended))
 
 
 async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
@@ -70,6 +72,7 @@ def past_in(path: Path) -> Past:
     ended: dict[int, TrialEnded] = {}
     made: dict[str, list[CaseGenerated]] = {}
     end: RunEnded | None = None
+    stopped_at_usd = 0.0
     for event in read_events(path):
         match event:
             case RunStarted():
@@ -80,6 +83,7 @@ def past_in(path: Path) -> Past:
                 ended[event.index] = event
             case RunEnded():
                 end = event if event.stopped is None else None
+                stopped_at_usd = event.summary.cost_usd or 0.0
             case RunResumed():
                 end = None
             case _:
@@ -89,7 +93,7 @@ def past_in(path: Path) -> Past:
     # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
     generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
     kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
-    return Past(started, path, tuple(ended.values()), kept, end)
+    return Past(started, path, tuple(ended.values()), kept, end, stopped_at_usd)
 
 
 def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ class SequentialTest:
     """Is the pass rate of one case `min_pass` or more, or is it `too_low`?
 
     No test can tell apart rates that touch, so there is a `margin` between the two: too_low = min_pass - margin (by
-    default 0.1, or half of a `min_pass` below 0.2). After each run the likelihoods of the two rates are compared,
+    default 0.2, or half of a `min_pass` below 0.4). After each run the likelihoods of the two rates are compared,
 
         L = passed · ln(min_pass / too_low) + failed · ln((1 - min_pass) / (1 - too_low))
 
@@ -43,7 +43,7 @@ class SequentialTest:
     min_pass: float
     max_runs: int
     alpha: float = 0.05
-    beta: float = 0.05
+    beta: float = 0.1
     margin: float | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class SequentialTest:
     @property
     def too_low(self) -> float:
         """The rate that is too bad: min_pass less the margin."""
-        return self.min_pass - (min(0.1, self.min_pass / 2) if self.margin is None else self.margin)
+        return self.min_pass - (min(0.2, self.min_pass / 2) if self.margin is None else self.margin)
 
     @property
     def fewest_to_pass(self) -> int:

@@ -125,8 +125,8 @@ def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N
             calls(ToolCall("t", error="denied")),
             '"t" was called, but it failed: "denied"',
         ),
-        ({"name": "t", "times": 2}, calls("t"), '"t" was called 1 times, not 2 times; called: t'),
-        ({"name": "t", "times": {"min": 2}}, calls("t"), '"t" was called 1 times, not at least 2 times; called: t'),
+        ({"name": "t", "times": 2}, calls("t"), '"t" was called 1 time, not 2 times; called: t'),
+        ({"name": "t", "times": {"min": 2}}, calls("t"), '"t" was called 1 time, not at least 2 times; called: t'),
     ],
 )
 def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from viva.errors import BadInput
 from viva.history.index import History
@@ -121,3 +122,10 @@ def test_options_come_back_as_they_were(tmp_path: Path):
         chosen=(("s", "c1"),),
     )
     assert kept_again(kept(options)) == options
+
+
+def test_what_cut_off_calls_had_cost_is_not_forgotten(tmp_path: Path):
+    """A run that a budget stopped has spent more than its ended trials tell."""
+    stopped = RunEnded("r1", "t", 1, structs.replace(COUNTS, cost_usd=0.12), "budget")
+    assert past(tmp_path, STARTED, trial(0, cost=0.05), stopped).spent_usd == 0.12
+    assert past(tmp_path / "b", STARTED, trial(0, cost=0.05)).spent_usd == 0.05

@@ -52,12 +52,12 @@ def fixed_runs(test: SequentialTest) -> int:
 
 
 TESTS = [
-    SequentialTest(min_pass=0.9, max_runs=300),
+    SequentialTest(min_pass=0.9, max_runs=300, margin=0.1, beta=0.05),
     SequentialTest(min_pass=0.9, max_runs=300, alpha=0.01, beta=0.1, margin=0.2),
-    SequentialTest(min_pass=0.95, max_runs=200, alpha=0.2, beta=0.05),
-    SequentialTest(min_pass=0.5, max_runs=400),
-    SequentialTest(min_pass=0.1, max_runs=400),
-    SequentialTest(min_pass=1.0, max_runs=100),
+    SequentialTest(min_pass=0.95, max_runs=200, alpha=0.2, beta=0.05, margin=0.1),
+    SequentialTest(min_pass=0.5, max_runs=400, margin=0.1, beta=0.05),
+    SequentialTest(min_pass=0.1, max_runs=400, margin=0.05, beta=0.05),
+    SequentialTest(min_pass=1.0, max_runs=100, margin=0.1, beta=0.05),
 ]
 
 
@@ -84,7 +84,7 @@ def test_it_takes_far_fewer_runs_than_a_fixed_number_and_nearly_always_decides(t
 
 
 def test_clear_cases_are_decided_in_a_fraction_of_the_runs():
-    test = SequentialTest(min_pass=0.9, max_runs=300)
+    test = SequentialTest(min_pass=0.9, max_runs=300, margin=0.1, beta=0.05)
     assert fixed_runs(test) == 135
     assert course_of(test, 0.5).runs < 12
     assert course_of(test, 1.0).runs == test.fewest_to_pass == 26
@@ -92,7 +92,7 @@ def test_clear_cases_are_decided_in_a_fraction_of_the_runs():
 
 def test_simulated_cases_get_the_decision_they_deserve():
     """1,000 cases at each of the two rates: wrong decisions within three standard errors of 5 %, half the runs."""
-    test = SequentialTest(min_pass=0.8, max_runs=400)
+    test = SequentialTest(min_pass=0.8, max_runs=400, margin=0.1, beta=0.05)
     random = Random(7)
     for rate, wrong in ((test.too_low, "passes"), (test.min_pass, "fails")):
         ends = [test.follow(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
@@ -103,7 +103,7 @@ def test_simulated_cases_get_the_decision_they_deserve():
 
 
 def test_a_case_that_must_always_pass_fails_at_its_first_failure():
-    test = SequentialTest(min_pass=1.0, max_runs=100)
+    test = SequentialTest(min_pass=1.0, max_runs=100, margin=0.1, beta=0.05)
     assert test.decide(20, 0) is None
     assert test.decide(20, 1) == "fails"
     assert test.decide(29, 0) == "passes"
@@ -111,45 +111,45 @@ def test_a_case_that_must_always_pass_fails_at_its_first_failure():
 
 def test_it_stops_as_soon_as_no_decision_can_be_reached():
     """26 passes in a row would have done; after a failure 30 runs are too few, and after 22 passes too few to fail."""
-    test = SequentialTest(min_pass=0.9, max_runs=30)
+    test = SequentialTest(min_pass=0.9, max_runs=30, margin=0.1, beta=0.05)
     assert test.decide(21, 1) is None
     assert test.decide(22, 1) == "undecided"
     assert test.follow([True] * 5 + [False] + [True] * 24) == Decided("undecided", 22, 1, 0)
 
 
 def test_a_decision_that_the_last_run_can_still_bring_is_waited_for():
-    test = SequentialTest(min_pass=0.9, max_runs=26)
+    test = SequentialTest(min_pass=0.9, max_runs=26, margin=0.1, beta=0.05)
     assert test.decide(25, 0) is None
     assert test.decide(25, 0, errors=1) == "undecided"
     assert test.decide(26, 0) == "passes"
 
 
 def test_too_few_runs_to_pass_can_be_told_beforehand():
-    test = SequentialTest(min_pass=0.9, max_runs=10)
+    test = SequentialTest(min_pass=0.9, max_runs=10, margin=0.1, beta=0.05)
     assert test.fewest_to_pass > test.max_runs
     assert all(test.decide(passed, 0) != "passes" for passed in range(11))
     assert test.decide(0, 5) == "fails"
 
 
 def test_errors_use_up_runs_and_are_no_evidence():
-    test = SequentialTest(min_pass=0.9, max_runs=40)
+    test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.1, beta=0.05)
     assert test.follow([None] * 14 + [True] * 26) == Decided("passes", 26, 0, 14)
     assert test.follow([None] * 40) == Decided("undecided", 0, 0, 36)
 
 
 def test_runs_behind_the_decision_do_not_change_it():
-    test = SequentialTest(min_pass=0.9, max_runs=100)
+    test = SequentialTest(min_pass=0.9, max_runs=100, margin=0.1, beta=0.05)
     assert test.follow([False] * 5 + [True] * 90) == Decided("fails", 0, 5, 0)
 
 
 def test_unfinished_runs_are_undetermined_not_undecided():
-    test = SequentialTest(min_pass=0.9, max_runs=100)
+    test = SequentialTest(min_pass=0.9, max_runs=100, margin=0.1, beta=0.05)
     assert test.follow([]) is None
     assert test.follow([True] * 25) is None
 
 
 def test_the_margin_shrinks_with_a_low_bar():
-    assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.8)
+    assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.7)
     assert SequentialTest(min_pass=0.1, max_runs=1).too_low == pytest.approx(0.05)
     assert SequentialTest(min_pass=0.9, max_runs=1, margin=0.3).too_low == pytest.approx(0.6)
 

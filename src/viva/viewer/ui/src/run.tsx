@@ -121,7 +121,11 @@ function Verdict({ overview, live, source, allowRun }: { overview: Overview; liv
         )}
         <span>{moment(overview.started)}</span>
         <span class="mono">{overview.run}</span>
-        {overview.viva && <span>Viva {overview.viva}</span>}
+        {overview.viva && (
+          <span>
+            Viva <Line text={overview.viva} />
+          </span>
+        )}
         {allowRun && !live && <Again overview={overview} server={source as Server} />}
       </p>
     </section>

@@ -1,0 +1,166 @@
+"""Requests that nobody should send: each is answered in the same envelope, none breaks the host, and none shows in its log."""
+
+import http.client
+import json
+import re
+import socket
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosting import ACME, ECHO, Client, free_port, golden, hosted, served, suite, write_project
+
+NOOP = {"workflowId": "conformance-noop"}
+ASK = {"workflowId": "viva.agent", "agentId": ECHO}
+STUBBED = golden("stubbed", "x", "y", fixtures={"toolResponses": [{"tool": "a:b", "response": 1}]})
+LOST = '\n[agents.lost]\nuse = "python:./lost.py:agent"\n'
+RAISING = '\n[agents.raising]\nuse = "python:./raising.py:agent"\n'
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("host")
+    write_project(folder, suite("fixed", STUBBED))
+    (folder / "raising.py").write_text('raise RuntimeError("IMPORTMARKER")\n')
+    config = (folder / "viva.toml").read_text()
+    (folder / "viva.toml").write_text(config.replace("\n[openwop]\n", LOST + RAISING + "\n[openwop]\n"))
+    with hosted(folder) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
+    """An eval that is over, and its events: more than ten."""
+    run, events = client.evaluated()
+    assert len(events) > 10
+    return run, events
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("last", ["--5", "-", "9" * 5000, "1_0", "0x1", "²"])
+def test_a_place_in_a_stream_that_is_none_is_refused(client: Client, done: tuple[str, Any], last: str):
+    refused = client.get(f"/v1/runs/{done[0]}/events", last_event_id=last)
+    assert (refused.status, refused.json["details"]) == (400, {"field": "Last-Event-ID"})
+
+
+def test_a_place_before_the_beginning_is_the_beginning(client: Client, done: tuple[str, list[dict[str, Any]]]):
+    """Not so many events from the end."""
+    seen = [json.loads(frame["data"]) for frame in client.stream(done[0], "?streamMode=debug", last="-7")]
+    assert seen == done[1]
+
+
+@pytest.mark.parametrize("number", ["1_0", "%201", "1%20", "%D9%A1", "+1", "", "9" * 5000])
+def test_only_digits_are_a_number(client: Client, done: tuple[str, Any], number: str):
+    for query in (f"events/poll?lastSequence={number}", f"events/poll?timeout={number}", f"events?bufferMs={number}"):
+        refused = client.get(f"/v1/runs/{done[0]}/{query}")
+        assert (refused.status, refused.json["error"]) == (400, "validation_error")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"workflowId":"\xff\xfe"}',
+        b'{"workflowId":"conformance-noop","metadata":{"a":"\\ud800"}}',
+        b'{"workflowId":"conformance-noop","metadata":{"a":NaN}}',
+        b'{"workflowId":"conformance-noop","metadata":{"a":1e999}}',
+        b"[" * 100_000,
+        json.dumps({**NOOP, "metadata": {"a": deep(101)}}).encode(),
+        json.dumps({**ASK, "inputs": {"input": deep(500)}}).encode(),
+    ],
+    ids=["bytes", "surrogate", "nan", "infinite", "unclosed", "deep metadata", "deep input"],
+)
+def test_a_body_that_is_no_json_or_too_deep_is_refused(client: Client, done: tuple[str, Any], body: bytes):
+    for path in ("/v1/runs", f"/v1/runs/{done[0]}/annotations", f"/v1/runs/{done[0]}/cancel"):
+        refused = client.post(path, body)
+        assert (refused.status, refused.json["error"]) == (400, "validation_error")
+
+
+def test_a_body_as_deep_as_people_write_them_is_taken(client: Client):
+    run = client.post("/v1/runs", {**NOOP, "metadata": {"a": deep(90)}}).json["runId"]
+    assert client.get(f"/v1/runs/{run}").json["metadata"] == {"a": deep(90)}
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "", "file://", "http://127.0.0.1:1"])
+def test_an_origin_that_is_not_ours_is_refused_whatever_it_looks_like(client: Client, origin: str):
+    assert client.get("/v1/agents", origin=origin).status == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/%00", "/v1/runs/%ff%fe", "/v1/runs/..%2f..%2fetc%2fpasswd", "/v1/runs/../../etc/passwd",
+                                  "//v1/agents", "/v1/agents/", "/v1/agents/%ed%a0%80", "/v1/runs/x:other"])  # fmt: skip
+def test_a_path_that_leads_nowhere_is_not_found(client: Client, path: str):
+    assert client.as_(None).get(path).status == 401
+    assert client.get(path).status == 404
+
+
+def test_links_come_from_the_config_and_never_from_the_request(client: Client):
+    created = client.ask("POST", "/v1/runs", NOOP, {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}).json
+    assert created["eventsUrl"].startswith(f"http://127.0.0.1:{client.port}/")
+    assert b"evil" not in client.get(f"/v1/runs/{created['runId']}").raw
+
+
+def test_who_wants_no_body_gets_the_head_at_once(client: Client):
+    """Also of the events of a run that goes on."""
+    run = client.eval(agent="local.viva.hang").json["runId"]
+    for path in (f"/v1/runs/{run}/events", f"/v1/runs/{run}", "/.well-known/openwop"):
+        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+        connection.request("HEAD", path, headers={"Authorization": f"Bearer {ACME}"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"")
+        connection.close()
+    client.post(f"/v1/runs/{run}/cancel", {})
+    client.finished(run)
+
+
+def test_a_run_that_is_cancelled_again_while_it_stops_is_cancelled_once(client: Client):
+    run = client.eval(agent="local.viva.hang").json["runId"]
+    for _ in range(3):
+        answer = client.post(f"/v1/runs/{run}/cancel", {})
+        assert (answer.status, answer.json["status"] in ("cancelling", "cancelled")) == (200, True)
+    assert [event["type"] for event in client.finished(run)].count("run.cancelled") == 1
+
+
+@pytest.mark.parametrize("agent", ["local.viva.lost", "local.viva.raising"])
+def test_an_agent_that_cannot_be_opened_is_refused_and_nothing_is_said_of_why(client: Client, agent: str):
+    for ref in ("acme.evals.basic@1.0.0", "acme.evals.fixed@1.0.0"):
+        refused = client.eval(ref, agent)
+        assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
+        assert b"MARKER" not in refused.raw
+    ended = client.finished(client.post("/v1/runs", {**ASK, "agentId": agent, "inputs": {"input": "x"}}).json["runId"])
+    assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "the agent cannot be opened"}
+
+
+def test_the_workflow_by_which_agents_are_asked_can_be_looked_at(client: Client):
+    assert client.get("/v1/workflows/viva.agent").json["nodes"][0]["typeId"] == "viva.agent"
+
+
+def test_our_own_bug_is_told_by_its_place_and_a_number_and_nothing_else(tmp_path: Path):
+    """Neither to the one who asked nor in the log. A client that goes away in the middle is no bug."""  # R14
+    write_project(tmp_path)
+    with served(tmp_path, free_port()) as (client, process):
+        run = client.post("/v1/runs", NOOP).json["runId"]
+        client.finished(run)
+        with sqlite3.connect(tmp_path / ".viva" / "host" / "host.sqlite") as kept:
+            kept.execute("DROP TABLE annotations")
+        kept.close()
+        broken = client.get(f"/v1/runs/{run}/annotations")
+        with socket.create_connection(("127.0.0.1", client.port)) as gone:
+            head = f"POST /v1/runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ACME}\r\nContent-Length: 99\r\n\r\n"
+            gone.sendall(head.encode() + b"{")
+        assert client.get(f"/v1/runs/{run}").status == 200
+        process.terminate()
+        printed = process.communicate(timeout=20)[0]
+    assert (broken.status, broken.json["error"]) == (500, "internal_error")
+    assert b"table" not in broken.raw
+    number = broken.json["details"]["correlationId"]
+    assert re.findall(r"^request (\w+): (\w+)$", printed, re.MULTILINE) == [(number, "OperationalError")]
+    assert "Traceback" not in printed
+    assert "no such table" not in printed
