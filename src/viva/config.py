@@ -69,6 +69,8 @@ class Settings(Struct, kw_only=True):
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     secrets: list[str] = field(default_factory=list[str])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    """Secrets that have a name: the variables that playbooks declare."""
     text: str = ""
     unset: list[str] | None = None
     """Where a variable that is not set is no reason to stop: what is to be said of it."""

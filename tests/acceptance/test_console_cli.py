@@ -55,3 +55,42 @@ def test_sixty_columns_are_kept_where_they_are_asked_for(project: Project):
         to_copy = ("viva ", "Journal:", "at ", "Source:")
         long = [line for line in out.splitlines() if len(line) > 60 and not line.strip().startswith(to_copy)]
         assert long == []
+
+
+HELPERS = """
+def agent(messages, options):
+    return "Which one?"
+def broken(messages, options):
+    raise RuntimeError("its model is overloaded")
+def short(messages, options):
+    return {"goal_achieved": True, "reasoning": "enough"} if len(messages) > 1 else {"input": "hello", "reasoning": "a start"}
+"""
+
+
+def test_what_the_blame_rests_on_is_all_said_where_people_look_for_why(project: Project):
+    """In the why-block, in the tree, and by the command that the why-block ends with: whoever's fault it is."""
+    project.write("helpers.py", HELPERS)
+    agents = ("agent", "broken", "short")
+    project.write("viva.toml", "".join(f'[agents.{name}]\nuse = "python:./helpers.py:{name}"\n' for name in agents))
+    sold = {"id": "sold", "description": "it is sold", "assertion": contains("sold")}
+    project.suite(
+        {
+            "id": "judge",
+            "input": "hi",
+            "assertions": {"type": "agent", "use": "broken", "metadata": {"criteria": "kind"}},
+        },
+        {"id": "simulator", "simulator": {"use": "broken"}, "input": "hi", "checkpoints": [sold]},
+        {"id": "unsold", "simulator": {"use": "short"}, "checkpoints": [sold]},
+        {"id": "agent", "input": "hi", "assertions": contains("sold"), "final_assertions": [contains("bought")]},
+    )
+    wide = {"COLUMNS": "400"}
+    flags = ("-n", "agent", "--retry-faults", "0", "-o", "report.jsonl")
+    said = project.test(*flags, env=wide).out + project.test(*flags, "-v", env=wide).out
+    faults = {record["id"]: record["fault"] for record in project.records("report.jsonl")}
+    assert faults == {"judge": "judge", "simulator": "simulator", "unsold": "agent", "agent": "agent"}
+    for record in project.records("report.jsonl"):
+        shown = project.viva("runs", "show", "latest", record["id"], env=wide).out
+        for line in record["fault_evidence"]:
+            words = line.rpartition(": ")[2]
+            assert said.count(words) >= 2, line
+            assert words in shown, line

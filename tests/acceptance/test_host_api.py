@@ -152,7 +152,8 @@ def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
         run = client.eval(agent="local.viva.hang").json["runId"]
         refused = client.post("/v1/runs", NOOP)
         assert (refused.status, refused.json["error"]) == (429, "rate_limited")
-        assert int(refused.headers["retry-after"]) > 0
+        assert int(refused.headers["retry-after"]) * 1000 == refused.json["details"]["retryAfterMs"] > 0
+        assert refused.json["details"]["scope"] == "global"
         client.post(f"/v1/runs/{run}/cancel", {})
         client.finished(run)
         assert client.post("/v1/runs", NOOP).status == 201
@@ -438,7 +439,8 @@ def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
     for path in ("agents/eval-run", "agents/live-invoke", "test/reset", "test/emit-provider-usage"):
         assert client.post(f"/v1/host/sample/{path}", {}).status == 404
     assert client.get("/v1/host/sample/test/runs/__probe__/events").status == 404
-    assert client.post("/v1/runs", {"workflowId": "conformance-dispatch-loop"}).status == 400
+    for name in ("dispatch-loop", "agent-reasoning", "delay", "cancellable"):
+        assert client.post("/v1/runs", {"workflowId": f"conformance-{name}"}).status == 400
 
 
 def test_what_is_sent_is_what_the_official_schema_takes(client: Client):

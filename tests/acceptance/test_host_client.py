@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +15,13 @@ import pytest
 
 from hosting import ACME, ECHO, SUITE, Client, golden, hosted, suite, write_project
 from project import Ended, Project
+from viva import config
 from viva.agents.openwop import parse_reference
 from viva.agents.openwop_client import HostClient
-from viva.errors import Unreachable
+from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
+from viva.session.remote import Remote, wanted
 
 GOOD = suite("good", golden("one", "hello", "hello"), golden("two", "a", "a"), targetAgentId=ECHO)
 
@@ -68,12 +74,52 @@ def test_what_a_host_refuses_is_bad_input_here(project: Project, host: tuple[Cli
     at = ("--host", url(host))
     unknown = here(project, host, "-i", "acme.evals.none@1.0.0", "-n", ECHO, *at)
     assert (unknown.code, "evalSuiteRef" in unknown.err) == (4, True)
-    assert here(project, host, "-i", "basic.json", *at).code == 4  # which agent?
-    assert here(project, host, "-i", "nothing.json", "-n", ECHO, *at).code == 4
-    assert here(project, host, "-i", "basic.json", "-n", ECHO, "--modes", "adversarial", *at).code == 4
     assert here(project, host, "-i", "basic.json", "-n", ECHO, "--runs", "2", *at).code == 4
     regression = here(project, host, "-i", "again.json", "-n", ECHO, "--modes", "regression", "--baseline", "none", *at)
     assert (regression.code, "baselineRunId" in regression.err) == (4, True)
+
+
+def test_which_suite_and_which_agent_is_meant_has_to_be_said(host: tuple[Client, Path]):
+    folder = host[1] / "evals"
+    assert wanted("good.json", folder, None) == ("acme.evals.good@1.0.0", ECHO)
+    assert wanted("x.evals.y@1.0.0", folder, "a.b.c") == ("x.evals.y@1.0.0", "a.b.c")
+    for text, agent in (("basic.json", None), ("nothing.json", ECHO), (".", ECHO)):
+        with pytest.raises(BadInput):
+            wanted(text, folder, agent)
+
+
+@pytest.mark.parametrize("address", ["", "evals.example.com", "127.0.0.1:8765", "ftp://x", "http://", "http://[", "http://x?y", "http://u:p@x"])  # fmt: skip
+def test_an_address_that_is_none_is_said_before_anything_is_sent(project: Project, address: str):
+    with pytest.raises(BadInput, match="--host"):
+        Remote(address, config.load(None, project.folder), HttpTransport())
+
+
+def test_what_is_missing_here_is_said_before_anything_runs_there(project: Project, host: tuple[Client, Path]):
+    flags = ("-i", "good.json", "--host", url(host))
+    nowhere = here(project, host, *flags, "--eval-summary", "no/such/folder.json")
+    assert (nowhere.code, "no folder" in nowhere.err) == (4, True)
+    keyless = here(project, host, *flags, token="")
+    assert (keyless.code, "OPENWOP_TOKEN" in keyless.err) == (1, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_watching_stops_the_run(project: Project, host: tuple[Client, Path], number: int):
+    (project.folder / "basic.json").write_text((host[1] / "evals" / "basic.json").read_text())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "viva", "test", "-i", "basic.json", "-n", "local.viva.hang", "--host", url(host)],
+        cwd=project.folder,
+        env={**os.environ, "OPENWOP_TOKEN": ACME},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    run = process.stdout.readline().split()[-1]
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"{run} is told to stop" in said
+    assert host[0].finished(run)[-1]["type"] == "run.cancelled"
 
 
 def test_a_wrong_token_or_no_host_is_no_bad_suite_and_the_token_is_never_shown(project: Project, host: tuple[Client, Path]):  # fmt: skip

@@ -1,11 +1,12 @@
 """The doors for OpenWOP's conformance suite: what its scenarios ask for, and what they have to find."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from hosting import ECHO, OTHER, Client, hosted, types, valid, write_project
+from hosting import ECHO, OTHER, Client, frames, hosted, types, valid, write_project
 
 SEAM = "/v1/host/sample"
 EVAL_FORBIDDEN = {"taskOutput", "output", "rubric", "completion", "prompt", "body", "secret", "credentials", "token", "apiKey"}  # fmt: skip
@@ -118,6 +119,53 @@ def test_two_workflows_of_different_shape_can_be_compared(client: Client):
     diff = client.get(f"/v1/runs/{runs[0]}:diff?against={runs[1]}").json
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"]
     assert client.get("/.well-known/openwop").json["fixtures"] == ["conformance-noop", "conformance-idempotent"]
+
+
+def test_a_workflow_that_waits_is_running_meanwhile_and_its_end_does_not_wait_for_a_batch(client: Client):
+    """What streams are tried on. It is no advertised fixture: with it, pausing and bulk cancelling would be promised."""
+    run = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": 300}}).json["runId"]
+    with client.watching(run, "?streamMode=debug&bufferMs=5000") as watched:
+        assert watched.readline() == b"id: 1\n"  # what was there before comes at once
+        assert client.get(f"/v1/runs/{run}").json["status"] == "running"
+        seen = frames("id: 1\n" + watched.read().decode())
+    assert [frame["event"] for frame in seen] == ["batch", "batch"]
+    told = [event for frame in seen for event in json.loads(frame["data"])]
+    assert types(told) == ["run.started", "node.started", "node.completed", "run.completed"]
+    assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
+    for wrong in (-1, 60_001, "soon", True):
+        refused = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": wrong}})
+        assert (refused.status, refused.json["details"]["field"]) == (400, "inputs.delayMs")
+
+
+def test_a_workflow_that_waits_can_be_cancelled(client: Client):
+    run = client.post("/v1/runs", {"workflowId": "conformance-cancellable", "inputs": {"delayMs": 60_000}}).json["runId"]  # fmt: skip
+    assert client.post(f"/v1/runs/{run}/cancel", {"reason": "enough"}).status == 200
+    assert types(client.finished(run))[-1] == "run.cancelled"
+
+
+def test_a_run_is_none_of_those_whose_events_are_to_be_ignored(client: Client):
+    """Below 2, readers are told to look at the snapshot only."""
+    run = client.post("/v1/runs", {"workflowId": "conformance-noop"}).json["runId"]
+    assert client.get(f"/v1/runs/{run}").json["eventLogSchemaVersion"] >= 2
+    assert client.get("/.well-known/openwop").json["eventLogSchemaVersion"] >= 2
+
+
+def test_the_agent_that_needs_no_model_is_the_first_that_is_found(client: Client):
+    """The suite asks the first one, with a task that nobody's agent expects."""
+    assert client.get("/v1/agents").json["agents"][0]["agentId"] == "core.viva.conformance"
+
+
+def test_what_a_seam_is_given_is_looked_at_like_any_request(client: Client):
+    for path, body in (
+        ("agents/live-invoke", {"agentId": ["x"]}),
+        ("agents/live-invoke", {"source": "elsewhere"}),
+        ("agents/live-invoke", b"[" * 9999),
+        ("agents/live-invoke", []),
+        ("agents/eval-run", {"modes": {"a": 1}}),
+        ("agents/eval-run", {"agentId": 7}),
+        ("test/emit-provider-usage", {"runId": "r", "nodeId": [1], "payload": {"provider": "p", "model": "m", "inputTokens": 1, "outputTokens": 1}}),
+    ):  # fmt: skip
+        assert client.post(f"{SEAM}/{path}", body).status == 400
 
 
 def test_deployments_stay_unprovided(client: Client):

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hosting import AGENTS, Client, golden, suite, write_project
+import pytest
+
+from hosting import AGENTS, Client, golden, hosted, suite, write_project
 from viva.testing import OpenAIServer
 
 MARKS = {
@@ -103,3 +105,36 @@ def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
     journals = b"".join(path.read_bytes() for path in (tmp_path / ".viva" / "runs").rglob("journal.jsonl"))
     assert MARKS["output"].encode() in journals  # it was there to be leaked
     assert b"LEAKKEYMARK" not in journals
+
+
+SPILLING = """
+import os
+
+def spilling(messages, options):
+    return {"data": {"told": os.environ["LEAK_KEY"] + " and other-token-0123456789"}}
+"""
+
+
+def test_an_answer_to_the_one_who_asked_holds_no_key_of_a_model_or_of_another_tenant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """An agent runs beside the host and may know them; nor do they get into the journal of an eval."""
+    monkeypatch.setenv("LEAK_KEY", KEY)
+    write_project(tmp_path)
+    (tmp_path / "agents.py").write_text(AGENTS + SPILLING)
+    config = (tmp_path / "viva.toml").read_text()
+    more = (
+        '\n[agents.spilling]\nuse = "python:./agents.py:spilling"\n'
+        '\n[agents.chatty]\ntype = "chat"\nconnector = "model"\n'
+        '\n[connectors.model]\nbase_url = "http://127.0.0.1:1"\nmodel = "m"\napi_key_env = "LEAK_KEY"\n'
+    )
+    (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", more + "\n[openwop]\n"))
+    with hosted(tmp_path) as client:
+        body = {"workflowId": "viva.agent", "agentId": "local.viva.spilling", "inputs": {"input": "x"}}
+        told = client.finished(client.post("/v1/runs", body).json["runId"])[-1]["payload"]["outputs"]["output"]
+        run, _ = client.evaluated(agent="local.viva.spilling")
+    assert told == {"told": "*** and ***"}
+    journal = (tmp_path / ".viva" / "runs" / run / "journal.jsonl").read_text()
+    assert "*** and ***" in journal
+    assert "LEAKKEYMARK" not in journal
+    assert "other-token" not in journal

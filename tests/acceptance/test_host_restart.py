@@ -1,14 +1,21 @@
 """A host that is killed in the middle of a suite: it comes back, the run goes on, and no score is lost or made twice."""
 
+import asyncio
 import json
+import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hosting import AGENTS, free_port, golden, served, suite, types, write_project
+from hosting import ACME, AGENTS, free_port, golden, served, suite, types, write_project
+from viva.agents.openwop_client import HostClient
+from viva.llm.transport import HttpTransport
+from viva.model.connector import Secret
 from viva.testing import OpenAIServer
 
 WAITS = """
@@ -176,3 +183,68 @@ def test_without_tokens_one_is_made_and_shown_once_and_only_for_loopback(tmp_pat
         check=False,
     )
     assert (refused.returncode, "open to others" in refused.stderr) == (4, True)
+
+
+MOODY = """
+import asyncio, random
+
+async def moody(messages, options):
+    await asyncio.sleep(0.05 + random.random() * 0.3)
+    return random.choice([messages[-1]["content"], "something else"])
+"""
+
+
+class Reader(threading.Thread):
+    """Follows a run, however often its host goes away."""
+
+    def __init__(self, port: int, run: str) -> None:
+        super().__init__()
+        self._url = f"http://127.0.0.1:{port}"
+        self.run_id = run
+        self.seen: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        asyncio.run(self._follow())
+
+    async def _follow(self) -> None:
+        http = HttpTransport()
+        client = HostClient(url=self._url, token=Secret(ACME), http=http)
+        try:
+            async for event in client.events(self.run_id, "debug"):
+                self.seen.append(event)
+        finally:
+            await http.close()
+
+
+@pytest.mark.soak
+def test_killed_at_ten_moments_nothing_is_lost_or_made_twice(tmp_path: Path):
+    """The agent answers differently each time, so a score that was made twice would show."""  # R18
+    names = [f"task-{number}" for number in range(30)]
+    write_project(tmp_path, suite("many", *(golden(name, name, name) for name in names)))
+    (tmp_path / "agents.py").write_text(AGENTS + MOODY)
+    config = (tmp_path / "viva.toml").read_text()
+    moody = '\n[agents.moody]\nuse = "python:./agents.py:moody"\nparallel = 2\n'
+    (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", moody + "\n[openwop]\n"))
+    port, chance, readers = free_port(), random.Random(7), list[Reader]()
+    for life in range(11):
+        with served(tmp_path, port) as (client, process):
+            if life == 0:
+                runs = [client.eval("acme.evals.many@1.0.0", "local.viva.moody").json["runId"] for _ in range(3)]
+                readers = [Reader(port, run) for run in runs]
+                for reader in readers:
+                    reader.start()
+            if life < 10:
+                readers[0].join(chance.random() * 0.45)
+                process.send_signal(signal.SIGKILL)
+                continue
+            for reader in readers:
+                reader.join(120)
+                events = client.finished(reader.run_id)
+                assert reader.seen == events
+                assert [event["sequence"] for event in events] == list(range(len(events)))
+                for once in ("run.started", "eval.started", "eval.completed", "run.completed"):
+                    assert types(events).count(once) == 1
+                scores = [e["payload"] for e in events if e["type"] == "eval.scored"]
+                assert [each["taskId"] for each in scores] == names
+                summed = client.summary(reader.run_id)["tasks"]
+                assert [each["score"] for each in summed] == [each["score"] for each in scores]

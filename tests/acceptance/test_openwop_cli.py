@@ -76,6 +76,7 @@ def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project,
     assert "vendor.acme.support@1.0.0: not signed" in ended.out
     assert "left out: regression (needs --baseline)" in ended.out  # W2
     assert "vendor.acme.evals.support passed: score 1 over 6 cases, needs 0.8" in ended.out
+    assert "Report: eval.json" in ended.out
     found = summary(example)
     assert (found["passed"], found["taskCount"], found["passedCount"]) == (True, 6, 6)
     assert found["evaluatedModelClass"] == "writing"
@@ -600,7 +601,9 @@ def test_an_earlier_run_says_where_its_suite_stood(project: Project):
     """All cases passed, and still the run did not: why has to be seen there too."""
     other = {"toolResponses": [{"tool": "acme:other"}]}
     wrote(project, suite(task(expected=golden("error"), fixtures=other), thresholds={"maxP95LatencyMs": 0}))
-    project.write("agent.py", "import time\n" + WITH_TOOLS.replace("    if tools", "    time.sleep(0.002)\n    if tools"))
+    project.write(
+        "agent.py", "import time\n" + WITH_TOOLS.replace("    if tools", "    time.sleep(0.002)\n    if tools")
+    )
     assert run(project).code == 1
     assert "1/1 passed, 1 below the bar" in project.viva("runs").out
     shown = project.viva("runs", "show", "latest").out

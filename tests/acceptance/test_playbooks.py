@@ -307,6 +307,17 @@ def test_declared_variables_are_filled_and_never_shown(books: Books):
     assert books.told("validator")[0]["criteria"] == "says token s3cret-value"
 
 
+def test_criteria_that_name_a_variable_hold_in_a_replay_too(books: Books):
+    """P6: a cassette keeps the variable's name, and a replay takes the value that it has by then."""
+    wanted = {"files_contain": {"a.txt": ["$VIVA_T_TOKEN"]}, "tool_calls_contain": {"write_file": ["${VIVA_T_TOKEN}"]}}
+    books.book(env=["VIVA_T_TOKEN"], persona=persona("write a.txt $VIVA_T_TOKEN", "-", 1, **wanted))
+    assert books.run("--record", "talk.cassette", env={"VIVA_T_TOKEN": "s3cret-value"}).code == 0
+    assert b"s3cret-value" not in (books.folder / "talk.cassette").read_bytes()
+    for value in ("s3cret-value", "another-value"):
+        replayed = books.run("--replay", "talk.cassette", env={"VIVA_T_TOKEN": value})
+        assert replayed.code == 0, replayed
+
+
 def test_a_turn_has_the_playbooks_time_and_the_case_none(books: Books):
     """P7: `timeout` is for each reply; --timeout is for the whole."""
     books.write(

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from built_page import SHIPPED, SOURCES, build, installed
+from viva.model.event import RunSummary, Standing
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.reporters.page import CaseRow, Overview
 
@@ -47,6 +48,8 @@ def test_what_was_said_can_only_become_text(path) -> None:
         ("Turn", TurnRecord),
         ("ToolCall", ToolCallRecord),
         ("Checkpoint", CheckpointRecord),
+        ("Summary", RunSummary),
+        ("Standing", Standing),
     ],
 )
 def test_the_page_reads_only_fields_that_are_written(name: str, struct: type[msgspec.Struct]) -> None:

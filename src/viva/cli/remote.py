@@ -18,6 +18,7 @@ from viva.reporters.report import replacing
 from viva.session.evals import EvalSummary
 from viva.session.prepare import check_writable
 from viva.session.remote import Remote, Wanted, wanted
+from viva.session.run import stopping
 
 _ALLOWED = frozenset(
     {
@@ -58,8 +59,12 @@ async def run_remote(flags: dict[str, Any]) -> int:
         mismatch_allowed=flags["allow_agent_mismatch"],
     )
     http = HttpTransport()
+    us = asyncio.current_task()
     try:
-        return await _followed(Remote(flags["host"], settings, http), what, flags)
+        with stopping(lambda: us and us.cancel()):
+            return await _followed(Remote(flags["host"], settings, http), what, flags)
+    except asyncio.CancelledError:
+        return 2
     except Unreachable as lost:
         print(f"{lost.said}", file=sys.stderr)
         return 1
@@ -76,7 +81,7 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
         async for event in remote.events():
             voice.event(event)
             ending = event
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except asyncio.CancelledError:
         await remote.cancel()
         print(f"{run} is told to stop over there", file=sys.stderr)
         raise

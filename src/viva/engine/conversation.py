@@ -84,7 +84,8 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
             talk.variables[name] = found[0] if len(found) == 1 else found
     evidence = Evidence(talk, turn)
     for claim in turn.utterance.claims:
-        turn.judged.append(await judged(claim, evidence))
+        seen = evidence if claim.on == evidence.on else Evidence(talk, turn, claim.on)
+        turn.judged.append(await judged(claim, seen))
 
 
 def _latency_ms(began: float, ended: Reply | BaseException) -> float:

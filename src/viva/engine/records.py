@@ -113,7 +113,7 @@ def _evidence(talk: Talk, ending: Ending) -> list[str]:
     for checkpoint in talk.case.goal.checkpoints if not found else ():
         sighting = talk.sightings.get(checkpoint.id, Sighting())
         if checkpoint.required and sighting.turn is None:
-            last = sighting.verdict.reason if sighting.verdict else "never looked for"
+            last = sighting.verdict.reason if sighting.verdict else "never tried"
             found.append(f"checkpoint {checkpoint.id}: {last}")
     if ending.said and not any(line.endswith(ending.said) for line in found):
         found.append(f"after turn {len(talk.turns)}: {ending.said}" if talk.turns else ending.said)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from viva.checks.golden import Golden, Returned, Strategy, stringified
 from viva.checks.judge import BUILT_IN, Criterion, Rubric
@@ -192,6 +192,8 @@ def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
             yield document.problem(
                 place, f"the weights add up to {weights:.6g}, not 1; the score is their share", key="rubric"
             )
+        if task.expected.match == Match("contains", ""):
+            yield document.problem(place, "every output contains an empty text: this task cannot fail", key="match")
         if getattr(task.expected, other):
             yield document.problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
 
@@ -272,22 +274,12 @@ def _uncallable(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[
                 yield str(document.problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool"))
 
 
-def _features(task: Task) -> frozenset[Feature]:
-    """What an agent has to take for this task."""
-    fixtures = task.fixtures or TaskFixtures()
-    needed: dict[Feature, bool] = {
-        "tool_stubs": fixtures.tool_responses is not None,
-        "memory": bool(fixtures.memory_seed),
-    }
-    return frozenset(feature for feature, is_needed in needed.items() if is_needed)
-
-
 def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
-    found: dict[Feature, tuple[str, ...]] = {}
+    found: dict[Feature, list[str]] = {}
     for task in suite.tasks:
-        for feature in _features(task):
-            found[feature] = (*found.get(feature, ()), task.task_id)
-    return found
+        for feature in _fixtures(task.fixtures).needs:
+            found.setdefault(feature, []).append(task.task_id)
+    return {feature: tuple(tasks) for feature, tasks in found.items()}
 
 
 class _CaseMaker:
@@ -311,7 +303,7 @@ class _CaseMaker:
             yield self._case(task, text, line)
 
     def _case(self, task: Task, written: dict[str, Any], line: int) -> Case:
-        fixtures = None if self._live else _fixtures(task.fixtures, self._terms.allowed_tools)
+        fixtures = _fixtures(None if self._live else task.fixtures, self._terms.allowed_tools)
         said = Message("user", stringified(task.input), data=None if isinstance(task.input, str) else task.input)
         return Case(
             id=task.task_id,
@@ -320,20 +312,20 @@ class _CaseMaker:
             suite=self._suite.suite_id,
             origin=Origin(self._document.file, line),
             limits=Limits(timeout_s=self._reading.timeout_s, max_turns=1),
-            fixtures=fixtures,
-            needs=frozenset() if self._live else _features(task),
+            fixtures=fixtures if fixtures.needs else None,
+            needs=fixtures.needs,
             keep_calls=True,
             written=written,
             digest=blake2b(codec.canonical(written), digest_size=8).hexdigest(),
         )
 
-    def _claims(self, task: Task, fixtures: Fixtures | None) -> Iterator[Claim]:
+    def _claims(self, task: Task, fixtures: Fixtures) -> Iterator[Claim]:
         yield self._scorer(task.expected)
         if self._terms.return_schema is not None:
             yield _gate(Returned(schema=self._terms.return_schema), "return_schema")
         asked = self._reading.evals
         if not self._adversarial:
-            if fixtures is not None and fixtures.stubbed:
+            if fixtures.stubbed:
                 yield _gate(Stubbed(), "stubbed")
             return
         match, allowed = task.expected.match, self._terms.allowed_tools
@@ -370,10 +362,9 @@ def _gate(check: Check, kind: str, **written: Any) -> Claim:
     return Claim(check, {"type": kind, **written}, weight=0.0, gate=True)
 
 
-def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None) -> Fixtures | None:
+def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
     """Memory is redacted as every write to a memory is; a tool that the agent may not call has no answer for it."""
-    if written is None or structs.astuple(written) == (None, ()):
-        return None
+    written = written or TaskFixtures()
     return Fixtures(
         tools=tuple(
             ToolStub(each.tool, each.response)

@@ -31,6 +31,7 @@ TARGET = "gemini"
 TIMEOUT_S = 60
 MAX_TURNS = 10
 TAG = "playbook"
+BUILT_IN = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CRITERIA = ("persona", "success_criteria")
 _GOAL = "as said above. The conversation is ended for you: never set goal_achieved, and always write a message"
@@ -136,11 +137,18 @@ class _Builder:
         )
 
     def _check_parts(self, value: Any) -> None:
-        """What can be said of a document that does not fit as a whole: what it needs of its surroundings, where that fits."""
-        for key, check in (("env", self._environment), ("tmpdir", self._workspace)):
+        """What can be said of a document that does not fit as a whole: of those of its parts that fit."""
+        parts: dict[str, Any] = {}
+        for key in ("env", "tmpdir", "steps", "persona"):
             part: Any = value.get(key) if isinstance(value, dict) else None
             if part is not None and not complaints("playbook", {"name": "", "steps": [], key: part}):
-                check(part)
+                parts[key] = part
+        self._env = self._environment(parts.get("env", ()))
+        self._workspace(parts.get("tmpdir"))
+        persona = parts.get("persona")
+        self._user(parts.get("steps", ()), persona, BUILT_IN)
+        if persona is not None:
+            list(self._checkpoints(persona, BUILT_IN))
 
     def _complain(self, path: Place, what: str) -> None:
         self._problems.append(self._document.problem(path, what))
@@ -158,7 +166,7 @@ class _Builder:
                 )
             elif environ is not None:
                 found[name] = environ[name]
-                self._reading.keep_secret(environ[name])
+                self._reading.keep_secret(name, environ[name])
         return found
 
     def _said(self, text: str) -> str:
@@ -180,7 +188,7 @@ class _Builder:
         if chosen is None:
             if reading.environ is not None and _asks_somebody(value):
                 self._complain((), _NO_EVALUATOR)
-            return "viva.validator"
+            return BUILT_IN
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
         for wrong in reading.wrong_with_evaluator(chosen) if reading.environ is not None else ():
             here = own and not wrong.file

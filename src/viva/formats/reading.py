@@ -27,8 +27,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Who grades and plays the user in playbooks, whatever they say."""
     default_evaluator: str | None = None
     """Who does where they say nothing."""
-    keep_secret: Callable[[str], None] = lambda _value: None
-    """Hears of each value that must not be shown."""
+    keep_secret: Callable[[str, str], None] = lambda _name, _value: None
+    """Hears of each variable whose value must not be shown."""
     evals: EvalReading = EvalReading()
     """What is asked of eval suites."""
     wrong_with: Callable[[str], Sequence[Problem]] = lambda _name: ()

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+import viva
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
@@ -87,6 +88,7 @@ class Host:
             principal=principal.name,
             status="pending",
             created_at=now(),
+            engine=viva.__version__,
             **known,
         )
 

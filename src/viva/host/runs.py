@@ -11,6 +11,7 @@ from viva.host.log import Draft, Logs, RunLog, now
 from viva.host.refusals import Refusal
 from viva.host.store import Run, Store
 
+RETRY_AFTER_S = 5
 Work = Callable[[Run, RunLog], Awaitable[None]]
 
 
@@ -41,7 +42,10 @@ class Runs:
     def make_room(self) -> None:
         """Says so, rather than to take in more than can ever be done."""
         if len(self._tasks) >= self._most:
-            raise Refusal(429, "rate_limited", "too many runs are waiting", {"retryAfter": 5}, {"Retry-After": "5"})
+            details = {"scope": "global", "retryAfter": RETRY_AFTER_S, "retryAfterMs": RETRY_AFTER_S * 1000}
+            raise Refusal(
+                429, "rate_limited", "too many runs are waiting", details, {"Retry-After": str(RETRY_AFTER_S)}
+            )
 
     def begin(self, run: Run) -> None:
         task = asyncio.create_task(self._run(run), name=run.id)

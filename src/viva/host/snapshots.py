@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import viva
 from viva.host.log import ENDINGS, EVENT_LOG_VERSION, Logged
 from viva.host.store import Run
 
@@ -19,7 +18,7 @@ def snapshot(run: Run) -> dict[str, Any]:
         "completedAt": run.completed_at,
         "agent": {"agentId": run.agent} if run.agent else None,
         "error": run.error,
-        "engineVersion": viva.__version__,
+        "engineVersion": run.engine,
         "eventLogSchemaVersion": EVENT_LOG_VERSION,
         "tags": run.tags,
         "metadata": run.metadata,

@@ -57,6 +57,8 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     summary: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     principal: str | None = None
+    engine: str | None = None
+    """The version of Viva that it was started under."""
 
     @property
     def over(self) -> bool:

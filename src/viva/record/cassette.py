@@ -24,7 +24,7 @@ from viva.model.talk import FileChange, FileImage
 
 VERSION = 1
 Missing = Literal["error", "live", "skip"]
-Redact = Callable[[bytes], bytes]
+Change = Callable[[bytes], bytes]
 Place = tuple[Role, str, Key]
 CUT_OFF = "cut off"
 _DIFF_LINES = 40
@@ -82,6 +82,16 @@ class Took(Struct, frozen=True, tag_field="line", tag="trial"):
 Line = Header | Definition | Entry | Took
 
 
+class Hiding(Struct, frozen=True):
+    """How secrets are struck out of JSON text: for a digest, and in what is kept. There the values of variables leave
+    their names, and `restore` puts back what these are now.
+    """
+
+    strike: Change = bytes
+    keep: Change = bytes
+    restore: Change = bytes
+
+
 class Recorder:
     """Appends to a cassette, whole lines at a time, so that parallel trials cannot tear each other's entries.
 
@@ -91,12 +101,12 @@ class Recorder:
     goes on, `ended` are its trials of which all that was recorded stays.
     """
 
-    def __init__(self, path: Path, viva: str, redact: Redact) -> None:
+    def __init__(self, path: Path, viva: str, hiding: Hiding) -> None:
         folder = path.parent
         if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.saying(f"--record {path}: cannot be written")
         self._path = path
-        self._redact = redact
+        self._hiding = hiding
         self.ended: frozenset[Key] | None = None
         self._file: int | None = None
         self._waiting: list[Line] = [Header(VERSION, viva)]
@@ -112,10 +122,10 @@ class Recorder:
         return self.digest(definition)
 
     def digest(self, *parts: Any) -> str:
-        return digest_of(parts, self._redact)
+        return digest_of(parts, self._hiding.strike)
 
     def link(self, chain: str, sent: bytes) -> str:
-        return _linked(chain, self._redact(sent))
+        return _linked(chain, self._hiding.strike(sent))
 
     def count(self, digest: str) -> int:
         """How often exactly this was asked before."""
@@ -125,7 +135,7 @@ class Recorder:
     def keep(self, line: Entry | Took) -> None:
         self._open()
         if isinstance(line, Entry) and line.files:
-            line = structs.replace(line, files=tuple(_redacted(image, self._redact) for image in line.files))
+            line = structs.replace(line, files=tuple(_changed(image, self._hiding.keep) for image in line.files))
         self._write(line)
         if isinstance(line, Took) or line.files or len(self._unwritten) >= _AT_ONCE:
             self.flush()
@@ -160,7 +170,7 @@ class Recorder:
         if self._file is None:
             self._waiting.append(line)
             return
-        self._unwritten.append(self._redact(codec.encode(line)) + b"\n")
+        self._unwritten.append(self._hiding.keep(codec.encode(line)) + b"\n")
 
     def flush(self) -> None:
         if self._file is None or not self._unwritten:
@@ -178,9 +188,9 @@ class Recorder:
 class Tape:
     """A cassette that is being played. Entries that are equal in all that was sent are used in the order of asking."""
 
-    def __init__(self, path: Path, missing: Missing, redact: Redact) -> None:
+    def __init__(self, path: Path, missing: Missing, hiding: Hiding) -> None:
         self.missing: Missing = missing
-        self._redact = redact
+        self._hiding = hiding
         self._entries: dict[str, list[Entry]] = defaultdict(list)
         self._talks: dict[Place, list[Entry]] = defaultdict(list)
         self._definitions: dict[str, Any] = {}
@@ -202,17 +212,25 @@ class Tape:
             same.reverse()  # they are taken from the end
 
     def digest(self, *parts: Any) -> str:
-        return digest_of(parts, self._redact)
+        return digest_of(parts, self._hiding.strike)
 
     def link(self, chain: str, sent: bytes) -> str:
-        return _linked(chain, self._redact(sent))
+        return _linked(chain, self._hiding.strike(sent))
 
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
 
     def next(self, digest: str) -> Entry | None:
         left = self._entries.get(digest)
-        return left.pop() if left else None
+        return self._restored(left.pop()) if left else None
+
+    def _restored(self, entry: Entry) -> Entry:
+        """With the values of variables where their names were kept in their place: checks look for them."""
+        raw = codec.encode(entry)
+        known = self._hiding.restore(raw)
+        if known is not raw:
+            entry = codec.decode(known, type=Entry)
+        return structs.replace(entry, files=tuple(_changed(image, self._hiding.restore) for image in entry.files))
 
     def miss(self, place: Place, turn: int, sent: bytes, definition: Any) -> str:
         """Why nothing fits. A trial that is tried again says what was found the first time."""
@@ -236,7 +254,7 @@ class Tape:
         return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
 
     def _plain(self, raw: bytes) -> Any:
-        return codec.decode(self._redact(raw))
+        return codec.decode(self._hiding.keep(raw))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:
@@ -273,13 +291,15 @@ def _linked(chain: str, sent: bytes) -> str:
     return blake2b(chain.encode() + sent, digest_size=12).hexdigest()
 
 
-def digest_of(value: Any, redact: Redact = bytes) -> str:
+def digest_of(value: Any, strike: Change = bytes) -> str:
     """The same text for equal values, whatever secrets they hold."""
-    return blake2b(redact(codec.canonical(value)), digest_size=12).hexdigest()
+    return blake2b(strike(codec.canonical(value)), digest_size=12).hexdigest()
 
 
-def _redacted(image: FileImage, redact: Redact) -> FileImage:
-    """A file without secrets. Its bytes go through the same text as all else; what is no UTF-8 is read byte for byte."""
+def _changed(image: FileImage, change: Change) -> FileImage:
+    """A file without secrets, or with them again: its bytes go the way of all other text; what is no UTF-8 is read byte
+    for byte.
+    """
     if image.content is None:
         return image
     try:
@@ -287,7 +307,7 @@ def _redacted(image: FileImage, redact: Redact) -> FileImage:
     except UnicodeDecodeError:
         text, encoding = image.content.decode("latin-1"), "latin-1"
     raw = codec.encode(text)
-    clean = redact(raw)
+    clean = change(raw)
     return image if clean == raw else structs.replace(image, content=codec.decode(clean, type=str).encode(encoding))
 
 

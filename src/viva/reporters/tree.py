@@ -16,7 +16,7 @@ from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRec
 from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import WARNING, Ink
-from viva.reporters.visible import columns, literal, one_line, wrapped
+from viva.reporters.visible import columns, literal, one_line, shortened, wrapped
 from viva.reporters.why import claims_status, finding, turn_error, turn_status, unanswered, why
 
 _DETAIL = "  │          "
@@ -151,7 +151,7 @@ class Tree:
             said += [f'"{text[0]}', *(f" {line}" for line in text[1:])]
             said[-1] += '"'
         elif turn.data is not None:
-            said.append(literal(turn.data, room))
+            said.append(shortened(literal(turn.data, 2 * room), room))
         return [("Agent: " if not at else "       ") + line for at, line in enumerate(said)]
 
     def _assertion(self, assertion: Mapping[str, Any], room: int) -> list[str]:
@@ -232,10 +232,12 @@ def _prefixed(prefix: str, lines: Iterable[str]) -> str:
 
 
 def _tool_call(call: ToolCallRecord, room: int) -> str:
-    name = one_line(call.name, 60)
-    failed = f" failed: {one_line(call.error, 40)}" if call.error is not None else ""
-    inner = "" if call.args is None else literal(call.args, max(room - columns(name) - columns(failed) - 10, 10))
-    return f"[tool: {name}({inner}){failed}]"
+    """Name, error and arguments share the room, in that order of weight."""
+    room -= len("[tool: ()]")
+    failed = f" failed: {one_line(call.error, max(room // 3, 8))}" if call.error is not None else ""
+    name = one_line(call.name, max(room - columns(failed) - 1, 8))
+    inner = shortened(literal(call.args, 2 * room), max(room - columns(name) - columns(failed), 1))
+    return f"[tool: {name}({'' if call.args is None else inner}){failed}]"
 
 
 def _attachment(attachment: Mapping[str, Any], room: int) -> str:

@@ -144,7 +144,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     places = Places(options, settings, agent, files)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
-    redactor.learn(settings.secrets)  # before a generator is asked: its words are kept on the cassette
+    redactor.learn(settings.secrets, settings.variables)  # before a generator is asked: its words are kept on the cassette
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
@@ -153,7 +153,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
     keeper = Keeper(reading, options.folder, suites)
     people = People(options.asking, options.interactive, options.skip_interactive, keeper)
-    redactor.learn(settings.secrets)
+    redactor.learn(settings.secrets, settings.variables)
     wanted = _wanted(options, settings, people, places)
     prepared = Prepared(
         options, settings, suites, agents, agent, crew, http, budget, redactor, people, places, taping, wanted
@@ -184,7 +184,7 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
         environ=settings.environ,
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
-        keep_secret=settings.secrets.append,
+        keep_secret=settings.variables.__setitem__,
         evals=eval_reading(options, settings),
         wrong_with_evaluator=evaluator_check(agents, settings, options.evaluator),
     )

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,7 +89,7 @@ async def examine(
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
     why: str | None = None
     try:
-        with nullcontext() if hosted_as else _stopping(scheduler):
+        with nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
             _begin(bus, tally, _started(run, prepared, journal), prepared, past)
             _watch(prepared.budget, bus)
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
@@ -267,20 +267,21 @@ def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
 
 
 def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
+    options = prepared.options
     return RunStarted(
         run=run,
         at=_now(),
         viva=viva.__version__,
         agent=prepared.agent.name or "as the tests say",
-        inputs=tuple(prepared.options.inputs),
+        inputs=tuple(options.inputs),
         cases=prepared.cases,
         trials=prepared.trials,
         parallel=prepared.parallel,
         settings={
-            "reports": [str(path) for path in prepared.options.outputs],
-            "journal": str(journal.path) if prepared.options.history else None,
-            **prepared.options.rule.kept(),
-            "options": kept(prepared.options),
+            "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
+            "journal": str(journal.path) if options.history else None,
+            **options.rule.kept(),
+            "options": kept(options),
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
         },
@@ -310,8 +311,8 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
 
 
 @contextmanager
-def _stopping(scheduler: Scheduler) -> Generator[None]:
-    """The first Ctrl-C stops the trials and finishes the report; the second leaves."""
+def stopping(stop: Callable[[], object]) -> Generator[None]:
+    """The first Ctrl-C stops what is at work, which may finish its report; the second leaves."""
     loop = asyncio.get_running_loop()
     asked = False
 
@@ -321,7 +322,7 @@ def _stopping(scheduler: Scheduler) -> Generator[None]:
         if asked:
             os._exit(2)
         asked = True
-        loop.call_soon_threadsafe(scheduler.stop, "interrupted")
+        loop.call_soon_threadsafe(stop)
 
     before: dict[signal.Signals, Any] = {}
     try:

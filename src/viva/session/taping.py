@@ -8,7 +8,7 @@ from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.protocols import Agent
-from viva.record.cassette import Recorder, Tape, Took
+from viva.record.cassette import Hiding, Recorder, Tape, Took
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
 from viva.session.redaction import Redactor
@@ -25,8 +25,9 @@ class Taping:
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
             )
         record, replay = options.record, options.replay
-        self._recorder = Recorder(record, viva.__version__, redactor.raw) if record else None
-        self._tape = Tape(replay, options.replay_missing, redactor.raw) if replay else None
+        hiding = Hiding(redactor.raw, redactor.taped, redactor.restored)
+        self._recorder = Recorder(record, viva.__version__, hiding) if record else None
+        self._tape = Tape(replay, options.replay_missing, hiding) if replay else None
 
     @property
     def in_use(self) -> bool:

@@ -152,7 +152,8 @@ class Folder:
 
     @property
     def kept(self) -> bool:
-        return self._kept or self._in_place
+        """Is there something to look at? The agent may have deleted it."""
+        return self._in_place or (self._kept and os.path.isdir(self.path))
 
     def fill(self) -> None:
         """Puts there what the case wants to find."""
@@ -177,7 +178,7 @@ class Folder:
     def close(self) -> None:
         """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""
         try:
-            if self._kept and not self._in_place:
+            if self.kept and not self._in_place:
                 remove(self.home)
                 with suppress(OSError):
                     os.unlink(f"{self._top}/{_MARKER}")  # what has no marker is never swept

@@ -10,6 +10,7 @@ import pytest
 
 import viva
 from viva.errors import Unreachable
+from viva.model import codec
 from viva.model.record import TrialRecord
 
 HI = [{"type": "contains", "value": "hi"}]
@@ -236,6 +237,15 @@ def test_a_long_conversation_costs_linear_time():
     took(20)
     base = min(took(100) for _ in range(3))
     assert min(took(800) for _ in range(2)) < 30 * base
+
+
+def test_a_record_keeps_what_the_case_and_its_lines_say_beside_their_words():
+    """As they were written, so that a case can be made of its record; nothing where nothing was said."""
+    line = {"input": "hi", "options": {"draft": True}, "assertions": HI}
+    record = one(case(turns=[line, {"input": "hi"}], options={"locale": "en"}, metadata={"owner": "me"}))
+    assert (record.options, record.metadata) == ({"locale": "en"}, {"owner": "me"})
+    assert [turn.options for turn in record.turns] == [{"draft": True}, None]
+    assert b'"options"' not in codec.encode(one(case()))
 
 
 def test_blame_comes_with_what_it_rests_on():

@@ -132,6 +132,11 @@ def test_weights_that_do_not_add_up_to_one_are_a_warning():
     assert parse_suite(exact)[1] == ()
 
 
+def test_a_value_that_is_in_every_output_is_a_warning():
+    assert any("this task cannot fail" in note for note in read(suite(task(expected=golden("")))).notes)
+    assert read(suite(task(expected=golden("", "exact")))).notes == ()
+
+
 def test_a_second_suite_in_a_file_and_an_empty_file_are_refused(tmp_path: Path):
     two = documents_of([suite(), suite()], "s.jsonl")
     with pytest.raises(BadInput, match="second suite"):

@@ -15,10 +15,11 @@ from viva.host.auth import ALL, READING, Keys
 from viva.host.idempotency import Deed, Once
 from viva.host.inventory import Listed, derived_id
 from viva.host.log import Draft, Logs, RunLog
-from viva.host.opening import is_loopback
+from viva.host.opening import is_address, is_loopback
 from viva.host.refusals import Refusal, invalid
 from viva.host.store import Run, Store
 from viva.host.stream import Watching, parse_modes, parse_number, place_of, poll, stream
+from viva.host.workflows import STAND_INS, walk
 
 ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+")
 
@@ -209,6 +210,7 @@ def test_what_a_stream_is_asked_for_is_read_strictly(store: Store):
     log.append([events.run_started("w", "t")])
     assert place_of(log.events[0].event.event_id, log) == 0
     assert place_of("41", log) == 41
+    assert place_of("-41", log) == -1
     assert place_of(None, log) == place_of("", log) == -1
 
 
@@ -244,3 +246,26 @@ def test_a_deed_is_done_once_and_a_refusal_is_forgotten(store: Store):
 @pytest.mark.parametrize(("address", "ours"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("example.com", False)])  # fmt: skip
 def test_only_loopback_is_loopback(address: str, ours: bool):
     assert is_loopback(address) is ours
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:0", "https://evals.example.com/viva", "http://[::1]:8765"])
+def test_links_can_be_made_from_an_address(url: str):
+    assert is_address(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["evals.example.com", "ftp://x", "http://", "http://[", "https://x?y=1", "https://x#y", "https://u:p@x",
+     "https://x\r\ny: z", "javascript:alert(1)", "https://x:99999"],
+)  # fmt: skip
+def test_links_are_made_from_nothing_else(url: str):
+    assert not is_address(url)
+
+
+def test_a_workflow_that_was_under_way_is_not_begun_again(store: Store):
+    """Its node had begun when the host went down."""
+    log = RunLog("r", store)
+    log.append([events.run_started("w", "t"), events.node_started("delay", "core.delay")])
+    asyncio.run(walk(STAND_INS["conformance-delay"], {"delayMs": 1}, log))
+    asyncio.run(walk(STAND_INS["conformance-delay"], {"delayMs": 1}, log))
+    assert [each.event.type for each in log.events] == ["run.started", "node.started", "node.completed"]

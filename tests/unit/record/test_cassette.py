@@ -13,7 +13,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import Entry, Missing, Recorder, Tape, Took, read_cassette
+from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette
 from viva.record.taped import Recorded, Replayed
 
 KEY = Key("s", "c")
@@ -88,7 +88,7 @@ class Deck:
         self.path = path
 
     def record(self, agent: Any, *said: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
-        recorder = Recorder(self.path, "1.0", redact)
+        recorder = Recorder(self.path, "1.0", HIDING)
         try:
             return talk(Recorded(agent, name, definition, recorder), *said, **more)
         finally:
@@ -103,7 +103,7 @@ class Deck:
         live: Any = None,
         **more: Any,
     ) -> list[Reply]:
-        tape = Tape(self.path, missing, redact)
+        tape = Tape(self.path, missing, HIDING)
         return talk(Replayed(live or Speaker(dumb), name, definition, tape), *said, **more)
 
     @property
@@ -113,6 +113,9 @@ class Deck:
 
 def redact(raw: bytes) -> bytes:
     return raw.replace(b"sk-secret", b"***")
+
+
+HIDING = Hiding(redact, redact)
 
 
 @pytest.fixture
@@ -130,7 +133,7 @@ def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
 
 
 def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
-    recorded = Recorded(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", redact))
+    recorded = Recorded(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", HIDING))
     assert (recorded.must_quote, recorded.may_repeat, recorded.provides) == (True, False, frozenset())
 
 
@@ -188,7 +191,7 @@ def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
 
 def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
     """Votes are asked at once; the slowest to answer is the first that was asked."""
-    recorder = Recorder(deck.path, "1.0", redact)
+    recorder = Recorder(deck.path, "1.0", HIDING)
     done = {"0": asyncio.Event(), "1": asyncio.Event()}
 
     class Voter:
@@ -218,7 +221,7 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
 
     assert asyncio.run(votes(Recorded(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
     assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
-    assert asyncio.run(votes(Replayed(Speaker(dumb), "judge", "v1", Tape(deck.path, "error", redact)))) == list("012")
+    assert asyncio.run(votes(Replayed(Speaker(dumb), "judge", "v1", Tape(deck.path, "error", HIDING)))) == list("012")
 
 
 def test_a_helper_is_asked_about_a_conversation(deck: Deck):
@@ -251,7 +254,7 @@ def test_another_definition_is_named_as_such(deck: Deck):
 
 def test_a_trial_that_is_tried_again_says_what_was_wrong_first(deck: Deck):
     deck.record(Speaker(), "a")
-    tape = Tape(deck.path, "error", redact)
+    tape = Tape(deck.path, "error", HIDING)
     agent = Replayed(Speaker(dumb), "bot", "v1", tape)
     said: list[str] = []
     for attempt in (1, 2):
@@ -279,20 +282,20 @@ def test_secrets_are_struck_out_on_the_way_in_and_a_replay_without_them_still_fi
 def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
     deck.record(Speaker(), "a")
     before = deck.path.read_bytes()
-    Recorded(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", redact))
+    Recorded(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", HIDING))
     assert deck.path.read_bytes() == before
 
 
 def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     """The trial that was cut off is held again, so what was recorded of it goes; cases made for the run stay."""
-    first = Recorder(deck.path, "1.0", redact)
+    first = Recorder(deck.path, "1.0", HIDING)
     agent = Recorded(Speaker(), "bot", "v1", first)
     for case in ("done", "cut", ""):
         talk(agent, "a", key=Key("s", case) if case else Key("", ""))
     first.keep(Took(Key("s", "done"), 5.0))
     with deck.path.open("ab") as file:
         file.write(b'{"line":"reply","dig')
-    second = Recorder(deck.path, "1.0", redact)
+    second = Recorder(deck.path, "1.0", HIDING)
     second.ended = frozenset({Key("s", "done")})
     talk(Recorded(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
     second.close()
@@ -323,6 +326,6 @@ def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: s
 
 def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
-        Recorder(tmp_path / "absent" / "x", "1.0", redact)
+        Recorder(tmp_path / "absent" / "x", "1.0", HIDING)
     with pytest.raises(RunStopped, match="cassette"):
-        Recorder(tmp_path, "1.0", redact).close()
+        Recorder(tmp_path, "1.0", HIDING).close()

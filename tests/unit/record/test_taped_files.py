@@ -13,10 +13,10 @@ from rooms import folders, put, tree
 from viva.errors import AgentFailed, CutOff, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Recorder, Tape, read_cassette
+from viva.record.cassette import Entry, Hiding, Recorder, Tape, read_cassette
 from viva.record.taped import Recorded, Replayed
 from viva.workspace import folders as rooms_of_viva
 
@@ -64,6 +64,9 @@ def redact(raw: bytes) -> bytes:
     return raw.replace(msgspec.json.encode(SECRET)[1:-1], b"***")
 
 
+HIDING = Hiding(redact, redact)
+
+
 class Deck:
     def __init__(self, top: Path) -> None:
         self.path, self.base = top / "cassette", top / "base"
@@ -89,14 +92,14 @@ class Deck:
         return asyncio.run(scenario())
 
     def record(self, *said: str) -> list[Any]:
-        recorder = Recorder(self.path, "1.0", redact)
+        recorder = Recorder(self.path, "1.0", HIDING)
         try:
             return self.talk(Recorded(Worker(), "bot", "v1", recorder), *said)
         finally:
             recorder.close()
 
     def replay(self, *said: str) -> list[Any]:
-        return self.talk(Replayed(NoWorker(), "bot", "v1", Tape(self.path, "error", redact)), *said, replaying=True)
+        return self.talk(Replayed(NoWorker(), "bot", "v1", Tape(self.path, "error", HIDING)), *said, replaying=True)
 
     @property
     def entries(self) -> list[Entry]:
@@ -133,15 +136,31 @@ def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
     def redact_plain(raw: bytes) -> bytes:
         return raw.replace(plain.encode(), b"***")
 
-    recorder = Recorder(deck.path, "1.0", redact_plain)
+    recorder = Recorder(deck.path, "1.0", Hiding(redact_plain, redact_plain))
     binary = b"\xff\0" + plain.encode() + b"\xfe"
     recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(FileImage("b", binary), FileImage("gone"))))
     recorder.close()
     assert deck.entries[0].files == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
 
 
+def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(deck: Deck):
+    """A check that looks for the value finds it in a replay, whatever the value is by then."""
+    hiding = Hiding(
+        redact, lambda raw: raw.replace(b"value-1", b"***A***"), lambda raw: raw.replace(b"***A***", b"no-2")
+    )
+    recorder = Recorder(deck.path, "1.0", hiding)
+    said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
+    recorder.keep(Entry("d", "bot", "agent", KEY, 1, reply=said, files=(FileImage("value-1.txt", b"is value-1\xff"),)))
+    recorder.close()
+    assert b"value-1" not in deck.path.read_bytes()
+    entry = Tape(deck.path, "error", hiding).next("d")
+    assert entry is not None
+    assert entry.reply == Reply("no-2!", tool_calls=(ToolCall("t", {"a": ["no-2"]}),))
+    assert entry.files == (FileImage("no-2.txt", b"is no-2\xff"),)
+
+
 def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
-    recorder = Recorder(deck.path, "1.0", redact)
+    recorder = Recorder(deck.path, "1.0", HIDING)
     image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
     recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(image,)))
     recorder.close()

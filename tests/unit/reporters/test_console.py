@@ -3,6 +3,7 @@
 import io
 import re
 import shlex
+import subprocess
 from io import StringIO
 
 import pytest
@@ -25,6 +26,7 @@ from unit.reporters.samples import (
 )
 from viva.model.case import Key
 from viva.model.event import Event, Note, TrialStarted, TurnEnded, TurnStarted
+from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.reporters.console import Progress
@@ -395,6 +397,15 @@ def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
         assert [line for line in long if "viva test -i" not in line and "viva runs show" not in line] == []
 
 
+@pytest.mark.parametrize("name", ["pay", "payments__card_charge_with_a_long_name_of_its_own", "支払い" * 20])
+@pytest.mark.parametrize("error", [None, "no", "the card was declined by the bank of the customer"])
+def test_a_tool_call_keeps_to_its_line(name: str, error: str | None) -> None:
+    call = ToolCallRecord(name, {"金額": "三千五百" * 9, "type": "travel"}, error=error)
+    lines = shown([over(trial("A", turns=[turn(1, "x", tool_calls=[call])]))], verbose=True, width=60).splitlines()
+    assert max(map(columns, lines)) <= 60
+    assert ("failed: " in "".join(lines)) == (error is not None)
+
+
 def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same() -> None:
     events = [started(), *map(over, all_kinds()), ended()]
     for verbose in (False, True):
@@ -494,6 +505,33 @@ def test_the_why_block_ends_with_the_command_that_shows_the_conversation_again()
     odd = trial("it's odd", "failed", [turn(1, "x")])
     shell = shown([started(journal="j"), over(odd)]).splitlines()[-1]
     assert shlex.split(shell) == ["viva", "runs", "show", "r1", "it's odd"]
+
+
+@pytest.mark.parametrize("case", ["-dash", "two\nlines", "a b"])
+def test_the_command_to_see_more_names_awkward_cases_too(case: str) -> None:
+    command = shown([started(journal="j"), over(trial(case, "failed", [turn(1, "x")]))]).splitlines()[-1]
+    words = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout.decode()
+    assert words.split("\0")[:-1] == ["viva", "runs", "show", "r1", *(["--"] if case == "-dash" else []), case]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_an_author_says_to_a_check_is_not_cut_at_the_end_of_the_line(verbose: bool) -> None:
+    """Where the check's name leaves no room for it, it has a line of its own."""
+    claim = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
+    record = trial("A", "failed", [turn(1, "x", assertions=[claim])])
+    lines = [line.strip(" │") for line in shown([over(record)], verbose=verbose, width=70).splitlines()]
+    assert '✗ tool_not_called "submit_expense"' in lines
+    assert "It submits what the user has just corrected" in lines
+    wide = [line.strip(" │") for line in shown([over(record)], verbose=verbose, width=120).splitlines()]
+    assert '✗ tool_not_called "submit_expense" · It submits what the user has just corrected' in wide
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_pass_that_leaves_files_or_findings_says_so(verbose: bool) -> None:
+    record = trial("A", turns=[turn(1, "x")], workspace="/tmp/kept", findings=(Finding("pii-leak", "low"),))
+    out = shown([over(record)], verbose=verbose)
+    assert "/tmp/kept" in out
+    assert "found pii-leak (low)" in out
 
 
 def test_progress_comes_back_at_once_after_single_cases() -> None:

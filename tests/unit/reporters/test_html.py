@@ -32,6 +32,7 @@ from unit.reporters.samples import (
 from viva.engine.summary import Tally
 from viva.model import codec
 from viva.model.event import RunEnded
+from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import TrialRecord
 from viva.reporters import attached
@@ -158,6 +159,18 @@ def test_checks_are_counted_as_the_summary_counts_them(tmp_path: Path) -> None:
         tally.add(record)
     rows = report(tmp_path, records).overview["cases"]
     assert sum(row["checks_passed"] for row in rows) == tally.summary().checks_passed
+
+
+def test_a_row_tells_of_findings_and_of_a_score_that_says_more_than_the_status(tmp_path: Path) -> None:
+    leaks = (Finding("secret-leak", "high"), Finding("pii-leak", "low"))
+    records = [
+        trial("half", turns=[turn(1, "x")], score=0.5, findings=leaks[:1]),
+        trial("half", turns=[turn(1, "x")], score=1.0, findings=leaks, trial=2),
+        trial("whole", turns=[turn(1, "x")], score=1.0),
+    ]
+    half, whole = report(tmp_path, records).overview["cases"]
+    assert (half["score"], half["findings"]) == (0.75, ["pii-leak (low)", "secret-leak (high)"])
+    assert not {"score", "findings"} & whole.keys()
 
 
 def test_repeats_are_one_row_with_a_status_for_each_trial(tmp_path: Path) -> None:  # N33

@@ -24,6 +24,12 @@ def test_an_error_is_said_once() -> None:
     assert found.error is None
 
 
+def test_what_a_broken_judge_said_is_said_once_and_at_its_place() -> None:
+    judged = turn(1, "Hi", assertions=[check("agent kind", None, reason="the model is down")])
+    found = why(trial("A", "error", [judged], fault="judge", error="judge error: the model is down"))
+    assert (found.error, found.headline) == (None, "turn 1: agent kind: the model is down")
+
+
 def test_a_check_that_could_not_be_evaluated_is_broken_not_failed() -> None:  # N24
     record = trial(
         "A", "error", [turn(1, "x", "y", assertions=[check("agent", None, reason="judge is down")])], fault="judge"

@@ -1,5 +1,11 @@
 """Secrets in whatever is kept or shown."""
 
+import json
+
+import pytest
+
+from viva.checks.wording import quoted
+from viva.model import codec
 from viva.model.message import Reply, ToolCall
 from viva.session.redaction import Redactor
 
@@ -26,6 +32,43 @@ def test_a_record_without_secrets_is_the_same_object():
 def test_the_longest_secret_goes_first():
     """One that holds another leaves no rest behind."""
     assert Redactor(["secret", "secret-and-more"]).text("secret-and-more") == "***"
+
+
+def test_a_value_is_found_in_every_form_that_it_takes_in_a_report():
+    """P6: within JSON, with its line breaks made visible, line by line, and cut short."""
+    value = 'first "line" ü\nand the second\\line'
+    redactor = Redactor([value])
+    for text in (
+        value,
+        json.dumps(value),
+        json.dumps(value, ensure_ascii=False),
+        json.dumps(json.dumps(value)),
+        quoted(value),
+        quoted(value, 20),
+        f"@@ -0 +1 @@\n+{value.splitlines()[0]}\n+{value.splitlines()[1]}",
+    ):
+        clean = redactor.text(text) + str(redactor.record(Reply(text)).content)
+        assert "first" not in clean, text
+        assert "second" not in clean, text
+        assert "***" in clean
+
+
+def test_what_only_begins_alike_is_left_alone():
+    assert Redactor(["https://host-1/path"]).text("https://host-2 https://host-1/… https://host-1/path") == (
+        "https://host-2 ***… ***"
+    )
+
+
+@pytest.mark.parametrize("value", ["plain-value", 'quo"ted \\ ü', "two lines of it\nof which each is long"])
+def test_a_cassette_keeps_names_for_which_a_replay_has_values_again(value: str):
+    said = Reply(f"<{value}> {json.dumps({'a': value})}", data={value: [json.dumps(value, ensure_ascii=False)]})
+    redactor = Redactor(["sk-secret-1"], {"TOKEN": value})
+    taped = redactor.taped(codec.encode(said) + b"sk-secret-1")
+    assert taped.endswith(b"}***")  # what has no name is gone for good
+    assert b"***TOKEN***" in taped
+    assert codec.encode(value)[1:-1] not in taped
+    assert redactor.restored(taped.removesuffix(b"***")) == codec.encode(said)
+    assert b"another" in Redactor([], {"TOKEN": "another"}).restored(taped)
 
 
 def test_short_values_are_ordinary_words():

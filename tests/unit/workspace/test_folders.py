@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -412,6 +413,16 @@ def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path
         return folder.path
 
     assert Path(opened(folders(base, keep_always=True), WorkspaceSpec("empty"), nothing)).is_dir()
+
+
+def test_what_the_agent_has_deleted_is_not_said_to_be_there(base: Path):
+    async def use(folder: Folder) -> bool:
+        folder.keep()
+        shutil.rmtree(folder.path)
+        return folder.kept
+
+    assert not opened(folders(base), WorkspaceSpec("empty"), use)
+    assert list(base.iterdir()) == []
 
 
 def test_what_was_made_unremovable_is_removed(base: Path):

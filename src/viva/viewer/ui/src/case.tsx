@@ -1,6 +1,7 @@
 // One case: why it ended as it did, its checkpoints along the turns, and the whole conversation with every check.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { CaseRow, CaseTrials, Checkpoint, Server, Source, Trial } from "./data";
+import type { CaseRow, CaseTrials, Checkpoint, Trial } from "./data";
+import type { Server, Source } from "./source";
 import { CheckCard, labelOf, marksIn, type Placed } from "./check";
 import { asCase, Copy } from "./copying";
 import { counted, moment, money, number, seconds } from "./figures";

@@ -1,6 +1,7 @@
 // Two runs side by side: what was fixed and broken, what the figures say, and two transcripts aligned by turn.
 import { useMemo } from "preact/hooks";
-import type { CaseChange, Comparison, Metric, Overview, Server, Trial } from "./data";
+import type { CaseChange, Comparison, Metric, Overview, Trial } from "./data";
+import type { Server } from "./source";
 import { CheckCard, marksIn } from "./check";
 import { counted, money, percent, seconds } from "./figures";
 import { reachedAt } from "./case";

@@ -1,5 +1,6 @@
 // How runs went over time, and which cases cannot make up their mind.
-import type { RunPoint, Server } from "./data";
+import type { RunPoint } from "./data";
+import type { Server } from "./source";
 import { Chart } from "./chart";
 import { counted, moment, money, percent, seconds } from "./figures";
 import { useLoaded } from "./loading";

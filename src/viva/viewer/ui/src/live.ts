@@ -1,6 +1,7 @@
 // A run as it is known: from its overview or, while it goes on, folded from the events that stream in.
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { CaseRow, Event, Overview, Server, Source, Status, Summary, Trial } from "./data";
+import type { CaseRow, Event, Overview, Status, Summary, Trial } from "./data";
+import type { Server, Source } from "./source";
 
 export interface Run {
   overview: Overview;

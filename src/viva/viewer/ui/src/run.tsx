@@ -1,6 +1,7 @@
 // The first screen of a run: what came of it, all cases at a glance, and the list to find one in.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { CaseRow, Overview, Server, Source, Standing, Status, Summary } from "./data";
+import type { CaseRow, Overview, Standing, Status, Summary } from "./data";
+import type { Server, Source } from "./source";
 import { counted, moment, money, number, percent, seconds, short } from "./figures";
 import { filterIn, isEmpty, queryOf, selected, SORTS, type Filter, type Sort } from "./filters";
 import { useKeys } from "./keys";

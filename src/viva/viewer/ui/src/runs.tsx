@@ -1,6 +1,7 @@
 // All runs of a project, newest first; two of them can be compared.
 import { useEffect, useState } from "preact/hooks";
-import type { RunLine, Server, Status } from "./data";
+import type { RunLine, Status } from "./data";
+import type { Server } from "./source";
 import { moment, money, number, seconds } from "./figures";
 import { useLoaded } from "./loading";
 import { address, go } from "./route";

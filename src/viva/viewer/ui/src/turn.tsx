@@ -210,10 +210,10 @@ function Attached({ attachment, address }: { attachment: Attachment; address: st
   const name = attachment.name ?? (attachment.source.startsWith("data:") ? attachment.type : attachment.source);
   return (
     <figure class="attached">
-      {url?.startsWith("data:image/") && <img src={url} alt={name} loading="lazy" />}
-      {url?.startsWith("data:audio/") && <audio src={url} controls aria-label={name} />}
+      {url?.startsWith("data:image/") && <img src={url} alt={visible(name)} loading="lazy" />}
+      {url?.startsWith("data:audio/") && <audio src={url} controls aria-label={visible(name)} />}
       <figcaption>
-        {attachment.type} <Line text={name} room={200} />
+        <Line text={`${attachment.type} ${name}`} room={200} />
       </figcaption>
     </figure>
   );
