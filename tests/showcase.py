@@ -47,7 +47,10 @@ def quoting(messages, options):
     return {
         "passed": False, "score": 0.25,
         "reason": "It goes straight to the money, and does not say why it asks.",
-        "evidence": [{"turn": 1, "quote": "How much was it, in US dollars?"}],
+        "evidence": [
+            {"turn": 0, "quote": "Good morning! What can I do for you?"},
+            {"turn": 1, "quote": "How much was it, in US dollars?"},
+        ],
         "suggestions": ["Thank the user first", "Say what the amount is for"],
     }
 
@@ -85,7 +88,10 @@ SERVICE = """
   options: { locale: en-GB }
   metadata: { owner: service desk }
   turns:
-    - input: I had lunch with a client
+    - input:
+        - { role: user, content: Good morning }
+        - { role: assistant, content: "Good morning! What can I do for you?" }
+        - { role: user, content: I had lunch with a client }
       options: { draft: true }
       assertions: { type: agent, use: "agents:quoting", metadata: { criteria: "The reply is friendly and says why it asks" } }
 - id: judged-by-nobody
@@ -222,6 +228,10 @@ def planted_record(name: str, text: str) -> TrialRecord:
         goal_reason=text,
         turns_not_run=[text],
         tags=(text,),
+        history=[
+            {"role": text, "content": text, "name": text},
+            {"role": "user", "content": [{"type": "text", "text": text}, *attached]},
+        ],
         options={text: text},
         metadata={text: text},
         agent=text,

@@ -256,9 +256,14 @@ def test_a_tool_without_a_canned_answer_is_an_error_to_the_agent_and_a_finding(p
     project.write("agent.py", WITH_TOOLS)
     other = {"toolResponses": [{"tool": "acme:other"}]}
     wrote(project, suite(task(expected=golden("error: no canned response"), fixtures=other)))
-    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
+    ended = run(
+        project, "--eval-summary", "eval.json", "-o", "report.jsonl", "-o", "r.md", "-o", "r.xml", "-o", "r.html"
+    )
     assert ended.code == 0, ended
     assert "found unstubbed-tool (low)" in ended.out
+    assert "| a | unstubbed-tool (low) |" in (project.folder / "r.md").read_text()
+    assert '<property name="finding" value="unstubbed-tool (low)"/>' in (project.folder / "r.xml").read_text()
+    assert '"findings":["unstubbed-tool (low)"]' in (project.folder / "r.html").read_text()
     assert summary(project)["tasks"][0]["safetyFindings"] == [{"kind": "unstubbed-tool", "severity": "low"}]
     assert project.records()[0]["findings"] == [{"kind": "unstubbed-tool", "severity": "low"}]
 

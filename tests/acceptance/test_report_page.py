@@ -191,6 +191,7 @@ def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
 def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
     opened.open_case("polite")
     assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
+    assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # said before turn 1
     assert "Thank the user first" in opened.page.text_content("#conversation")
     screenshot(opened.page, "report-judge-desktop")
 
@@ -253,6 +254,7 @@ def test_what_is_copied_runs(browser: Any, expense: Project):
     polite = json.loads(page.evaluate("navigator.clipboard.readText()"))
     assert (polite["options"], polite["metadata"]) == ({"locale": "en-GB"}, {"owner": "service desk"})
     assert polite["turns"][0]["options"] == {"draft": True}
+    assert [said["role"] for said in polite["turns"][0]["input"]] == ["user", "assistant", "user"]
     found.go()
     found.open_case("yes-but")
     page.click("#copy-case")

@@ -35,7 +35,7 @@ class Stubbed(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return "only tools with a canned answer"
+        return "tools without a canned answer are noted"
 
     def check(self, evidence: Evidence) -> Verdict:
         calls = evidence.reply.tool_calls

@@ -169,14 +169,18 @@ def _by_limits(bar: Bar, cost: float | None, p95: int | None) -> Iterable[str]:
     """Limits fail closed: what is not known is not kept."""
     if bar.max_cost_usd is not None:
         if cost is None:
-            yield f"cost unknown (a model call has no price), at most ${bar.max_cost_usd:g}"
+            yield f"cost unknown (a model call has no price), at most {_usd(bar.max_cost_usd)}"
         elif cost > bar.max_cost_usd + _NEXT_TO_NOTHING:
-            yield f"cost ${cost:.6g}, at most ${bar.max_cost_usd:g}"
+            yield f"cost {_usd(cost)}, at most {_usd(bar.max_cost_usd)}"
     if bar.max_p95_ms is not None:
         if p95 is None:
             yield f"p95 latency unknown (nothing was measured), at most {bar.max_p95_ms:g} ms"
         elif p95 > bar.max_p95_ms:
             yield f"p95 latency {p95} ms, at most {bar.max_p95_ms:g} ms"
+
+
+def _usd(amount: float) -> str:
+    return f"${amount:.8f}".rstrip("0").rstrip(".")
 
 
 def _uncompared(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:

@@ -10,7 +10,7 @@ from viva.model import codec
 from viva.model.case import Checkpoint, Claim
 from viva.model.finding import Finding
 from viva.model.judging import is_live, label_of
-from viva.model.message import Message, ToolCall, Usage
+from viva.model.message import Message, Part, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.talk import Judged, Sighting, Talk, Turn, Verdict
 
@@ -84,6 +84,7 @@ def trial_record(
         cost_usd=usage.cost_usd if usage else None,
         model_calls=tuple(talk.calls) if case.keep_calls else (),
         tags=case.tags,
+        history=[_said_before(message) for message in case.history] or None,
         options=dict(case.options) or None,
         metadata=dict(case.metadata) or None,
         agent=agent or None,
@@ -215,6 +216,14 @@ def _tool_call(call: ToolCall) -> ToolCallRecord:
 
 
 def _attachments(message: Message) -> list[dict[str, Any]]:
+    return [_part(part) for part in message.attachments]
+
+
+def _part(part: Part) -> dict[str, Any]:
     """Attachments by their source; their bytes stay out of reports."""
-    shown = [codec.builtins(part) for part in message.attachments]
-    return [{key: value for key, value in part.items() if key != "url"} for part in shown]
+    return {key: value for key, value in codec.builtins(part).items() if key != "url"}
+
+
+def _said_before(message: Message) -> dict[str, Any]:
+    content = message.content
+    return {**codec.builtins(message), "content": content if isinstance(content, str) else [*map(_part, content)]}

@@ -164,6 +164,8 @@ class _Builder:
                 self._complain(
                     ("env", at), f"{name} is not set; set it in the environment, or in a file for --env-file"
                 )
+            elif environ is not None and not _is_text(environ[name]):
+                self._complain(("env", at), f"the value of {name} is no UTF-8 text")
             elif environ is not None:
                 found[name] = environ[name]
                 self._reading.keep_secret(name, environ[name])
@@ -300,6 +302,15 @@ class _Builder:
 
 _SAID = frozenset({"agent", "flow_contains"})
 """Checks of which a report shows what they look for, since their names do not tell."""
+
+
+def _is_text(value: str) -> bool:
+    """Bytes of the environment that are no UTF-8 come as characters that nobody can write down again."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_claims(_written: Mapping[str, Any]) -> Claim:

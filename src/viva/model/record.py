@@ -152,6 +152,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """Each of them, the agent's first, where the case wants them kept."""
     tags: tuple[str, ...] = ()
     """The tags of the case."""
+    history: list[dict[str, Any]] | None = None
+    """What had been said before the first turn: messages as a case holds them, attachments by their source."""
     options: dict[str, Any] | None = None
     """What the case says to the agent beside its lines, as it was written."""
     metadata: dict[str, Any] | None = None

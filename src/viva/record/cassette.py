@@ -137,7 +137,7 @@ class Recorder:
         if isinstance(line, Entry) and line.files:
             line = structs.replace(line, files=tuple(_changed(image, self._hiding.keep) for image in line.files))
         self._write(line)
-        if isinstance(line, Took) or line.files or len(self._unwritten) >= _AT_ONCE:
+        if len(self._unwritten) >= _AT_ONCE or (isinstance(line, Entry) and line.files):
             self.flush()
 
     def close(self) -> None:

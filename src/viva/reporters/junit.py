@@ -96,7 +96,7 @@ def _testcase(case: CaseTrials) -> Iterator[str]:
     if line is not None:
         attributes["line"] = str(line)
     yield f"<testcase{_attributes(attributes)}>\n"
-    yield from _properties(records)
+    yield from _properties(case, records)
     yield from _outcome(case, records)
     said = "\n".join(_system_out(case, record) for record in records)
     yield f"<system-out>{_text(said)}</system-out>\n</testcase>\n"
@@ -123,8 +123,9 @@ def _system_out(case: CaseTrials, record: TrialRecord) -> str:
     return numbered(case, record, "\n".join([record.status, transcript(record, _TEXT_ROOM), *warnings]))
 
 
-def _properties(records: list[TrialRecord]) -> Iterator[str]:
+def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     found = [("tag", tag) for tag in records[0].tags]
+    found += [("finding", each) for each in case.findings]
     if len(records) > 1:
         found.append(("trials", " ".join(record.status for record in records)))
     usages = [record.usage for record in records if record.usage is not None]

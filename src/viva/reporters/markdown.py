@@ -23,6 +23,7 @@ from viva.stats.values import summarize
 # GitHub cuts a comment at 65,536 characters: what does not fit is counted, and stands in the other reports.
 _ROWS_ROOM = 20_000
 _REPEATS_ROOM = 10_000
+_FINDINGS_ROOM = 5_000
 _WHOLE_ROOM = 60_000
 _WHY_ROOM = 300
 _TEXT_ROOM = 2_000
@@ -32,7 +33,7 @@ _MARKUP = re.compile(r"[!#$&()*+.:<>\[\\\]^_`{|}~-]")
 
 
 class MarkdownReport(Report):
-    """Goes through the journal twice: once for the table, once for the transcripts."""
+    """Goes through the journal for each of its parts: what did not pass, what was found, and the transcripts."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         text = _overview(ended) + self._repeats()
@@ -41,6 +42,7 @@ class MarkdownReport(Report):
             text += "\n### Not passed\n\n| Case | Status | Why |\n| --- | --- | --- |\n" + rows
         if left_out:
             text += f"\n{left_out:,} more are not listed here.\n"
+        text += self._findings()
         told = (case for case in self._not_passed() if case.status != "skipped")
         details, left_out = _fitting(told, _details, _WHOLE_ROOM - len(text))
         text += f"\n{details}" if details else ""
@@ -62,6 +64,13 @@ class MarkdownReport(Report):
             f"\n### Repeats\n\n{rate}"
             f"| Case | Trials (95 % interval) | Turns | Time p50, p95 |\n| --- | --- | ---: | ---: |\n{rows}{told}"
         )
+
+    def _findings(self) -> str:
+        """What safety checks found, whether or not it failed a case."""
+        found = (case for case in self.cases() if case.findings)
+        rows, left_out = _fitting(found, _found, _FINDINGS_ROOM)
+        told = f"\n{left_out:,} more are not listed here.\n" if left_out else ""
+        return f"\n### Findings\n\n| Case | Found |\n| --- | --- |\n{rows}{told}" if rows else ""
 
     def _not_passed(self) -> Iterator[CaseTrials]:
         """Cases of which some trial did not pass."""
@@ -100,6 +109,10 @@ def _row(case: CaseTrials) -> str:
         verdict += f", {case_text(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
     title, reason = as_text(one_line(case.title, 120)), as_text(one_line(found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
+
+
+def _found(case: CaseTrials) -> str:
+    return f"| {as_text(one_line(case.title, 120))} | {', '.join(case.findings)} |\n"
 
 
 def _repeated(case: CaseTrials) -> str:

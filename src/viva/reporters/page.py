@@ -16,7 +16,6 @@ from msgspec import Struct
 from viva.errors import Fault
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, Stopped
-from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.repeats import tally_of
@@ -106,7 +105,6 @@ class _TrialHead(Struct):
     cost_usd: float | None = None
     tags: tuple[str, ...] = ()
     score: float | None = None
-    findings: tuple[Finding, ...] = ()
 
     @property
     def checks_passed(self) -> int:
@@ -176,7 +174,7 @@ def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
         checks=sum(each.checks for each in heads),
         checks_passed=sum(each.checks_passed for each in heads),
         score=_partial([each.score for each in heads if each.score is not None]),
-        findings=tuple(str(found) for found in sorted({found for each in heads for found in each.findings})),
+        findings=tuple(case.findings),
     )
 
 

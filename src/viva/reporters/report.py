@@ -16,6 +16,7 @@ from msgspec import Struct
 from viva.errors import RunStopped
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted
+from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
@@ -64,6 +65,7 @@ class Head(Struct):
     total_turns: int = 0
     usage: Usage | None = None
     cost_usd: float | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 class CaseTrials(Struct):
@@ -88,6 +90,11 @@ class CaseTrials(Struct):
     @property
     def title(self) -> str:
         return self.head.id if self.head.name in ("", self.head.id) else f"{self.head.id} {self.head.name}"
+
+    @property
+    def findings(self) -> list[str]:
+        """What a safety check found in any of its trials, each once."""
+        return [str(found) for found in sorted({found for head in self.heads for found in head.findings})]
 
     def records(self) -> list[TrialRecord]:
         return [codec.decode(raw, type=TrialRecord) for raw in self.raw]

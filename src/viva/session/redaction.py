@@ -1,28 +1,27 @@
 """Keeps secrets out of everything that is kept or shown, in whatever form they may stand there."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import AnyStr, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from viva.model import codec
 
 R = TypeVar("R", bound=Struct)
-SHOWN = "***"
+SHOWN = b"***"
 SHORTEST = 6
 """Shorter values are too common to be told from ordinary text."""
 LINE = 12
 """So long a line of a value is a secret of its own: differences of files, and texts that were cut, show single lines."""
-_CUT = "…"
+_CUT = "…".encode()
 
 
 class _Struck(Struct, frozen=True):
     """A form of a secret, as text and in JSON, and what a cassette keeps in its place."""
 
-    text: str
+    text: bytes
     raw: bytes
-    mark: bytes = SHOWN.encode()
+    mark: bytes
 
 
 class Redactor:
@@ -35,6 +34,7 @@ class Redactor:
         self._secrets: set[str] = set()
         self._variables: dict[str, str] = {}
         self._struck: list[_Struck] = []
+        self._marks: dict[bytes, bytes] = {}
         self.learn(secrets, variables)
 
     def learn(self, secrets: Iterable[str], variables: Mapping[str, str] | None = None) -> None:
@@ -47,36 +47,41 @@ class Redactor:
             if len(value) < SHORTEST:
                 continue
             for at, form in enumerate(_forms(value)):
-                mark = f"***{names[value]}{f':{at}' if at else ''}***" if value in names else SHOWN
-                found.setdefault(form, _Struck(form, codec.encode(form)[1:-1], mark.encode()))
+                mark = f"***{names[value]}{f':{at}' if at else ''}***" if value in names else SHOWN.decode()
+                each = _Struck(form.encode(), codec.encode(form)[1:-1], mark.encode())
+                found.setdefault(form, each)
+                if value in names:
+                    self._marks[each.mark] = each.raw
         self._struck = sorted(found.values(), key=lambda each: len(each.text), reverse=True)
 
     def __bool__(self) -> bool:
         return bool(self._struck)
 
     def text(self, text: str) -> str:
+        if not self._struck:
+            return text
+        said = text.encode(errors="surrogatepass")
         for each in self._struck:
-            text = _without(text, each.text, SHOWN, _CUT)
-        return text
+            said = _without(said, each.text, SHOWN)
+        return said.decode(errors="surrogatepass")
 
     def raw(self, raw: bytes) -> bytes:
         """JSON text without them."""
         for each in self._struck:
-            raw = _without(raw, each.raw, SHOWN.encode(), _CUT.encode())
+            raw = _without(raw, each.raw, SHOWN)
         return raw
 
     def taped(self, raw: bytes) -> bytes:
         """JSON text for a cassette: with the names of variables where their values were."""
         for each in self._struck:
-            raw = _without(raw, each.raw, each.mark, _CUT.encode())
+            raw = _without(raw, each.raw, each.mark)
         return raw
 
     def restored(self, raw: bytes) -> bytes:
         """What `taped` made, with the values that the variables have now."""
-        if SHOWN.encode() in raw:
-            for each in self._struck:
-                if len(each.mark) > len(SHOWN):
-                    raw = raw.replace(each.mark, each.raw)
+        if SHOWN in raw:
+            for mark, value in self._marks.items():
+                raw = raw.replace(mark, value)
         return raw
 
     def record(self, record: R) -> R:
@@ -110,18 +115,21 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def _without(text: AnyStr, form: AnyStr, shown: AnyStr, cut: AnyStr) -> AnyStr:
+def _without(text: bytes, form: bytes, shown: bytes) -> bytes:
     """The text without the form; nor with its beginning, where that was cut short and an ellipsis says so."""
     head = form[:SHORTEST]
-    at, done, pieces = text.find(head), 0, list[AnyStr]()
+    at, done, pieces = text.find(head), 0, list[bytes]()
     while at >= 0:
         end = at + (len(form) if text.startswith(form, at) else _alike(text[at : at + len(form)], form))
-        if end - at == len(form) or text.startswith(cut, end):
+        if end - at == len(form) or text.startswith(_CUT, end):
             pieces += [text[done:at], shown]
             done = end
-        at = text.find(head, max(end, at + 1) if done == end else at + 1)
-    return text[:0].join([*pieces, text[done:]]) if pieces else text
+            at = text.find(head, end)
+        else:
+            at = text.find(head, at + 1)
+    return b"".join([*pieces, text[done:]]) if pieces else text
 
 
-def _alike(one: AnyStr, other: AnyStr) -> int:
-    return len(os.path.commonprefix([one, other]))  # noqa: RUF071 -- of texts, not of paths
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes they have in common at their beginning."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

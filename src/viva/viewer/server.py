@@ -16,7 +16,7 @@ from viva.viewer.guard import Guard
 from viva.viewer.starting import Starter
 
 HOST = "127.0.0.1"
-_PATIENCE_S = 3
+_PATIENCE_S = 2
 _log = logging.getLogger("uvicorn.error")
 
 

@@ -245,7 +245,9 @@ def test_a_record_keeps_what_the_case_and_its_lines_say_beside_their_words():
     record = one(case(turns=[line, {"input": "hi"}], options={"locale": "en"}, metadata={"owner": "me"}))
     assert (record.options, record.metadata) == ({"locale": "en"}, {"owner": "me"})
     assert [turn.options for turn in record.turns] == [{"draft": True}, None]
-    assert b'"options"' not in codec.encode(one(case()))
+    before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    assert one(case(input=[*before, {"role": "user", "content": "hi"}])).history == before
+    assert not {"options", "metadata", "history"} & codec.plain(one(case())).keys()
 
 
 def test_blame_comes_with_what_it_rests_on():

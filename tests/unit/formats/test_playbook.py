@@ -154,6 +154,10 @@ tmpdir:
 steps:
   - user_input: hi
     expected: x
+persona:
+  context: ""
+  success_criteria:
+    files_exist: [../x]
 """
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "b.yaml").write_text("name: B\nsteps: []\nenv:\n  - ALSO_MISSING\n", encoding="utf-8")
@@ -166,6 +170,8 @@ steps:
     )  # P6
     assert "a.yaml:2: $.env[1]: NOR_THIS is not set" in said
     assert "a.yaml:4: $.tmpdir.link_paths[0]: there is no 'nowhere' in the working folder" in said  # P5
+    assert "a.yaml:9: $.persona.context: is empty" in said
+    assert "a.yaml:11: $.persona.success_criteria.files_exist[0]: '../x' leaves the workspace" in said  # P1
     assert "b.yaml:4: $.env[0]: ALSO_MISSING is not set" in said
     assert "b.yaml:2: $.steps: is empty" in said
 
@@ -251,7 +257,7 @@ def test_the_simulated_user_never_sees_the_criteria(tmp_path: Path):
 
 def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
     """P6: in steps, persona and criteria; undeclared names stay, and the values are kept secret."""
-    kept: list[str] = []
+    kept: dict[str, str] = {}
     value = {
         "name": "about $KEY",
         "env": ["KEY"],
@@ -261,7 +267,7 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
             "success_criteria": {"files_contain": {"$KEY.txt": ["${KEY}!"]}, "tool_calls_contain": {"$KEY": ["$KEY"]}},
         },
     }
-    made = case(tmp_path, value, environ={"KEY": "v a l u e", "OTHER": "x"}, keep_secret=kept.append)
+    made = case(tmp_path, value, environ={"KEY": "v a l u e", "OTHER": "x"}, keep_secret=kept.__setitem__)
     user: Any = made.user
     assert user.first.lines[0].message.text == "v a l u e v a l u e $KEYS $OTHER"
     assert user.first.lines[0].claims[0].written["criteria"] == "says v a l u e"
@@ -271,7 +277,7 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
         "files_contain: v a l u e.txt",
     ]
     assert made.goal.checkpoints[1].claim.written["value"] == ["v a l u e!"]
-    assert kept == ["v a l u e"]
+    assert kept == {"KEY": "v a l u e"}
     assert made.workspace is not None
     assert made.workspace.env == {"KEY": "v a l u e"}
     assert made.name == "about $KEY"
@@ -284,6 +290,11 @@ def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
     (said,) = wrong(tmp_path, value, environ={"KEY": "hidden-value"})
     assert "'../$KEY' leaves the workspace" in said
     assert "hidden-value" not in said
+
+
+def test_a_value_that_is_no_text_is_refused(tmp_path: Path):
+    (said,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
+    assert said == "$.env[0]: the value of KEY is no UTF-8 text"  # P6
 
 
 def test_what_is_only_looked_at_needs_neither_variables_nor_an_evaluator(tmp_path: Path):

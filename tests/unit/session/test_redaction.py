@@ -68,7 +68,7 @@ def test_a_cassette_keeps_names_for_which_a_replay_has_values_again(value: str):
     assert b"***TOKEN***" in taped
     assert codec.encode(value)[1:-1] not in taped
     assert redactor.restored(taped.removesuffix(b"***")) == codec.encode(said)
-    assert b"another" in Redactor([], {"TOKEN": "another"}).restored(taped)
+    assert b"TOKEN" not in Redactor([], {"TOKEN": "another"}).restored(taped)
 
 
 def test_short_values_are_ordinary_words():

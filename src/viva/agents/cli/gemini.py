@@ -92,8 +92,8 @@ def argv(asked: Asked) -> list[str]:
         words.append(f"--resume={asked.session}")
     if asked.model:
         words.append(f"--model={asked.model}")
-    # It refuses paths that lead out of the workspace, those through a link too.
-    return words + [f"--include-directories={folder}" for folder in asked.linked]
+    # It refuses paths that lead out of the workspace, those through a link too. A comma would be the end of a name.
+    return words + [f"--include-directories={folder}" for folder in asked.linked if "," not in folder]
 
 
 def _settings(_asked: Asked) -> dict[str, str]:

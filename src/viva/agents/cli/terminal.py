@@ -151,7 +151,8 @@ class CliSession:
             workspace=self._workspace.path,
             model=str(options.get("model") or self._agent.model),
             approval=self._agent.approves,
-            linked=self._workspace.linked,
+            # A CLI takes no single file for a place that it may use; the Gemini CLI would not even start.
+            linked=[place for place in self._workspace.linked if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
             env=self._env,
         )
         argv = self._workspace.confined([*self._command, *dialect.argv(asked), *self._agent.args])

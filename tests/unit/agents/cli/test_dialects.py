@@ -188,7 +188,7 @@ def test_a_message_that_is_piped_is_not_on_the_command_line(dialect: Dialect):
 
 
 def test_links_are_told_to_those_that_refuse_to_leave_the_workspace():
-    argv = GEMINI.argv(Asked(prompt="x", approval="yolo", linked=["/a", "/b c"]))
+    argv = GEMINI.argv(Asked(prompt="x", approval="yolo", linked=["/a", "/b,c", "/b c"]))
     assert argv[-2:] == ["--include-directories=/a", "--include-directories=/b c"]  # P5
 
 

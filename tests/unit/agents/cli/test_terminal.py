@@ -119,6 +119,16 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     assert ".gemini/oauth_creds.json" in copied.home
 
 
+def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.txt").write_text("x", encoding="utf-8")
+    agent = gemini(tmp_path, INIT + 'say(type="message", role="assistant", content=" ".join(args))\n' + DONE)
+    told = talk(agent, "x", spec=WorkspaceSpec("empty", str(tmp_path), ("file.txt", "folder")))
+    assert [word for word in told.reply.content.split() if "include" in word] == [
+        f"--include-directories={tmp_path}/folder"
+    ]  # P5
+
+
 def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_path):
     told = talk(
         gemini(

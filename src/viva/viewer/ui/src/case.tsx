@@ -13,7 +13,7 @@ import { go, type Places } from "./route";
 import { brief, Line, Said } from "./said";
 import { Sign } from "./signs";
 import { Track } from "./track";
-import { TurnView } from "./turn";
+import { Before, TurnView } from "./turn";
 import { Why, type To } from "./why";
 
 interface Props {
@@ -242,6 +242,7 @@ function Conversation({ trial, attachments, to, here }: ConversationProps) {
       <h2>
         Conversation <span class="muted">{counted(trial.total_turns, "turn")}</span>
       </h2>
+      {(trial.history ?? []).length > 0 && <Before said={trial.history ?? []} marks={marks.get(0) ?? []} />}
       {trial.turns.map((turn) => (
         <TurnView
           key={turn.turn}

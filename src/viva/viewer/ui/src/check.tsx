@@ -135,7 +135,7 @@ function Quotes({ quotes }: { quotes: Quote[] }) {
       {quotes.map((each, at) => (
         <li key={at}>
           <button type="button" class="link" onClick={() => show(each)}>
-            turn {each.turn}
+            {each.turn ? `turn ${each.turn}` : "before"}
           </button>{" "}
           <q>
             <Line text={each.quote} />

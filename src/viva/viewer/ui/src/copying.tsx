@@ -24,6 +24,9 @@ export function asCase(trial: Trial): string {
       ...(assertions.length ? { assertions } : {}),
     };
   });
+  const before = (trial.history ?? []).map(({ role, content, name, tool_call_id }) => ({ role, content, name, tool_call_id }));
+  const [first, ...rest] = turns;
+  const opening = first && before.length ? [{ ...first, input: [...before, { role: "user", content: first.input }] }, ...rest] : turns;
   const missing = checkpoints.filter((each) => !each.reached && each.required && each.assertion);
   const finals = written([...trial.final_assertions, ...missing.map((each) => each.assertion as Assertion)], trial);
   return JSON.stringify({
@@ -32,7 +35,7 @@ export function asCase(trial: Trial): string {
     ...(trial.tags?.length ? { tags: trial.tags } : {}),
     ...(trial.options ? { options: trial.options } : {}),
     ...(trial.metadata ? { metadata: trial.metadata } : {}),
-    turns: [...turns, ...(trial.turns_not_run ?? []).map((input) => ({ input }))],
+    turns: [...opening, ...(trial.turns_not_run ?? []).map((input) => ({ input }))],
     ...(finals.length ? { final_assertions: finals } : {}),
   });
 }

@@ -51,6 +51,16 @@ export interface Attachment {
   media_type?: string | null;
 }
 
+/** A message as a case holds it: a text, or parts. */
+export interface Message {
+  role: string;
+  content?: string | Part[];
+  name?: string | null;
+  tool_call_id?: string | null;
+}
+
+export type Part = { type: "text"; text: string } | Attachment;
+
 export interface Turn {
   turn: number;
   input: string;
@@ -111,6 +121,7 @@ export interface Trial {
   usage?: Usage | null;
   cost_usd?: number | null;
   tags?: string[];
+  history?: Message[] | null;
   options?: Record<string, unknown> | null;
   metadata?: Record<string, unknown> | null;
   agent?: string | null;

@@ -19,20 +19,16 @@ export function useRun(source: Source, id: string): Known {
   useEffect(() => {
     let wanted = true;
     const tell = (next: Known) => wanted && setKnown({ id, known: next });
-    const load = () =>
-      source.overview(id).then(
-        (overview) => {
-          tell({ run: { overview: overview.summary ? overview : { ...overview, summary: soFar(overview) }, live: null } });
-          if (!overview.ended && source.served) follow(source as Server, id, overview);
-        },
-        (broken: Error) => tell({ error: broken.message }),
-      );
-    const follow = async (server: Server, run: string, overview: Overview) => {
-      const live = await server.me().then((me) => me.live, () => [] as string[]);
-      if (!wanted || !live.includes(overview.run)) return;
-      stop.current = listen(server, run, overview, (next) => tell({ run: next }), load);
+    const load = async () => {
+      const found = await source.overview(id);
+      const overview = found.summary ? found : { ...found, summary: soFar(found) };
+      const live = !found.ended && source.served ? (await (source as Server).me()).live.includes(found.run) : false;
+      const trials = Math.max(found.planned ?? 0, found.cases.length);
+      tell({ run: { overview, live: live ? { trials, done: found.cases.length, lost: false } : null } });
+      if (live && wanted) stop.current = listen(source as Server, id, overview, (next) => tell({ run: next }), begin);
     };
-    load();
+    const begin = () => void load().catch((broken: Error) => tell({ error: broken.message }));
+    begin();
     return () => {
       wanted = false;
       stop.current();

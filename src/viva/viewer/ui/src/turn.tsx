@@ -1,6 +1,6 @@
 // One turn: what the user said and who spoke for them, what the agent did and answered, and its checks beside it.
 import type { ComponentChildren } from "preact";
-import type { Attachment, Checkpoint, FileChange, Status, ToolCall, Turn } from "./data";
+import type { Attachment, Checkpoint, FileChange, Message, Part, Status, ToolCall, Turn } from "./data";
 import { CheckCard, verdictOf, type Placed } from "./check";
 import { counted, money, number, seconds } from "./figures";
 import { brief, Line, Said, Value, visible, type Mark } from "./said";
@@ -87,6 +87,35 @@ export function TurnView({ turn, marks, attachments, reached, link, id, placed, 
           ))}
         </div>
       )}
+    </section>
+  );
+}
+
+/** What the case says had been said before its first turn; judges quote it as turn 0. */
+export function Before({ said, marks }: { said: Message[]; marks: Mark[] }) {
+  return (
+    <section class="turn before" id="turn-0" tabIndex={-1} aria-label="Said before">
+      <header>
+        <h3>Before</h3>
+        <p class="turn-facts">
+          <span>{counted(said.length, "message")} of the case</span>
+        </p>
+      </header>
+      <div class="talk">
+        {said.map(({ role, content = "", name }, at) => {
+          const parts: Part[] = typeof content === "string" ? [{ type: "text", text: content }] : content;
+          return (
+            <div class={`message ${role === "user" ? "user" : "agent"}`} key={at}>
+              <p class="who">
+                <Line text={[role, name].filter(Boolean).join(" ")} />
+              </p>
+              {parts.map((part, n) =>
+                "text" in part ? <Said key={n} text={part.text} marks={marks} /> : <Attached key={n} attachment={part} address={undefined} />,
+              )}
+            </div>
+          );
+        })}
+      </div>
     </section>
   );
 }
