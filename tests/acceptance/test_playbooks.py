@@ -393,6 +393,23 @@ def test_a_workspace_is_kept_where_the_case_failed(books: Books):
     assert "workspace" not in good
 
 
+def test_only_what_a_record_tells_of_is_kept(books: Books):
+    """P5: no attempt that is run again leaves a workspace behind, and no conversation that is held to make one smaller."""
+    temporary = books.folder.with_name("tmp")
+    temporary.mkdir()
+    books.env["TMPDIR"] = str(temporary)
+    books.write("viva.toml", CONFIG + '[agents.mute]\nreplies = ["no verdict"]\n')
+    books.book(steps=[step("write a.txt kept", "says bye")])
+    assert books.run(evaluator="mute").code == 1
+    assert (books.record["status"], books.record["attempt"]) == ("error", 2)
+    kept = [Path(books.record["workspace"]).parent]
+    assert list(temporary.iterdir()) == kept
+    assert books.run().code == 1
+    kept.append(Path(books.record["workspace"]).parent)
+    assert books.viva("shrink", "latest", "books/one").code == 0
+    assert set(temporary.iterdir()) == set(kept)
+
+
 def test_two_cases_at_once_in_one_repository_do_not_meet(books: Books):
     for name in "abcd":
         books.book(name, steps=[step(f"write same.txt {name}"), step("read same.txt", f"says {name}"), step("list")])

@@ -10,7 +10,7 @@ from viva.model import codec
 from viva.model.case import Checkpoint, Claim
 from viva.model.finding import Finding
 from viva.model.judging import is_live, label_of
-from viva.model.message import Message, Part, ToolCall, Usage
+from viva.model.message import Attachment, Message, Part, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.talk import Judged, Sighting, Talk, Turn, Verdict
 
@@ -219,7 +219,7 @@ def _attachments(message: Message) -> list[dict[str, Any]]:
     return [_part(part) for part in message.attachments]
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part | Attachment) -> dict[str, Any]:
     """Attachments by their source; their bytes stay out of reports."""
     return {key: value for key, value in codec.builtins(part).items() if key != "url"}
 

@@ -32,18 +32,23 @@ class Scheduler:
         self.executor.stop()
 
     async def _work(self, planned: Planned) -> None:
-        record = await run_trial(self.stage, planned)
+        record = await self._attempt(planned, 1)
         for attempt in range(2, 2 + self.retry_faults):
             if record.status != "error":
                 break
             self.tally.add_cost(record)
-            record = await run_trial(self.stage, planned, attempt)
+            record = await self._attempt(planned, attempt)
         # Journaled before it is counted or shown: what anybody has seen is never lost.
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
         self.tally.add(record, of=planned.of)
         self.ended(record)
         if self.fail_fast and record.status in ("failed", "error"):
             self.stop("fail_fast")
+
+    async def _attempt(self, planned: Planned, attempt: int) -> TrialRecord:
+        """One that may be run again leaves no workspace behind for its error: no record could say where that is."""
+        keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
+        return await run_trial(self.stage, planned, attempt, keep)
 
 
 async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], runs: int) -> AsyncIterator[Planned]:

@@ -10,7 +10,7 @@ anything else                           our own bug: it ends the run
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -98,8 +98,10 @@ class Deadline:
             self._timeout.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
 
 
-async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRecord:
-    """Runs one case once."""
+async def run_trial(
+    stage: Stage, planned: Planned, attempt: int = 1, keep: Collection[str] = ("failed", "error")
+) -> TrialRecord:
+    """Runs one case once. A workspace in which it came to one of the statuses to `keep` is left to be looked at."""
     case = planned.case
     key = Key(case.suite, case.id, planned.trial, attempt)
     session_id = f"viva-{stage.run}-{planned.index}.{attempt}"
@@ -115,7 +117,7 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
             stage.bus.emit(
                 TrialStarted(key, planned.index, case.name or case.id, len(case.user.lines), case.user.simulator)
             )
-        ending = await _placed(stage, talk, limit, session_id)
+        ending = await _placed(stage, talk, limit, session_id, keep)
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
     record = trial_record(
         talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
@@ -131,8 +133,8 @@ async def run_trial(stage: Stage, planned: Planned, attempt: int = 1) -> TrialRe
     return record
 
 
-async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str) -> Ending:
-    """The conversation, in a workspace if the case has one. What did not pass leaves its workspace to be looked at."""
+async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str, keep: Collection[str]) -> Ending:
+    """The conversation, in a workspace if the case has one."""
     spec = talk.case.workspace
     if spec is None or stage.workspaces is None:
         return standing(talk, await _held(stage, talk, limit, session_id))
@@ -141,7 +143,7 @@ async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: 
             talk.workspace = workspace
             ending = standing(talk, await _held(stage, talk, limit, session_id))
             talk.warnings += await workspace.warnings()
-            if ending.status in ("failed", "error") and talk.turns:  # without a turn there is nothing to see
+            if ending.status in keep and talk.turns:  # without a turn there is nothing to see
                 workspace.keep()
             if workspace.kept:
                 talk.kept_at = workspace.path

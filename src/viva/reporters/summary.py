@@ -28,7 +28,7 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
         f"Checks: {summary.checks_passed:,}/{summary.checks:,} passed",
     ]
     lines += [f"{label}: {visible(text)}" for label, text in standings(summary)]
-    if sum(summary.trials.values()) > summary.total - summary.not_run:
+    if _is_repeated(summary):
         lines.append(f"Trials: {trials_text(summary)}")
     lines += [f"{label}: {text}" for label, text in spending(summary)]
     lines += _places(started.settings if started else {})
@@ -103,10 +103,17 @@ def stopped_text(ended: RunEnded) -> str | None:
 
 
 def _faults(summary: RunSummary) -> str:
-    """Whose faults the errors were; the agent's own are failures."""
+    """Whose faults the errors were, trial by trial; the agent's own are failures."""
     others = [f"{number:,} {fault}" for fault, number in summary.faults.items() if fault != "agent" and number]
+    if others and _is_repeated(summary):
+        others[0] = f"trials: {others[0]}"
     others += [f"{summary.undecided:,} undecided"] if summary.undecided else []
     return f" ({', '.join(others)})" if others else ""
+
+
+def _is_repeated(summary: RunSummary) -> bool:
+    """Were there more trials than cases?"""
+    return sum(summary.trials.values()) > summary.total - summary.not_run
 
 
 def _places(settings: Mapping[str, Any]) -> list[str]:

@@ -144,7 +144,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     places = Places(options, settings, agent, files)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
-    redactor.learn(settings.secrets, settings.variables)  # before a generator is asked: its words are kept on the cassette
+    # Before a generator is asked: its words are kept on the cassette.
+    redactor.learn(settings.secrets, settings.variables)
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None

@@ -207,7 +207,7 @@ class Shrinker:
         failed = 0
         for trial in range(self._runs):
             self._trials += 1
-            record = await run_trial(self._stage, Planned(case, self._trials, trial + 1, self._runs))
+            record = await run_trial(self._stage, Planned(case, self._trials, trial + 1, self._runs), keep=())
             failed += record.status == "failed" and bool(_signature(record) & self._wanted)
             if failed >= self._fails:
                 return True

@@ -160,16 +160,18 @@ function passedText(summary: Summary, live: boolean): string {
 /** What is missing from the pass count, each with its number: no silent denominators. */
 function Apart({ summary }: { summary: Summary }) {
   const faults = Object.entries(summary.faults ?? {}).filter(([fault, many]) => fault !== "agent" && many);
-  const blame = faults.length ? ` (${faults.map(([fault, many]) => `${many} ${fault}`).join(", ")})` : "";
+  const trials = Object.entries(summary.trials ?? {});
+  const many = trials.reduce((total, [, each]) => total + each, 0);
+  const repeated = many > summary.total - summary.not_run;
+  const blamed = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
+  const blame = blamed ? ` (${repeated ? "trials: " : ""}${blamed})` : "";
   const parts = [
     `${number(summary.failed)} failed`,
     `${counted(summary.errors, "error")}${blame}`,
     `${number(summary.skipped)} skipped${summary.unchecked ? ` (${number(summary.unchecked)} with nothing checked)` : ""}`,
     `${number(summary.not_run)} not run`,
   ];
-  const trials = Object.entries(summary.trials ?? {});
-  const many = trials.reduce((total, [, each]) => total + each, 0);
-  if (many > summary.total - summary.not_run) {
+  if (repeated) {
     parts.push(`${number(many)} trials: ${trials.map(([status, each]) => `${number(each)} ${status}`).join(", ")}`);
   }
   return <p class="apart">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;

@@ -47,7 +47,7 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
         <ul>
           {findings.map((each, at) => (
             <li key={at}>
-              <Place at={each.at} to={to}>{each.place}</Place> {each.label && <b><Line text={each.label} room={200} /></b>}{" "}
+              <Place at={each.at} to={to}>{each.place}</Place> {each.label && <b><Line text={each.label} room={400} /></b>}{" "}
               <Line text={each.text} room={600} />
             </li>
           ))}
@@ -85,7 +85,8 @@ function placeIn(words: string): string {
 function findingsIn(trial: Trial): Found[] {
   const found: Found[] = [];
   const add = (at: string, place: string, check: Assertion) => {
-    if (check.passed !== true) found.push({ at: `check-${at}`, place, label: labelOf(check), text: reasonOf(check) });
+    const label = [labelOf(check), check.message].filter(Boolean).join(" · ");
+    if (check.passed !== true) found.push({ at: `check-${at}`, place, label, text: reasonOf(check) });
   };
   for (const turn of trial.turns) {
     const place = `turn ${turn.turn}`;
