@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,34 +20,39 @@ _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachab
 
 
 class _Sending:
-    """What goes to an agent, one call after the other. A helper also knows the conversation: what is new of it goes along."""
+    """What goes to an agent, one call after the other.
+
+    A judge also knows the conversation, so that goes along. A simulator has heard all of it before, turn by turn.
+    """
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._asked = 0
-        self._known = 0
+        self._options: Mapping[str, Any] | None = None
+        self._kept = codec.Raw()
 
     def next(self, message: Message, options: Mapping[str, Any]) -> tuple[bytes, int]:
         """As JSON, less what differs from run to run by nature; and the turn of the conversation that it belongs to."""
         self._asked += 1
-        kept = {name: value for name, value in options.items() if name not in _PASSING}
-        if isinstance(kept.get("metadata"), Mapping):
-            kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
-        sent: dict[str, Any] = {"message": message, "options": kept}
-        if self._context.fixtures is not None and self._asked == 1:
-            sent["fixtures"] = self._context.fixtures
-        turn = self._asked if self._context.role == "agent" else 0
-        if self._context.conversation is not None:
-            said = self._context.conversation()
-            sent["conversation"] = said[self._known :]
-            self._known = len(said)
-            turn = turn or self._turn(said)
-        return codec.canonical(sent), turn
+        context = self._context
+        if options is not self._options:  # mostly they are the same for all turns
+            self._options, self._kept = options, codec.Raw(codec.canonical(_lasting(options)))
+        sent: dict[str, Any] = {"message": message, "options": self._kept}
+        if context.fixtures is not None and self._asked == 1:
+            sent["fixtures"] = context.fixtures
+        if context.role == "agent":
+            return codec.canonical(sent), self._asked
+        if context.role == "simulator":
+            return codec.canonical(sent), options.get("metadata", {}).get("turn_number", self._asked)
+        said = sent["conversation"] = context.conversation() if context.conversation is not None else []
+        return codec.canonical(sent), sum(message.role == "user" for message in said[context.prior :])
 
-    def _turn(self, said: Sequence[Message]) -> int:
-        """A simulator opens the next one; a generator knows of none."""
-        opened = sum(message.role == "user" for message in said[self._context.prior :])
-        return opened + (self._context.role == "simulator")
+
+def _lasting(options: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in options.items() if name not in _PASSING}
+    if isinstance(kept.get("metadata"), Mapping):
+        kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
+    return kept
 
 
 class _Wrapped:

@@ -8,6 +8,7 @@ from viva.reporters.visible import literal, visible, visible_lines
 from viva.reporters.why import Finding, Why, turn_status
 
 _ARGUMENTS_ROOM = 500
+_FILES = 20
 
 
 def why_text(found: Why) -> str:
@@ -57,6 +58,9 @@ def _turn(turn: TurnRecord, record: TrialRecord, text_room: int) -> Iterator[str
         yield f"  agent: {_indented(turn.output, text_room)}"
     elif turn.data is not None:
         yield f"  agent: {literal(turn.data, text_room)}"
+    for file in turn.files[:_FILES]:
+        told = f"\n{file.diff}" if file.diff else ""
+        yield f"  {file.change}: {_indented(f'{file.path}{told}', text_room)}"
     if turn.error is not None:
         yield f"  error: {_indented(turn.error, text_room)}"
 

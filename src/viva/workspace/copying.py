@@ -1,5 +1,6 @@
 """What is put into a workspace before the agent sees it: a copy of a repository, or links to parts of it."""
 
+import errno
 import os
 import shutil
 import stat
@@ -119,7 +120,9 @@ class Loader:
             else:
                 shutil.copyfile(source, place, follow_symlinks=False)
                 shutil.copystat(source, place, follow_symlinks=False)
-        except OSError:
+        except OSError as wrong:
+            if wrong.errno not in _NOT_OURS:  # a full disk: half a repository is no workspace
+                raise
             self.skipped.append(shown_path(path))
 
     def _is_left_out(self, real: str) -> bool:
@@ -134,6 +137,8 @@ class Loader:
             raise Undecidable(f"the workspace would be a copy of more than {self._max_bytes:,} bytes; {_INSTEAD}")
 
 
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.ESTALE})
+"""Why one file cannot be read, or is gone meanwhile."""
 _INSTEAD = "link what is needed (tmpdir with link_paths), ignore the rest in git, or use --workspace cwd"
 
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 from viva.errors import Undecidable
 from viva.model.case import Key, WorkspaceSpec
@@ -58,21 +58,29 @@ class Folders:
         self.limits = max_files, max_bytes
         self.texts = Texts()
         self._swept = False
+        self._places: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
     async def __call__(self, spec: WorkspaceSpec, key: Key) -> AsyncGenerator["Folder"]:
         if not self._swept:
             self._swept = True
             await asyncio.to_thread(sweep, self.base)
-        try:
-            folder = Folder(self, spec, key)
-        except OSError as wrong:
-            raise Undecidable(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
-        try:
-            await surely(asyncio.to_thread(folder.fill))
-            yield folder
-        finally:
-            await surely(asyncio.to_thread(folder.close))
+        async with self._alone(spec):
+            try:
+                folder = Folder(self, spec, key)
+            except OSError as wrong:
+                raise Undecidable(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
+            try:
+                await surely(asyncio.to_thread(folder.fill))
+                yield folder
+            finally:
+                await surely(asyncio.to_thread(folder.close))
+
+    def _alone(self, spec: WorkspaceSpec) -> AbstractAsyncContextManager[object]:
+        """Those who work in place take turns: nobody could tell whose the changes are."""
+        if spec.kind != "cwd" or self.replaying:
+            return nullcontext()
+        return self._places.setdefault(os.path.realpath(spec.root), asyncio.Lock())
 
 
 class Folder:
@@ -158,12 +166,12 @@ class Folder:
     def fill(self) -> None:
         """Puts there what the case wants to find."""
         spec = self._spec
-        os.mkdir(self.home, 0o700)
-        if not self._in_place:
-            os.mkdir(self.path)
         loader = Loader(self.path, spec.leave_out, *self._folders.limits)
         replaying = self._folders.replaying
         try:
+            os.mkdir(self.home, 0o700)
+            if not self._in_place:
+                os.mkdir(self.path)
             if spec.kind == "empty":
                 copied = spec.link_mode == "copy" or replaying
                 links = loader.linked(spec, copied=copied, all_of_it=spec.link_mode != "copy")

@@ -36,6 +36,7 @@ from viva.model import codec
 from viva.model.event import Event, Note, RunEnded
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
+from viva.model.talk import FileChange
 from viva.record.journal import Journal
 from viva.reporters.events import EventLines
 from viva.reporters.html import HtmlReport
@@ -276,6 +277,14 @@ def test_what_a_judge_suggests_stands_in_the_reports_that_say_why(report: type[R
     denied = check("agent polite", False, reason="it is curt", suggestions=["say please"])
     record = trial("A", "failed", [turn(1, "Hi", "Yo", assertions=[denied])], fault="agent")
     assert "reason:   it is curt\n    suggestion: say please" in written(report, tmp_path, [record])
+
+
+@pytest.mark.parametrize("report", [JunitReport, MarkdownReport])
+def test_what_a_turn_did_to_files_stands_in_what_was_said(report: type[Report], tmp_path: Path) -> None:
+    """P4, P5: each with its difference."""
+    changed = (FileChange("a.txt", "added", "@@ -0,0 +1 @@\n+hello"), FileChange("b.bin", "removed"))
+    record = trial("A", "failed", [turn(1, "Hi", "Yo", files=changed)], fault="agent", error="no")
+    assert "  added: a.txt\n    @@ -0,0 +1 @@\n    +hello\n  removed: b.bin" in written(report, tmp_path, [record])
 
 
 def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None:  # N33

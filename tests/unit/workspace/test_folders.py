@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -413,6 +414,38 @@ def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path
         return folder.path
 
     assert Path(opened(folders(base, keep_always=True), WorkspaceSpec("empty"), nothing)).is_dir()
+
+
+def test_those_who_work_in_place_take_turns(base: Path, tmp_path: Path):
+    """P5: else the changes of one would be told of the other."""
+    make, spec, seen = folders(base), WorkspaceSpec("cwd", str(tmp_path / "repo")), list[list[str]]()
+    put(tmp_path / "repo", "here")
+
+    async def work(name: str) -> None:
+        async with make(spec, KEY) as folder:
+            before = await folder.mark()
+            put(folder.path, name)
+            await asyncio.sleep(0)
+            seen.append([change.path for change in await folder.changes(before)])
+
+    async def both() -> None:
+        await asyncio.gather(work("one"), work("two"))
+
+    asyncio.run(both())
+    assert sorted(seen) == [["one"], ["two"]]
+
+
+def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
+    """A disk that takes no more, here by a limit on the size of files, is said to be that; the file was readable."""
+    put(tmp_path / "repo", "large.txt", "x" * 300_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(Undecidable, match=r"workspace: .*large\.txt: File too large"):
+            opened(folders(base), WorkspaceSpec("copy", str(tmp_path / "repo")), look)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(base.iterdir()) == []
 
 
 def test_what_the_agent_has_deleted_is_not_said_to_be_there(base: Path):

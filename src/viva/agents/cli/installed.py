@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -23,18 +22,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 _known: dict[tuple[str, int], str | None] = {}
 
 
-class Installed(Struct, frozen=True, omit_defaults=True):
-    """What is known of a CLI on this machine."""
+class Installed(Struct, frozen=True):
+    """What is known of a CLI on this machine. `missing` is why it cannot be used."""
 
-    name: str
-    title: str
     executable: str | None = None
     version: str | None = None
     missing: str | None = None
-
-    @property
-    def usable(self) -> bool:
-        return self.missing is None
 
 
 def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
@@ -68,16 +61,13 @@ async def version_of(executable: str, environ: Mapping[str, str], dialect: Diale
 
 async def look_at(command: str, environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> Installed:
     """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
-    about: dict[str, Any] = {"name": dialect.name, "title": dialect.title}
     try:
         executable = located(command, environ, dialect)
     except Unreachable as gone:
-        return Installed(**about, missing=gone.said)
+        return Installed(missing=gone.said)
     version = await version_of(executable, environ, dialect)
     old = await too_old(executable, environ, dialect)
-    return Installed(
-        **about, executable=executable, version=version, missing=old or _no_login(environ, dialect, logins)
-    )
+    return Installed(executable, version, old or _no_login(environ, dialect, logins))
 
 
 def _no_login(environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> str | None:

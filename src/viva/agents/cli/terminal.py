@@ -105,19 +105,21 @@ def furnished(
     login: Literal["copy"] | None = None,
 ) -> dict[str, str]:
     """The environment of a CLI in a workspace, whose private HOME then holds its settings and, if wanted, its login."""
+    passed = dialect.variables if login == "copy" else (*dialect.keys, *dialect.variables)
+    env = environment(host, workspace, passed, added)
     home = Path(workspace.home)
-    if login == "copy":
-        for name in dialect.logins:
+    try:
+        for name in dialect.logins if login == "copy" else ():
             source, target = Path(host.get("HOME", "/")) / name, home / name
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
                 target.chmod(0o600)
-    passed = dialect.variables if login == "copy" else (*dialect.keys, *dialect.variables)
-    env = environment(host, workspace, passed, added)
-    for name, text in dialect.files(env).items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text, encoding="utf-8")
+        for name, text in dialect.files(env).items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text, encoding="utf-8")
+    except OSError as wrong:  # a full disk; a login that only others may read
+        raise Undecidable(f"its HOME cannot be set up: {wrong.filename or home}: {wrong.strerror}") from wrong
     return env
 
 

@@ -18,6 +18,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Image, Message, Text
 from viva.protocols import SessionContext
+from viva.workspace.folders import Folders
 from viva.workspace.processes import marked
 
 INIT = 'say(type="init", session_id=option("--resume") or "s-1", model="m")\n'
@@ -117,6 +118,22 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     assert (without.reply.content, copied.reply.content) == ("True", "False")  # P10
     assert ".gemini/oauth_creds.json" not in without.home
     assert ".gemini/oauth_creds.json" in copied.home
+
+
+def test_a_home_that_cannot_be_set_up_is_nobodys_failure(tmp_path):
+    """A full disk, for one; here a file is in the way."""
+
+    async def scenario() -> None:
+        async with Folders()(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+            Path(workspace.home, ".gemini").write_text("x", encoding="utf-8")
+            context = SessionContext(
+                key=Key("s", "c"), workspace=workspace, meter=lambda _call: None, http=HttpTransport()
+            )
+            async with gemini(tmp_path, DONE).open(context):
+                pass
+
+    with pytest.raises(Undecidable, match=r"its HOME cannot be set up: .*\.gemini"):
+        asyncio.run(scenario())
 
 
 def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
