@@ -135,7 +135,9 @@ def _bash(script: str, here: Path) -> None:
     environ = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("VIVA", "OPENAI", "OPENWOP", "GEMINI", "ANTHROPIC", "NO_COLOR", "FORCE_COLOR", "PYTEST", "CI"))
+        if not key.startswith(
+            ("VIVA", "OPENAI", "OPENWOP", "GEMINI", "ANTHROPIC", "NO_COLOR", "FORCE_COLOR", "PYTEST", "CI")
+        )
     }
     environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "COLUMNS": "100", "HOME": str(here)}
     bash = subprocess.Popen(
