@@ -4,8 +4,7 @@ Pure: the command line and the host make the same summary of the same records.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,11 +12,10 @@ from viva.engine.bars import CaseScore, case_score, trial_score
 from viva.errors import BadInput
 from viva.formats.openwop import ModelClass
 from viva.model import codec
-from viva.model.event import Event, RunEnded, RunStarted, Standing
+from viva.model.event import RunEnded, Standing
 from viva.model.finding import Finding
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal
-from viva.reporters.report import replacing
+from viva.reporters.report import Report
 from viva.stats.deciding import Rule
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -136,33 +134,13 @@ def read_summary(raw: bytes, file: str) -> EvalSummary:
         raise BadInput.saying(f"is no eval summary: {wrong}", file) from wrong
 
 
-class SummaryFile:
+class SummaryFile(Report):
     """Writes the summary of a run's one eval suite when the run has ended."""
 
-    live = False
-
-    def __init__(self, path: Path, journal: Journal) -> None:
-        self._path = path
-        self._journal = journal
-        self._started: RunStarted | None = None
-
-    def receive(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, RunStarted):
-                self._started = event
-            elif isinstance(event, RunEnded):
-                self._write(event)
-
-    def _write(self, ended: RunEnded) -> None:
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
         settings = self._started.settings if self._started else {}
-        for standing in ended.summary.suites:
-            if not standing.version:
-                continue
-            summary = eval_summary(
-                standing,
-                self._journal.records(),
-                model_class=settings.get("model_class"),
-                rule=Rule.kept_in(settings),
-            )
-            with replacing(self._path) as out:
-                out.write(codec.pretty(codec.encode(summary)) + b"\n")
+        (standing,) = (suite for suite in ended.summary.suites if suite.version)
+        summary = eval_summary(
+            standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
+        )
+        out.write(codec.pretty(codec.encode(summary)) + b"\n")

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 from viva.model import codec
 from viva.model.message import Message, ToolCall
-from viva.testing import openai_responses as responses
 from viva.testing.http_server import Answer, Received, json_answer
 from viva.testing.model_server import KEY, MODEL, ModelServer, Say, pieces
+from viva.testing.openai_responses import messages as response_messages
+from viva.testing.openai_responses import response
+from viva.testing.openai_responses import stream as response_stream
 
 
 class OpenAIServer(ModelServer):
@@ -47,13 +49,13 @@ class OpenAIServer(ModelServer):
         return None
 
     def read(self, asked: Any) -> Sequence[Message]:
-        return list(responses.messages(asked) if "input" in asked else messages(asked))
+        return list(response_messages(asked) if "input" in asked else messages(asked))
 
     def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return responses.response(say, asked) if "input" in asked else completion(say, asked)
+        return response(say, asked) if "input" in asked else completion(say, asked)
 
     def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return responses.stream(say, asked) if "input" in asked else stream(say, asked)
+        return response_stream(say, asked) if "input" in asked else stream(say, asked)
 
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
         return error_answer(status, message, headers)
