@@ -281,6 +281,12 @@ class Sink(Protocol):
     def receive(self, events: Sequence[Event]) -> None: ...
 
 
+class Keeper(Protocol):
+    """Keeps events before anybody hears of them. Where it cannot, the run ends: RunStopped."""
+
+    def append(self, *events: Event) -> None: ...
+
+
 class Planned(Struct, frozen=True):
     """A trial that is due: which case, which repeat of how many, and its place in the input."""
 

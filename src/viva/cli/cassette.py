@@ -1,7 +1,7 @@
 """`viva cassette`: look at recorded replies, throw out what no longer fits, compare two recordings."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -10,7 +10,20 @@ from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.talk import FileImage
-from viva.record.cassette import Definition, Entry, Header, Line, Took, diff, read_cassette, rewrite, trial_of
+from viva.record.cassette import (
+    Definition,
+    Entry,
+    Header,
+    Line,
+    Session,
+    Took,
+    diff,
+    read_cassette,
+    replies,
+    rewrite,
+    trial_of,
+    without,
+)
 from viva.reporters.figures import counted, seconds
 from viva.reporters.visible import one_line, visible
 
@@ -22,6 +35,7 @@ Examples:
   viva cassette prune talk.cassette -k '^old'   forget cases by their id
   viva cassette diff old.cassette new.cassette  what is asked and answered otherwise
 """
+Told = tuple[Session, Entry]
 _TEXT = 20_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -38,24 +52,26 @@ def command() -> None:
 def show(file: Path, case: str | None, as_json: bool) -> int:
     """Show what FILE holds: its conversations, or all that was said in one CASE."""
     lines = list(read_cassette(file))
-    entries = [line for line in lines if isinstance(line, Entry) and case in (None, line.key.case)]
-    if case is not None and not entries:
+    told = [each for each in replies(lines) if case in (None, each[0].key.case)]
+    if case is not None and not told:
         raise BadInput.saying(f"has no case {case!r}", str(file))
     if as_json:
-        for entry in entries:
-            print(codec.compact(entry))
+        for session, entry in told:
+            entry.opened = None
+            print(codec.compact(codec.builtins(session) | codec.builtins(entry)))
         return 0
     if case is not None:
-        print("\n".join(_said(entry) for entry in entries))
+        print("\n".join(_said(*each) for each in told))
         return 0
     header = next(line for line in lines if isinstance(line, Header))
     agents = [line.agent for line in lines if isinstance(line, Definition)]
     took = {line.key: line.duration_ms for line in lines if isinstance(line, Took)}
-    print(f"recorded by Viva {visible(header.viva)}: {len(entries):,} {'reply' if len(entries) == 1 else 'replies'}")
+    print(f"recorded by Viva {visible(header.viva)}: {len(told):,} {'reply' if len(told) == 1 else 'replies'}")
     print(f"agents: {visible(', '.join(dict.fromkeys(agents)))}")
-    for key, talk in _by_key(entries).items():
-        roles = ", ".join(f"{sum(e.role == role for e in talk)} {role}" for role in dict.fromkeys(e.role for e in talk))
-        cost = sum(call.cost_usd or 0.0 for entry in talk for call in entry.calls)
+    for key, talk in _by_key(told).items():
+        counts = Counter(session.role for session, _ in talk)
+        roles = ", ".join(f"{number} {role}" for role, number in counts.items())
+        cost = sum(call.cost_usd or 0.0 for _, entry in talk for call in entry.model_calls)
         time = f"  {seconds(took[key])}" if key in took else ""
         print(f"  {_name(key)}: {roles}{time}" + (f"  ${cost:.4f}" if cost else ""))
     return 0
@@ -81,12 +97,10 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     ended = {trial_of(line.key) for line in lines if isinstance(line, Took)}
 
     def goes(key: Key) -> bool:
-        if not key.case:  # cases that were made for the run belong to none of them
-            return False
         return (only is not None and search(only, key.case)) or (unfinished and trial_of(key) not in ended)
 
-    kept: list[Line] = [line for line in lines if not isinstance(line, Entry | Took) or not goes(line.key)]
-    gone = {trial_of(line.key) for line in lines if isinstance(line, Entry | Took) and goes(line.key)}
+    kept = list(without(lines, goes))
+    gone = set(_trials(lines)) - set(_trials(kept))
     if not dry_run and gone:
         try:
             rewrite(file, kept)
@@ -121,7 +135,7 @@ def _definitions(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
 
 
 def _conversations(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
-    was, now = (_by_key(line for line in each if isinstance(line, Entry)) for each in (before, after))
+    was, now = (_by_key(replies(each)) for each in (before, after))
     found: list[str] = []
     for key in dict.fromkeys([*was, *now]):
         if key not in was or key not in now:
@@ -131,24 +145,29 @@ def _conversations(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
     return found
 
 
-def _first_change(was: list[Entry], now: list[Entry]) -> str | None:
+def _first_change(was: list[Told], now: list[Told]) -> str | None:
     """The first place at which two recordings of one conversation part."""
-    for old, new in zip(sorted(was, key=_place), sorted(now, key=_place), strict=False):
+    for (_, old), (session, new) in zip(sorted(was, key=_place), sorted(now, key=_place), strict=False):
         for what, had, has in (
             ("asked of", old.sent, new.sent),
             ("said by", _answer(old), _answer(new)),
         ):
             if codec.canonical(had) != codec.canonical(has):
-                return f"turn {new.turn}: {what} the {new.role} {visible(new.agent)}\n{_indented(diff(had, has, 'old', 'new'))}"
+                who = f"turn {new.turn}: {what} the {session.role} {visible(session.agent)}"
+                return f"{who}\n{_indented(diff(had, has, 'old', 'new'))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
 
 
 def _answer(entry: Entry) -> dict[str, object]:
     """What was said or done, without what it cost."""
-    files = {image.path: _shown_file(image) for image in entry.files}
+    files = {image.path: _shown_file(image) for image in _files(entry)}
     if (reply := entry.reply) is None:
         return {"fault": entry.fault, "said": entry.said, "files": files}
     return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
+
+
+def _files(entry: Entry) -> tuple[FileImage, ...]:
+    return entry.made.files if entry.made is not None else ()
 
 
 def _shown_file(image: FileImage) -> str | None:
@@ -158,15 +177,21 @@ def _shown_file(image: FileImage) -> str | None:
     return image.content.decode(errors="replace") if len(image.content) <= _TEXT else f"{len(image.content):,} bytes"
 
 
-def _place(entry: Entry) -> tuple[int, bool, str, str, int]:
+def _place(told: Told) -> tuple[int, bool, str, str, int]:
     """Parallel helpers are recorded in the order of their answers; this order is the same in each recording."""
-    return entry.turn, entry.role != "agent", entry.role, entry.agent, entry.nth
+    session, entry = told
+    return entry.turn, session.role != "agent", session.role, session.agent, entry.session
 
 
-def _by_key(entries: Iterable[Entry]) -> dict[Key, list[Entry]]:
-    found: dict[Key, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        found[entry.key].append(entry)
+def _trials(lines: list[Line]) -> Iterator[Key]:
+    yield from (trial_of(session.key) for session, _ in replies(lines))
+    yield from (trial_of(line.key) for line in lines if isinstance(line, Took))
+
+
+def _by_key(told: Iterable[Told]) -> dict[Key, list[Told]]:
+    found: dict[Key, list[Told]] = defaultdict(list)
+    for session, entry in told:
+        found[session.key].append((session, entry))
     return found
 
 
@@ -177,14 +202,14 @@ def _name(key: Key) -> str:
     return f"{visible(key.case)} (trial {key.trial}{again}) of {visible(key.suite)}"
 
 
-def _said(entry: Entry) -> str:
-    asked = entry.sent["message"].get("content", "") if isinstance(entry.sent, dict) else ""
+def _said(session: Session, entry: Entry) -> str:
+    asked = entry.sent.message.get("content", "") if entry.sent is not None else ""
     heard = entry.reply.content or codec.compact(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
     calls = "".join(f"\n      tool {visible(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
-    calls += "".join(f"\n      file {visible(image.path)}" for image in entry.files if not image.folder)
+    calls += "".join(f"\n      file {visible(image.path)}" for image in _files(entry) if not image.folder)
     shown = asked if isinstance(asked, str) else codec.compact(asked)
     return (
-        f"{_name(entry.key)}, turn {entry.turn}: {entry.role} {visible(entry.agent)}  {seconds(entry.ms)}\n"
+        f"{_name(session.key)}, turn {entry.turn}: {session.role} {visible(session.agent)}  {seconds(entry.ms)}\n"
         f"    > {one_line(shown, 200)}\n    < {one_line(heard, 200)}{calls}"
     )
 

@@ -1,35 +1,69 @@
-"""The one stream of events: the journal gets each event first, then everybody who listens."""
+"""The one stream of events: each is kept first, and then told to everybody who listens."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from viva.errors import VivaError
-from viva.model.event import Event, Note, TurnEnded, TurnStarted
-from viva.protocols import Sink
-from viva.record.journal import Journal
+from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
+from viva.protocols import Keeper, Sink
+
+_TURNS = (TurnStarted, TurnEnded)
 
 
 class Bus:
-    """Hands events on. A listener that breaks is dropped with a warning; a journal that breaks ends the run."""
+    """Hands events on. A listener that breaks is dropped with a warning; a keeper that breaks ends the run.
 
-    def __init__(self, journal: Journal | None, sinks: Sequence[Sink]) -> None:
-        self._journal = journal
+    Trials that end in the same step of the loop are kept and told together, at its end: a write for each would cost more
+    than all else about their ending. Until then nobody has heard of them, so a killed run lost nothing but what ran.
+    """
+
+    def __init__(self, keepers: Sequence[Keeper], sinks: Sequence[Sink]) -> None:
+        self._keepers = keepers
         self._sinks = list(sinks)
+        self._ended: list[TrialEnded] = []
+        self._broken: Exception | None = None
         self.live = any(sink.live for sink in sinks)
+        self.stop: Callable[[], None] = lambda: None
+        """Is called when a keeper broke at the end of a step; `settle` then raises what it said."""
 
-    def without_journal(self) -> "Bus":
-        """The same listeners, for what is said after the journal broke."""
-        return Bus(None, self._sinks)
+    def without_keepers(self) -> "Bus":
+        """The same listeners, for what has been kept already, or cannot be kept any more."""
+        return Bus((), self._sinks)
 
     def emit(self, event: Event) -> None:
-        turning = isinstance(event, TurnStarted | TurnEnded)
-        if self._journal is not None and not turning:
-            self._journal.append(event)
+        if isinstance(event, TrialEnded) and (loop := _running()) is not None:
+            if not self._ended:
+                loop.call_soon(self._end_step)
+            self._ended.append(event)
+            return
+        self.settle()
+        self._hand_on((event,), turning=isinstance(event, _TURNS))
+
+    def settle(self) -> None:
+        """Hands on what waits for the end of the step."""
+        if self._broken is not None:
+            raise self._broken
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._hand_on(ended)
+
+    def _end_step(self) -> None:
+        try:
+            self.settle()
+        except Exception as broken:  # nobody would hear of it here: it is raised where the run is waited for
+            self._broken = broken
+            self.stop()
+
+    def _hand_on(self, events: Sequence[Event], *, turning: bool = False) -> None:
+        if not turning:
+            for keeper in self._keepers:
+                keeper.append(*events)
         broken: list[tuple[Sink, Exception]] = []
         for sink in self._sinks:
             if turning and not sink.live:
                 continue
             try:
-                sink.receive((event,))
+                sink.receive(events)
             except Exception as raised:  # a listener is never worth the run
                 broken.append((sink, raised))
         for sink, raised in broken:
@@ -40,3 +74,10 @@ class Bus:
     def __contains__(self, sink: Sink) -> bool:
         """Is it still listening?"""
         return sink in self._sinks
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

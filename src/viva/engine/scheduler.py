@@ -25,7 +25,11 @@ class Scheduler:
     ended: Callable[[TrialRecord], None] = lambda _record: None
 
     async def run(self, trials: AsyncIterator[Planned]) -> None:
-        await self.executor.run(trials, self._work)
+        self.stage.bus.stop = self.executor.stop
+        try:
+            await self.executor.run(trials, self._work)
+        finally:
+            self.stage.bus.settle()
 
     def stop(self, why: Stopped) -> None:
         self.stopped = self.stopped or why
@@ -38,9 +42,7 @@ class Scheduler:
                 break
             self.tally.add_cost(record)
             record = await self._attempt(planned, attempt)
-        # Journaled before it is counted or shown: what anybody has seen is never lost.
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
-        self.tally.add(record, of=planned.of)
         self.ended(record)
         if self.fail_fast and record.status in ("failed", "error"):
             self.stop("fail_fast")

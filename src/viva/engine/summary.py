@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from viva.engine.bars import SuiteTally
 from viva.engine.outcome import AWAITING, UNCHECKED
-from viva.model.event import RunSummary, Stopped
+from viva.model.event import Event, RunSummary, Stopped, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.stats.deciding import Rule
 
@@ -28,6 +28,12 @@ class Tally:
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
+
+    def append(self, *events: Event) -> None:
+        """As a keeper of events: what is counted has been journaled."""
+        for event in events:
+            if isinstance(event, TrialEnded):
+                self.add(event.record, of=event.of)
 
     def add_cost(self, record: TrialRecord) -> None:
         """An attempt that was run again counts for nothing but its cost."""

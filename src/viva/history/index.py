@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.model import codec
@@ -22,7 +22,8 @@ from viva.record.journal import read_events
 
 FILE = "history.sqlite"
 REBUILD = "`viva runs reindex` makes it anew from the runs themselves"
-_BATCH = 500
+_BATCH = 5000
+"""So many rows at most wait for the end of the run, where writing them is cheapest: until then the loop needs the time."""
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     summary: RunSummary | None = None
 
 
-class ResultRow(Struct, frozen=True, kw_only=True):
+class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
     """How one trial ended, as far as lists and comparisons need it."""
 
     suite: str
@@ -91,7 +92,12 @@ def _first_tables(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX results_by_case ON results (suite, case_id, run)")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables]
+def _no_index_by_case(db: sqlite3.Connection) -> None:
+    """Nothing asks by case alone, and keeping it in order cost more than all else that a run writes here."""
+    db.execute("DROP INDEX results_by_case")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _no_index_by_case]
 
 
 class History:
@@ -240,7 +246,7 @@ def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
     places = ", ".join("?" * (len(_RESULT) + 1))
-    values = [(run, *(getattr(row, name) for name in _RESULT)) for row in rows]
+    values = [(run, *structs.astuple(row)) for row in rows]
     db.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)  # noqa: S608 -- only question marks
 
 

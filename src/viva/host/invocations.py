@@ -111,7 +111,7 @@ async def hold(host: Host, run: Run, asked: Asked) -> Told:
             limits=Limits(timeout_s=host.settings.defaults.timeout_s or 300.0, max_turns=1),
             keep_calls=True,
         )
-        record = await run_trial(stage_of(prepared, run.id, Bus(None, ())), Planned(case, 0))
+        record = await run_trial(stage_of(prepared, run.id, Bus((), ())), Planned(case, 0))
     finally:
         await prepared.http.close()
     schema = asked.result_schema or agent.terms.return_schema

@@ -12,6 +12,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 _sorted = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 encode = _encoder.encode
+encode_into = _encoder.encode_into
 decode = msgspec.json.decode
 Raw = msgspec.Raw
 DecodeError = msgspec.DecodeError
@@ -26,6 +27,11 @@ def compact(value: Any) -> str:
 def canonical(value: Any) -> bytes:
     """The same bytes for equal values, whatever the order of keys: for digests and comparison."""
     return _sorted.encode(value)
+
+
+def frozen(value: Any) -> msgspec.Raw:
+    """A value as the JSON that it is now, to become part of more JSON later."""
+    return Raw(_encoder.encode(value))
 
 
 def builtins(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The append-only log of a run: the truth that reports, history and a resumed run are made from.
 
-One JSON object a line, written with a single append as a trial ends, so `kill -9` loses at most the trials in flight.
+One JSON object a line, written with a single append as trials end, so `kill -9` loses at most the trials in flight.
 A torn last line is cut off before anything is appended. A trial's line holds its record byte for byte as the JSONL
 report shows it.
 """
@@ -44,19 +44,21 @@ class Journal:
         except OSError as broken:
             raise RunStopped(f"journal {path}: {broken.strerror or broken}") from broken
 
-    def append(self, event: Event) -> None:
-        """Writes one event. What has been appended is on its way to the disk when this returns."""
-        line = codec.encode(event) + b"\n"
+    def append(self, *events: Event) -> None:
+        """Writes events, all or none. What has been appended is on its way to the disk when this returns."""
+        lines = [codec.encode(event) + b"\n" for event in events]
+        raw = b"".join(lines)
         try:
-            written = os.write(self._file, line)
-            if written != len(line):
+            written = os.write(self._file, raw)
+            if written != len(raw):
                 os.ftruncate(self._file, self._end)  # no torn line for the next one to stick to
                 raise RunStopped(f"journal {self.path}: no space left on device")
         except OSError as broken:
             raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
-        if isinstance(event, TrialEnded):
-            self._remember(event.index, line, self._end)
-        self._end += written
+        for event, line in zip(events, lines, strict=True):
+            if isinstance(event, TrialEnded):
+                self._remember(event.index, line, self._end)
+            self._end += len(line)
 
     def raw_records(self) -> Iterator[bytes]:
         """Each ended trial's record as JSON, in input order; a trial run again shows its last attempt."""

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -12,15 +13,16 @@ from viva.errors import AgentFailed, CutOff, Skipped, TrialFault, Undecidable, U
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
-from viva.protocols import Agent, AgentSession, SessionContext
-from viva.record.cassette import CUT_OFF, Entry, Place, Recorder, Tape
+from viva.protocols import Agent, AgentSession, SessionContext, Workspace
+from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session, Tape
 
-_PASSING = frozenset({"session_id", "workspace"})
+_PASSING = ("session_id", "workspace")
+_NOT_ALWAYS = frozenset({*_PASSING, "metadata"})
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
 
 
-class _Sending:
-    """What goes to an agent, one call after the other.
+class _Session:
+    """One that is recorded or replayed knows what goes to the agent, call by call.
 
     A judge also knows the conversation, so that goes along. A simulator has heard all of it before, turn by turn.
     """
@@ -31,27 +33,37 @@ class _Sending:
         self._options: Mapping[str, Any] | None = None
         self._kept = codec.Raw()
 
-    def next(self, message: Message, options: Mapping[str, Any]) -> tuple[bytes, int]:
-        """As JSON, less what differs from run to run by nature; and the turn of the conversation that it belongs to."""
-        self._asked += 1
+    def _next(self, message: Message, options: Mapping[str, Any]) -> tuple[Sent, int]:
+        """Less what differs from run to run by nature; and the turn of the conversation that it belongs to.
+
+        What code could change once it has it is encoded here, before it is sent.
+        """
+        self._asked = turn = self._asked + 1
         context = self._context
         if options is not self._options:  # mostly they are the same for all turns
-            self._options, self._kept = options, codec.Raw(codec.canonical(_lasting(options)))
-        sent: dict[str, Any] = {"message": message, "options": self._kept}
-        if context.fixtures is not None and self._asked == 1:
-            sent["fixtures"] = context.fixtures
-        if context.role == "agent":
-            return codec.canonical(sent), self._asked
+            self._options, self._kept = options, codec.frozen(_lasting(options))
+        sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
+        if context.fixtures is not None and turn == 1:
+            sent.fixtures = codec.frozen(context.fixtures)
         if context.role == "simulator":
-            return codec.canonical(sent), options.get("metadata", {}).get("turn_number", self._asked)
-        said = sent["conversation"] = context.conversation() if context.conversation is not None else []
-        return codec.canonical(sent), sum(message.role == "user" for message in said[context.prior :])
+            return sent, options.get("metadata", {}).get("turn_number", turn)
+        if context.role != "agent":
+            said = context.conversation() if context.conversation is not None else []
+            sent.conversation = codec.frozen(said)
+            return sent, sum(message.role == "user" for message in said[context.prior :])
+        return sent, turn
 
 
-def _lasting(options: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in options.items() if name not in _PASSING}
-    if isinstance(kept.get("metadata"), Mapping):
-        kept["metadata"] = {name: value for name, value in kept["metadata"].items() if name not in _PASSING}
+def _lasting(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    if _NOT_ALWAYS.isdisjoint(options):
+        return options
+    kept = dict(options)
+    if isinstance(metadata := kept.get("metadata"), Mapping):
+        kept["metadata"] = told = dict(cast("Mapping[str, Any]", metadata))
+        for name in _PASSING:
+            told.pop(name, None)
+    for name in _PASSING:
+        kept.pop(name, None)
     return kept
 
 
@@ -68,91 +80,97 @@ class _Wrapped:
     def provides(self) -> frozenset[Feature]:
         return self._agent.provides
 
-    def _opening(self, context: SessionContext, definition: str) -> tuple[Any, ...]:
-        """What the chain of digests begins with."""
-        return self._name, context.role, context.key, definition, context.history
-
-    def _place(self, context: SessionContext) -> Place:
-        return context.role, self._name, context.key
-
 
 class Recorded(_Wrapped):
     """An agent whose replies are kept."""
 
     def __init__(self, agent: Agent, name: str, definition: Any, recorder: Recorder) -> None:
         super().__init__(agent, name)
-        self._definition = recorder.define(name, definition)
+        recorder.define(name, definition)
         self._recorder = recorder
 
-    @asynccontextmanager
-    async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
-        recorder, calls = self._recorder, list[ModelCall]()
-        chain = recorder.digest(*self._opening(context, self._definition))
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
+        return _RecordedSession(self._agent, self._name, context, self._recorder)
 
-        def meter(call: ModelCall) -> None:
+
+class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
+    """A session that keeps what is sent and what comes of it. It does as little as it can: it is in the way of every call."""
+
+    def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: Recorder) -> None:
+        super().__init__(context)
+        self._agent, self._recorder = agent, recorder
+        self._number = next(recorder.sessions)
+        self._opened: Session | None = Session(name, context.role, context.key, context.history)
+        self._calls: list[ModelCall] = []
+
+    async def __aenter__(self) -> AgentSession:
+        calls, metered = self._calls, self._context.meter
+
+        def meter(call: ModelCall) -> None:  # knows nothing of the session: a cycle would be work for the collector
             calls.append(call)
-            context.meter(call)
+            metered(call)
 
-        opened = False
         try:
-            async with self._agent.open(structs.replace(context, meter=meter)) as session:
-                opened = True
-                yield _RecordedSession(session, self._name, context, recorder, chain, calls)
+            self._opening = self._agent.open(structs.replace(self._context, meter=meter))
+            self._session = await self._opening.__aenter__()
         except TrialFault as fault:
-            if not opened:
-                entry = Entry(chain, self._name, context.role, context.key, 0, fault=fault.fault, said=fault.said)
-                recorder.keep(entry)
+            await self._keep_fault(Entry(self._number, 0, 0.0, self._opened), fault.fault, fault.said, None)
             raise
-        finally:
-            recorder.flush()
+        return self
 
-
-class _RecordedSession:
-    def __init__(
-        self,
-        session: AgentSession,
-        name: str,
-        context: SessionContext,
-        recorder: Recorder,
-        chain: str,
-        calls: list[ModelCall],
-    ) -> None:
-        self._session, self._name, self._context = session, name, context
-        self._recorder, self._chain, self._calls = recorder, chain, calls
-        self._sending = _Sending(context)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._opening.__aexit__(kind, raised, trace)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        recorder, context = self._recorder, self._context
-        sent, turn = self._sending.next(message, options)
-        self._chain = recorder.link(self._chain, sent)
-        nth = 0 if context.role == "agent" else recorder.count(self._chain)
-        entry = Entry(self._chain, self._name, context.role, context.key, turn, sent=codec.Raw(sent), nth=nth)
-        self._calls.clear()
-        before = await context.workspace.mark() if context.workspace is not None else None
+        sent, turn = self._next(message, options)
+        workspace = self._context.workspace
+        before = await workspace.mark() if workspace is not None else None
         began = time.perf_counter()
         try:
             reply = await self._session.send(message, options)
         except TrialFault as fault:
-            fault.elapsed_ms = await self._keep(entry, began, before, fault=fault.fault, said=fault.said)
+            fault.elapsed_ms = ms = _rounded(time.perf_counter() - began)
+            await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), fault.fault, fault.said, before)
             raise
         except asyncio.CancelledError as cancelled:
-            notes: list[str] = getattr(cancelled, "__notes__", [])
-            ms = await self._keep(entry, began, before, fault=CUT_OFF, said=notes[-1] if notes else "")
+            ms = _rounded(time.perf_counter() - began)
             cancelled.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
+            notes: list[str] = getattr(cancelled, "__notes__", [])
+            said = notes[-1] if notes else ""
+            await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), CUT_OFF, said, before)
             raise
-        ms = await self._keep(entry, began, before, reply=reply)
+        ms = _rounded(time.perf_counter() - began)
+        calls = tuple(self._calls)
+        self._calls.clear()
+        entry = Entry(self._number, turn, ms, self._opened, sent, reply, None if calls == reply.calls else calls)
+        self._opened = None
+        if workspace is not None:
+            entry.made = await self._made(workspace, before)
+        self._recorder.keep(entry)
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
 
-    async def _keep(self, entry: Entry, began: float, before: Any, **what: Any) -> float:
-        ms = round((time.perf_counter() - began) * 1e3, 3)
-        if (workspace := self._context.workspace) is not None:
-            try:
-                what["files"] = await workspace.images(before)
-                what["changes"] = await workspace.changes(before)
-            except TrialFault as too_many:
-                what["files_missing"] = too_many.said
-        self._recorder.keep(structs.replace(entry, calls=tuple(self._calls), ms=ms, **what))
-        return ms
+    async def _keep_fault(self, entry: Entry, fault: str, said: str, before: Any) -> None:
+        entry.fault, entry.said, entry.calls = fault, said, tuple(self._calls)
+        self._calls.clear()
+        self._opened = None
+        if entry.sent is not None and self._context.workspace is not None:
+            entry.made = await self._made(self._context.workspace, before)
+        self._recorder.keep(entry)
+
+    async def _made(self, workspace: Workspace, before: Any) -> Made:
+        """What became of the files."""
+        try:
+            images = self._recorder.without_secrets(await workspace.images(before))
+            return Made(images, await workspace.changes(before))
+        except TrialFault as too_many:
+            return Made(missing=too_many.said)
+
+
+def _rounded(elapsed_s: float) -> float:
+    """In milliseconds, to the microsecond."""
+    return int(elapsed_s * 1e6) / 1e3
 
 
 class Replayed(_Wrapped):
@@ -166,14 +184,17 @@ class Replayed(_Wrapped):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         tape = self._tape
-        chain = tape.digest(*self._opening(context, tape.digest(self._definition)))
+        place: Place = (context.role, self._name, context.key)
+        chain = tape.opening(place, self._definition, context.history)
         if (entry := tape.next(chain)) is not None:
+            for call in entry.model_calls:
+                context.meter(call)
             raise _fault(entry)
         async with AsyncExitStack() as stack:
-            yield _ReplayedSession(self._agent, self._place(context), self._definition, context, tape, chain, stack)
+            yield _ReplayedSession(self._agent, place, self._definition, context, tape, chain, stack)
 
 
-class _ReplayedSession:
+class _ReplayedSession(_Session):
     def __init__(
         self,
         agent: Agent,
@@ -184,32 +205,32 @@ class _ReplayedSession:
         chain: str,
         stack: AsyncExitStack,
     ) -> None:
+        super().__init__(context)
         self._agent, self._place, self._definition = agent, place, definition
-        self._context, self._tape, self._chain, self._stack = context, tape, chain, stack
-        self._sending = _Sending(context)
+        self._tape, self._chain, self._stack = tape, chain, stack
         self._said: list[tuple[Message, Mapping[str, Any]]] = []
         self._live: AgentSession | None = None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._live is not None:
             return await self._live.send(message, options)
-        sent, turn = self._sending.next(message, options)
+        sent, turn = self._next(message, options)
         self._chain = self._tape.link(self._chain, sent)
         entry = self._tape.next(self._chain)
         if entry is None:
             return await self._miss(message, options, sent, turn)
         self._said.append((message, options))
-        for call in entry.calls:
+        for call in entry.model_calls:
             self._context.meter(call)
-        if entry.files_missing:
-            raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({entry.files_missing})")
-        if (entry.files or entry.changes) and self._context.workspace is not None:
-            await self._context.workspace.put(entry.files, entry.changes)
+        if (made := entry.made) is not None and self._context.workspace is not None:
+            if made.missing:
+                raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
+            await self._context.workspace.put(made.files, made.changes)
         if entry.reply is None:
             raise _fault(entry)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)
 
-    async def _miss(self, message: Message, options: Mapping[str, Any], sent: bytes, turn: int) -> Reply:
+    async def _miss(self, message: Message, options: Mapping[str, Any], sent: Sent, turn: int) -> Reply:
         """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
         tape = self._tape
         if tape.missing == "live":

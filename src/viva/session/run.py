@@ -82,8 +82,9 @@ async def examine(
         journal.keep_only({event.index for event in past.ended})
     reports = _reports(options.outputs, journal, options.eval_summary)
     listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted_as else []
-    bus = Bus(journal, [*listed, prepared.taping, *sinks, *reports])
     tally = Tally(prepared.cases, options.rule, _barred(prepared))
+    # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
+    bus = Bus([*prepared.taping.keepers, journal, tally], [*listed, *sinks, *reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
@@ -122,7 +123,7 @@ def retell(
     """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
     journal = Journal(past.journal)
     reports = _reports(outputs, journal, eval_summary)
-    bus = Bus(None, [HistorySink(History(past.journal.parents[2])), *sinks, *reports])
+    bus = Bus((), [HistorySink(History(past.journal.parents[2])), *sinks, *reports])
     for event in (past.started, *past.ended, end):
         bus.emit(event)
     journal.close()
@@ -148,11 +149,12 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
         bus.emit(started)
     else:
         prepared.taping.go_on(past.outcomes)
-        again = bus.without_journal()
+        again = bus.without_keepers()
         again.emit(past.started)
         for event in past.ended:
             again.emit(event)
             tally.add(event.record, of=event.of)
+        again.settle()
         bus.emit(RunResumed(past.run, _now()))
     for suite, cases in prepared.generated.items():
         if past is None or suite not in past.generated:
@@ -263,7 +265,7 @@ def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
     except RunStopped:
         if why is None:
             raise
-        bus.without_journal().emit(event)
+        bus.without_keepers().emit(event)
 
 
 def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:

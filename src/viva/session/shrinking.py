@@ -110,7 +110,7 @@ class Shrinker:
             simulator=None,
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
         )
-        self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus(None, ()))
+        self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
         self._wanted_case = prepared.wanted
         self._runs, self._fails, self._most = runs, fails, most

@@ -83,7 +83,7 @@ class OpenSuite(Struct, frozen=True):
 
 async def _opened(asked: RunOptions) -> OpenSuite:
     prepared = await prepare(asked)
-    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", Bus(None, ()))
+    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", Bus((), ()))
     stage.hooks = ProjectHooks(stage)
     trials: list[list[Planned]] = []
     async for planned in prepared.plan():

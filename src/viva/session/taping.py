@@ -1,23 +1,19 @@
 """Recording a run on a cassette, or replaying one: what is put around agents, and how long trials took."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import viva
 from viva.errors import BadInput
 from viva.model.case import Key
-from viva.model.event import Event, TrialEnded
-from viva.protocols import Agent
-from viva.record.cassette import Hiding, Recorder, Tape, Took
+from viva.protocols import Agent, Keeper
+from viva.record.cassette import Hiding, Recorder, Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
 from viva.session.redaction import Redactor
 
 
 class Taping:
-    """The cassette of a run, if it has one. As a sink it keeps how long each trial took."""
-
-    live = False
+    """The cassette of a run, if it has one."""
 
     def __init__(self, options: RunOptions, redactor: Redactor) -> None:
         if options.record is not None and options.replay is not None:
@@ -25,7 +21,7 @@ class Taping:
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
             )
         record, replay = options.record, options.replay
-        hiding = Hiding(redactor.raw, redactor.taped, redactor.restored)
+        hiding = Hiding(redactor.taped, redactor.restored)
         self._recorder = Recorder(record, viva.__version__, hiding) if record else None
         self._tape = Tape(replay, options.replay_missing, hiding) if replay else None
 
@@ -41,16 +37,16 @@ class Taping:
     def go_on(self, ended: frozenset[Key]) -> None:
         """The run goes on with the cassette that it had begun: what was recorded of trials that have ended stays."""
         if self._recorder is not None:
-            self._recorder.ended = ended
+            self._recorder.go_on(ended)
 
     def took_ms(self, key: Key) -> float | None:
         """How long a replayed trial took when it was recorded."""
         return None if self._tape is None else self._tape.took_ms(key)
 
-    def receive(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if self._recorder is not None and isinstance(event, TrialEnded):
-                self._recorder.keep(Took(event.key, event.record.duration_ms))
+    @property
+    def keepers(self) -> list[Keeper]:
+        """What a run hands its events to before it journals them."""
+        return [] if self._recorder is None else [self._recorder]
 
     def close(self) -> None:
         if self._recorder is not None:

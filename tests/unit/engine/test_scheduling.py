@@ -15,7 +15,7 @@ from viva.engine.sending import merged
 from viva.engine.summary import Tally, exit_code
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Limits, Suite
-from viva.model.event import Event, Note, RunSummary, Stopped, TurnStarted
+from viva.model.event import Event, Note, RunSummary, Stopped, TrialEnded, TurnStarted
 from viva.model.record import Status, TrialRecord
 from viva.protocols import Planned
 from viva.record.journal import Journal
@@ -214,7 +214,7 @@ class Listener:
 def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
     live, late = Listener(live=True), Listener()
     journal = Journal(tmp_path / "j")
-    bus = Bus(journal, [live, late])
+    bus = Bus([journal], [live, late])
     bus.emit(TurnStarted(record("passed").key, 1, "hi", "static"))
     bus.emit(Note("said"))
     journal.close()
@@ -222,12 +222,12 @@ def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
     assert late.heard == [Note("said")]
     assert (tmp_path / "j").read_text().count("\n") == 1
     assert bus.live
-    assert not Bus(None, [late]).live
+    assert not Bus((), [late]).live
 
 
 def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
     broken, other = Listener(breaks_on=Note), Listener()
-    bus = Bus(None, [broken, other])
+    bus = Bus((), [broken, other])
     bus.emit(Note("one"))
     bus.emit(Note("two"))
     assert broken not in bus
@@ -244,8 +244,66 @@ def test_the_journal_hears_first(tmp_path: Path):
     listener = Listener()
     journal.close()
     with pytest.raises(RunStopped):
-        Bus(journal, [listener]).emit(Note("x"))
+        Bus([journal], [listener]).emit(Note("x"))
     assert listener.heard == []
+
+
+class Writes:
+    """A keeper that remembers what it was given at once; from the given time on it cannot keep anything."""
+
+    def __init__(self, breaks_at: int = 99) -> None:
+        self.batches: list[tuple[Event, ...]] = []
+        self.breaks_at = breaks_at
+
+    def append(self, *events: Event) -> None:
+        if len(self.batches) + 1 >= self.breaks_at:
+            raise RunStopped("disk full")
+        self.batches.append(events)
+
+
+def over(name: str) -> TrialEnded:
+    ended = record("passed", name)
+    return TrialEnded(ended.key, 0, 1, ended)
+
+
+def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then_told():
+    keeper, listener = Writes(), Listener()
+    a, b, c, d = map(over, "abcd")
+
+    async def scenario() -> None:
+        bus = Bus([keeper], [listener])
+        bus.emit(a)
+        bus.emit(b)
+        assert keeper.batches == listener.heard == []
+        await asyncio.sleep(0)
+        assert keeper.batches == [(a, b)]
+        assert listener.heard == [a, b]
+        bus.emit(c)
+        bus.emit(Note("and"))  # whatever else happens comes after it
+        bus.emit(d)
+        bus.settle()
+
+    asyncio.run(scenario())
+    assert keeper.batches == [(a, b), (c,), (Note("and"),), (d,)]
+    assert listener.heard == [a, b, c, Note("and"), d]
+
+
+def test_a_keeper_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
+    keeper, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
+
+    async def scenario() -> None:
+        bus = Bus([keeper], [listener])
+        bus.stop = lambda: stopped.append("stop")
+        bus.emit(over("a"))
+        await asyncio.sleep(0)
+        bus.emit(over("b"))
+        await asyncio.sleep(0)
+        assert stopped == ["stop"]
+        with pytest.raises(RunStopped, match="disk full"):
+            bus.settle()
+
+    asyncio.run(scenario())
+    assert [event.key.case for event in listener.heard if isinstance(event, TrialEnded)] == ["a"]
 
 
 @pytest.mark.parametrize(

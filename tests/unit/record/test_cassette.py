@@ -13,7 +13,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette
+from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette, replies
 from viva.record.taped import Recorded, Replayed
 
 KEY = Key("s", "c")
@@ -115,7 +115,7 @@ def redact(raw: bytes) -> bytes:
     return raw.replace(b"sk-secret", b"***")
 
 
-HIDING = Hiding(redact, redact)
+HIDING = Hiding(redact)
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ def deck(tmp_path: Path) -> Deck:
 
 def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
     spent: list[ModelCall] = []
-    replies = deck.record(Speaker(), "a", "b")
-    assert deck.replay("a", "b", metered=spent) == replies
-    assert [reply.content for reply in replies] == ["A", "B"]
+    said = deck.record(Speaker(), "a", "b")
+    assert deck.replay("a", "b", metered=spent) == said
+    assert [reply.content for reply in said] == ["A", "B"]
     assert spent == [COST, COST]
-    assert all(reply.elapsed_ms is not None for reply in replies)
+    assert all(reply.elapsed_ms is not None for reply in said)
 
 
 def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
@@ -220,6 +220,7 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
         return await asyncio.gather(*(vote() for _ in range(3)))
 
     assert asyncio.run(votes(Recorded(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
+    recorder.close()
     assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
     assert asyncio.run(votes(Replayed(Speaker(dumb), "judge", "v1", Tape(deck.path, "error", HIDING)))) == list("012")
 
@@ -293,15 +294,34 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     for case in ("done", "cut", ""):
         talk(agent, "a", key=Key("s", case) if case else Key("", ""))
     first.keep(Took(Key("s", "done"), 5.0))
+    first.flush()
     with deck.path.open("ab") as file:
-        file.write(b'{"line":"reply","dig')
+        file.write(b'{"line":"reply","ses')
     second = Recorder(deck.path, "1.0", HIDING)
-    second.ended = frozenset({Key("s", "done")})
+    second.go_on({Key("s", "done")})
     talk(Recorded(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
     second.close()
-    found = {entry.key.case: entry.reply.content for entry in deck.entries if entry.reply}
-    assert found == {"done": "A", "": "A", "cut": "again a"}
-    assert len(deck.entries) == 3
+    lines = list(read_cassette(deck.path))
+    found = [(session.key.case, entry.reply.content) for session, entry in replies(lines) if entry.reply]
+    assert found == [("done", "A"), ("", "A"), ("cut", "again a")]
+    assert Took(Key("s", "done"), 5.0) in lines
+    assert deck.replay("a", key=Key("s", "done"))[0].content == "A"
+    assert deck.replay("a", key=Key("s", "cut"))[0].content == "again a"
+
+
+def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: Deck):
+    """A run that goes on by force with another agent: each reply belongs to the one that gave it."""
+    deck.record(Speaker(), "a", key=Key("s", "done"))
+    second = Recorder(deck.path, "1.0", HIDING)
+    agent = Recorded(Speaker(), "bot", "v2", second)
+    second.go_on({Key("s", "done")})
+    talk(agent, "a", key=Key("s", "late"))
+    second.close()
+    assert deck.replay("a", key=Key("s", "done"), definition="v1")
+    assert deck.replay("a", key=Key("s", "late"), definition="v2")
+    for case, definition in (("done", "v2"), ("late", "v1")):
+        with pytest.raises(Unreachable):
+            deck.replay("a", key=Key("s", case), definition=definition)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +331,13 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
         ("hello\n", "talk.cassette:1: is no line of a cassette"),
         ('{"line":"trial","key":{"suite":"s","case":"c"},"duration_ms":1}\n', "its first line is no header"),
         ('{"line":"cassette","version":99,"viva":"9.9"}\n', r"was recorded by a newer Viva \(9.9\)"),
-        ('{"line":"cassette","version":1,"viva":"1"}\n{"line":"song"}\n', "talk.cassette:2: is no line of a cassette"),
-        ('{"line":"cassette","version":1,"viva":"1"}\n{"line":"son', None),
+        ('{"line":"cassette","version":1,"viva":"0.1"}\n', r"by an older Viva \(0.1\): record it again"),
+        ('{"line":"cassette","version":2,"viva":"1"}\n{"line":"song"}\n', "talk.cassette:2: is no line of a cassette"),
+        (
+            '{"line":"cassette","version":2,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
+            "talk.cassette:2: is a reply of session 3, which nobody opened",
+        ),
+        ('{"line":"cassette","version":2,"viva":"1"}\n{"line":"son', None),
     ],
 )
 def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):

@@ -16,7 +16,7 @@ from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Hiding, Recorder, Tape, read_cassette
+from viva.record.cassette import Entry, Hiding, Made, Recorder, Session, Tape, read_cassette
 from viva.record.taped import Recorded, Replayed
 from viva.workspace import folders as rooms_of_viva
 
@@ -64,7 +64,7 @@ def redact(raw: bytes) -> bytes:
     return raw.replace(msgspec.json.encode(SECRET)[1:-1], b"***")
 
 
-HIDING = Hiding(redact, redact)
+HIDING = Hiding(redact)
 
 
 class Deck:
@@ -102,8 +102,13 @@ class Deck:
         return self.talk(Replayed(NoWorker(), "bot", "v1", Tape(self.path, "error", HIDING)), *said, replaying=True)
 
     @property
-    def entries(self) -> list[Entry]:
-        return [line for line in read_cassette(self.path) if isinstance(line, Entry)]
+    def made(self) -> list[Made]:
+        entries = [line for line in read_cassette(self.path) if isinstance(line, Entry)]
+        return [entry.made for entry in entries if entry.made is not None]
+
+    @property
+    def files(self) -> list[tuple[FileImage, ...]]:
+        return [made.files for made in self.made]
 
 
 @pytest.fixture
@@ -116,8 +121,8 @@ def test_a_replay_leaves_the_same_files_after_each_turn(deck: Deck):
     recorded = deck.record(*lines)
     assert recorded[1] == {"a": None, "a/b.txt": b"one"}
     assert deck.replay(*lines) == recorded
-    assert deck.entries[0].files == (FileImage("a/", folder=True), FileImage("a/b.txt", b"one"))
-    assert deck.entries[3].files == (FileImage("a/b.txt"),)
+    assert deck.files[0] == (FileImage("a/", folder=True), FileImage("a/b.txt", b"one"))
+    assert deck.files[3] == (FileImage("a/b.txt"),)
 
 
 @pytest.mark.parametrize("word", ["fail", "hang"])
@@ -130,41 +135,42 @@ def test_files_of_a_turn_that_broke_or_was_cut_off_are_kept_too(deck: Deck, word
 def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
     """As text, and in what is no text."""
     deck.record(f"write text.txt key = {SECRET}!")
-    assert deck.entries[0].files[0].content == b"key = ***!"
+    assert deck.files[0][0].content == b"key = ***!"
     plain = "sk-plain-secret"
 
     def redact_plain(raw: bytes) -> bytes:
         return raw.replace(plain.encode(), b"***")
 
-    recorder = Recorder(deck.path, "1.0", Hiding(redact_plain, redact_plain))
+    recorder = Recorder(deck.path, "1.0", Hiding(redact_plain))
     binary = b"\xff\0" + plain.encode() + b"\xfe"
-    recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(FileImage("b", binary), FileImage("gone"))))
-    recorder.close()
-    assert deck.entries[0].files == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
+    clean = recorder.without_secrets((FileImage("b", binary), FileImage("gone")))
+    assert clean == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
 
 
 def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(deck: Deck):
     """A check that looks for the value finds it in a replay, whatever the value is by then."""
-    hiding = Hiding(
-        redact, lambda raw: raw.replace(b"value-1", b"***A***"), lambda raw: raw.replace(b"***A***", b"no-2")
-    )
+    hiding = Hiding(lambda raw: raw.replace(b"value-1", b"***A***"), lambda raw: raw.replace(b"***A***", b"no-2"))
     recorder = Recorder(deck.path, "1.0", hiding)
     said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
-    recorder.keep(Entry("d", "bot", "agent", KEY, 1, reply=said, files=(FileImage("value-1.txt", b"is value-1\xff"),)))
+    made = Made(recorder.without_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
+    recorder.keep(Entry(1, 1, opened=Session("bot", "agent", KEY), reply=said, made=made))
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()
-    entry = Tape(deck.path, "error", hiding).next("d")
+    tape = Tape(deck.path, "error", hiding)
+    entry = tape.next(tape.opening(("agent", "bot", KEY), None, ()))
     assert entry is not None
     assert entry.reply == Reply("no-2!", tool_calls=(ToolCall("t", {"a": ["no-2"]}),))
-    assert entry.files == (FileImage("no-2.txt", b"is no-2\xff"),)
+    assert entry.made is not None
+    assert entry.made.files == (FileImage("no-2.txt", b"is no-2\xff"),)
 
 
 def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
     recorder = Recorder(deck.path, "1.0", HIDING)
     image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
-    recorder.keep(Entry("d", "bot", "agent", KEY, 1, files=(image,)))
+    assert recorder.without_secrets([image]) == (image,)
+    recorder.keep(Entry(1, 1, opened=Session("bot", "agent", KEY), made=Made((image,))))
     recorder.close()
-    assert deck.entries[0].files == (image,)
+    assert deck.files == [(image,)]
 
 
 def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
@@ -172,8 +178,8 @@ def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
     large = "x" * (rooms_of_viva.IMAGE_BYTES + 1)
     recorded = deck.record(f"write large.txt {large}")
     assert recorded[0] == "did write"
-    assert deck.entries[0].files == ()
-    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.entries[0].files_missing
+    assert deck.files == [()]
+    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.made[0].missing
     assert deck.path.stat().st_size < 2 * len(large) + 1000
     with pytest.raises(Unreachable, match="not in the cassette: the files of turn 1"):
         deck.replay(f"write large.txt {large}")

@@ -20,9 +20,13 @@ export function useRun(source: Source, id: string): Known {
     let wanted = true;
     const tell = (next: Known) => wanted && setKnown({ id, known: next });
     const load = async () => {
-      const found = await source.overview(id);
+      let found = await source.overview(id);
+      let live = false;
+      if (!found.ended && source.served) {
+        live = (await (source as Server).me()).live.includes(found.run);
+        if (!live) found = await source.overview(id); // it may have ended between the two questions
+      }
       const overview = found.summary ? found : { ...found, summary: soFar(found) };
-      const live = !found.ended && source.served ? (await (source as Server).me()).live.includes(found.run) : false;
       const trials = Math.max(found.planned ?? 0, found.cases.length);
       tell({ run: { overview, live: live ? { trials, done: found.cases.length, lost: false } : null } });
       if (live && wanted) stop.current = listen(source as Server, id, overview, (next) => tell({ run: next }), begin);

@@ -1,0 +1,121 @@
+"""Whatever is said in whatever sessions at once, a replay finds it again: in any order, and with any secrets in it."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viva.errors import Unreachable
+from viva.llm.transport import HttpTransport
+from viva.model import codec
+from viva.model.case import Feature, Key
+from viva.model.message import Message, ModelCall, Reply
+from viva.protocols import SessionContext
+from viva.record.cassette import Hiding, Recorder, Tape
+from viva.record.taped import Recorded, Replayed
+from viva.session.redaction import Redactor
+
+VALUE = "§§"
+"""Stands for what the variable is by then."""
+SECRETS = ('s3cr€t "value"\\n', "another-one", "a\nsecret of\nthree lines")
+
+texts = st.one_of(st.text(max_size=12), st.just(f"it is {VALUE}!"))
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=6,
+)
+options = st.dictionaries(st.sampled_from(["metadata", "tone", "session_id"]), values, max_size=3)
+lines = st.lists(st.tuples(texts, values, options), min_size=1, max_size=4)
+Said = list[tuple[str, Any, dict[str, Any]]]
+
+
+class Counting:
+    """Says each time something else, and changes all that it is given and has given."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    def __init__(self, secret: str) -> None:
+        self.count = 0
+        self.secret = secret
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["_Session"]:
+        yield _Session(self, context)
+
+
+class _Session:
+    def __init__(self, agent: Counting, context: SessionContext) -> None:
+        self.agent, self.context, self.state = agent, context, dict[str, Any]()
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self.agent.count += 1
+        number = self.agent.count
+        await asyncio.sleep(0)
+        self.context.meter(ModelCall("m", "p", number, 0))
+        for received in (message.data, options):
+            if isinstance(received, dict):
+                received.clear()
+        self.state["number"] = number
+        return Reply(f"{number} {self.agent.secret}", data=self.state, finish_reason="stop")
+
+
+def with_value(value: Any, secret: str) -> Any:
+    return codec.decode(codec.encode(value).replace(VALUE.encode(), codec.encode(secret)[1:-1]))
+
+
+async def talk(agent: Any, sessions: list[Said], secret: str, spent: list[ModelCall]) -> list[list[Reply]]:
+    """All sessions at once; what each was answered, as it was then."""
+
+    async def one(number: int, said: Said) -> list[Reply]:
+        history = (Message("user", with_value(said[0][0], secret)),)
+        key = Key("s", f"c{number}")
+        context = SessionContext(key=key, meter=spent.append, http=HttpTransport(), history=history)
+        heard: list[Reply] = []
+        async with agent.open(context) as session:
+            for line in said:
+                text, data, options_ = with_value(line, secret)
+                reply = await session.send(Message("user", text, data=data), options_)
+                heard.append(codec.decode(codec.encode(reply), type=Reply))
+        return heard
+
+    return await asyncio.gather(*(one(number, said) for number, said in enumerate(sessions)))
+
+
+def hiding_of(secret: str) -> Hiding:
+    redactor = Redactor(variables={"KEY": secret})
+    return Hiding(redactor.taped, redactor.restored)
+
+
+def definition(secret: str) -> dict[str, str]:
+    return {"header": secret}
+
+
+@given(st.lists(lines, min_size=1, max_size=3), st.sampled_from(SECRETS), st.sampled_from(SECRETS))
+def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(sessions: list[Said], then: str, now: str):
+    paid: list[ModelCall] = []
+    spent: list[ModelCall] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c"
+        recorder = Recorder(path, "1.0", hiding_of(then))
+        recorded = asyncio.run(talk(Recorded(Counting(then), "bot", definition(then), recorder), sessions, then, paid))
+        recorder.close()
+        assert codec.encode(then)[1:-1] not in path.read_bytes()
+        tape = Tape(path, "error", hiding_of(now))
+        replayed = asyncio.run(talk(Replayed(Counting(""), "bot", definition(now), tape), sessions, now, spent))
+        other = Replayed(Counting(""), "bot", {"header": "changed"}, Tape(path, "error", hiding_of(now)))
+        with pytest.raises(Unreachable, match="was defined otherwise"):
+            asyncio.run(talk(other, sessions, now, []))
+    assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
+        [reply.content for reply in each] for each in recorded
+    ]
+    assert [[(r.data, r.elapsed_ms) for r in each] for each in replayed] == [
+        [(r.data, r.elapsed_ms) for r in each] for each in recorded
+    ]
+    assert sorted(call.input_tokens for call in spent) == sorted(call.input_tokens for call in paid)
