@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from msgspec import structs
 
@@ -17,7 +17,6 @@ from viva.protocols import Agent, AgentSession, SessionContext, Workspace
 from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session, Tape
 
 _PASSING = ("session_id", "workspace")
-_NOT_ALWAYS = frozenset({*_PASSING, "metadata"})
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
 
 
@@ -41,7 +40,7 @@ class _Session:
         self._asked = turn = self._asked + 1
         context = self._context
         if options is not self._options:  # mostly they are the same for all turns
-            self._options, self._kept = options, codec.frozen(_lasting(options))
+            self._options, self._kept = options, codec.Raw(codec.encode(_lasting(options)))
         sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
         if context.fixtures is not None and turn == 1:
             sent.fixtures = codec.frozen(context.fixtures)
@@ -55,13 +54,12 @@ class _Session:
 
 
 def _lasting(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    if _NOT_ALWAYS.isdisjoint(options):
-        return options
+    """Without the ids and folders of one run."""
     kept = dict(options)
-    if isinstance(metadata := kept.get("metadata"), Mapping):
-        kept["metadata"] = told = dict(cast("Mapping[str, Any]", metadata))
+    if isinstance(metadata := kept.get("metadata"), (dict, Mapping)):  # a dict is told from others much faster
+        kept["metadata"] = {**metadata}
         for name in _PASSING:
-            told.pop(name, None)
+            kept["metadata"].pop(name, None)
     for name in _PASSING:
         kept.pop(name, None)
     return kept
