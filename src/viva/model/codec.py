@@ -12,7 +12,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 _sorted = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 encode = _encoder.encode
-encode_into = _encoder.encode_into
+encode_lines = _encoder.encode_lines
 decode = msgspec.json.decode
 Raw = msgspec.Raw
 DecodeError = msgspec.DecodeError

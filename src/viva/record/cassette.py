@@ -34,8 +34,6 @@ CUT_OFF = "cut off"
 _FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
 """What a variable leaves behind where its value stood in another form: that depends on the value, and so does not count."""
 _DIFF_LINES = 40
-_MOST = 1_000_000
-"""So many bytes at most wait for the end of a trial."""
 
 
 class Header(Struct, frozen=True, tag_field="line", tag="cassette"):
@@ -136,9 +134,9 @@ class Recorder:
         self._path = path
         self._hiding = hiding
         self._file: int | None = None
-        self._header = codec.encode(Header(VERSION, viva)) + b"\n"
         self._begin = os.O_TRUNC
-        self._due = bytearray(self._header)  # not yet written
+        self._due: list[Line] = [Header(VERSION, viva)]  # not yet written
+        self.keep = self._due.append
         self._defined: set[str] = set()
         self.sessions = count(1)
 
@@ -146,7 +144,7 @@ class Recorder:
         """Keeps what an agent is, once."""
         if agent not in self._defined:
             self._defined.add(agent)
-            self.keep(Definition(agent, definition))
+            self.keep(Definition(agent, codec.frozen(definition)))
 
     def go_on(self, ended: Container[Key]) -> None:
         """The run goes on: of its `ended` trials all that was recorded stays. A trial that was cut off is held again."""
@@ -157,18 +155,12 @@ class Recorder:
             rewrite(self._path, without(lines, lambda key: trial_of(key) not in ended))
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
-        del self._due[: len(self._header)]
+        del self._due[0]  # the header is there already
         self._begin = 0
         self.sessions = count(1 + max((line.session for line in lines if isinstance(line, Entry)), default=0))
 
     def without_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
         return tuple(_changed(image, self._hiding.keep) for image in images)
-
-    def keep(self, line: Line) -> None:
-        codec.encode_into(line, self._due, -1)  # at once: code may still change what it was given, or has given
-        self._due += b"\n"
-        if len(self._due) > _MOST:
-            self.flush()
 
     def append(self, *events: Event) -> None:
         """As a keeper of events: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
@@ -182,7 +174,7 @@ class Recorder:
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin, 0o644)
-            raw = self._hiding.keep(bytes(self._due))
+            raw = self._hiding.keep(codec.encode_lines(self._due))
             written = os.write(self._file, raw)
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong

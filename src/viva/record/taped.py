@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -129,24 +129,28 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         try:
             reply = await self._session.send(message, options)
         except TrialFault as fault:
-            fault.elapsed_ms = ms = _rounded(time.perf_counter() - began)
+            fault.elapsed_ms = ms = round((time.perf_counter() - began) * 1e3, 3)
             await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), fault.fault, fault.said, before)
             raise
         except asyncio.CancelledError as cancelled:
-            ms = _rounded(time.perf_counter() - began)
+            ms = round((time.perf_counter() - began) * 1e3, 3)
             cancelled.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
             notes: list[str] = getattr(cancelled, "__notes__", [])
             said = notes[-1] if notes else ""
             await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), CUT_OFF, said, before)
             raise
-        ms = _rounded(time.perf_counter() - began)
+        ms = round((time.perf_counter() - began) * 1e3, 3)
         calls = tuple(self._calls)
         self._calls.clear()
         entry = Entry(self._number, turn, ms, self._opened, sent, reply, None if calls == reply.calls else calls)
         self._opened = None
+        if reply.data is not None or reply.tool_calls:  # the agent's code may still change what it gave
+            entry.reply = cast("Reply", codec.frozen(reply))
         if workspace is not None:
             entry.made = await self._made(workspace, before)
         self._recorder.keep(entry)
+        if workspace is not None:
+            self._recorder.flush()  # files may be large
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
 
     async def _keep_fault(self, entry: Entry, fault: str, said: str, before: Any) -> None:
@@ -164,11 +168,6 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             return Made(images, await workspace.changes(before))
         except TrialFault as too_many:
             return Made(missing=too_many.said)
-
-
-def _rounded(elapsed_s: float) -> float:
-    """In milliseconds, to the microsecond."""
-    return int(elapsed_s * 1e6) / 1e3
 
 
 class Replayed(_Wrapped):
