@@ -281,7 +281,7 @@ class Sink(Protocol):
     def receive(self, events: Sequence[Event]) -> None: ...
 
 
-class Keeper(Protocol):
+class Ledger(Protocol):
     """Keeps events before anybody hears of them. Where it cannot, the run ends: RunStopped."""
 
     def append(self, *events: Event) -> None: ...

@@ -5,28 +5,28 @@ from collections.abc import Callable, Sequence
 
 from viva.errors import VivaError
 from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
-from viva.protocols import Keeper, Sink
+from viva.protocols import Ledger, Sink
 
 _TURNS = (TurnStarted, TurnEnded)
 
 
 class Bus:
-    """Hands events on. A listener that breaks is dropped with a warning; a keeper that breaks ends the run.
+    """Hands events on. A listener that breaks is dropped with a warning; a ledger that breaks ends the run.
 
     Trials that end in the same step of the loop are kept and told together, at its end: a write for each would cost more
     than all else about their ending. Until then nobody has heard of them, so a killed run lost nothing but what ran.
     """
 
-    def __init__(self, keepers: Sequence[Keeper], sinks: Sequence[Sink]) -> None:
-        self._keepers = keepers
+    def __init__(self, ledgers: Sequence[Ledger], sinks: Sequence[Sink]) -> None:
+        self._ledgers = ledgers
         self._sinks = list(sinks)
         self._ended: list[TrialEnded] = []
         self._broken: Exception | None = None
         self.live = any(sink.live for sink in sinks)
         self.stop: Callable[[], None] = lambda: None
-        """Is called when a keeper broke at the end of a step; `settle` then raises what it said."""
+        """Is called when a ledger broke at the end of a step; `settle` then raises what it said."""
 
-    def without_keepers(self) -> "Bus":
+    def without_ledgers(self) -> "Bus":
         """The same listeners, for what has been kept already, or cannot be kept any more."""
         return Bus((), self._sinks)
 
@@ -56,8 +56,8 @@ class Bus:
 
     def _hand_on(self, events: Sequence[Event], *, turning: bool = False) -> None:
         if not turning:
-            for keeper in self._keepers:
-                keeper.append(*events)
+            for ledger in self._ledgers:
+                ledger.append(*events)
         broken: list[tuple[Sink, Exception]] = []
         for sink in self._sinks:
             if turning and not sink.live:

@@ -30,7 +30,7 @@ class Tally:
         self._cost: float | None = None
 
     def append(self, *events: Event) -> None:
-        """As a keeper of events: what is counted has been journaled."""
+        """As a ledger: what is counted has been journaled."""
         for event in events:
             if isinstance(event, TrialEnded):
                 self.add(event.record, of=event.of)

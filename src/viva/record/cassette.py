@@ -163,7 +163,7 @@ class Recorder:
         return tuple(_changed(image, self._hiding.keep) for image in images)
 
     def append(self, *events: Event) -> None:
-        """As a keeper of events: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
+        """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
         ended = [event for event in events if isinstance(event, TrialEnded)]
         for event in ended:
             self.keep(Took(event.key, event.record.duration_ms))

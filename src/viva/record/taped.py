@@ -40,7 +40,7 @@ class _Session:
         self._asked = turn = self._asked + 1
         context = self._context
         if options is not self._options:  # mostly they are the same for all turns
-            self._options, self._kept = options, codec.Raw(codec.encode(_lasting(options)))
+            self._options, self._kept = options, codec.frozen(_lasting(options))
         sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
         if context.fixtures is not None and turn == 1:
             sent.fixtures = codec.frozen(context.fixtures)
@@ -112,7 +112,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             self._opening = self._agent.open(structs.replace(self._context, meter=meter))
             self._session = await self._opening.__aenter__()
         except TrialFault as fault:
-            await self._keep_fault(Entry(self._number, 0, 0.0, self._opened), fault.fault, fault.said, None)
+            await self._keep_fault(Entry(self._number, 0, 0.0, self._opened), fault, None)
             raise
         return self
 
@@ -128,16 +128,10 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         began = time.perf_counter()
         try:
             reply = await self._session.send(message, options)
-        except TrialFault as fault:
-            fault.elapsed_ms = ms = round((time.perf_counter() - began) * 1e3, 3)
-            await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), fault.fault, fault.said, before)
-            raise
-        except asyncio.CancelledError as cancelled:
+        except (TrialFault, asyncio.CancelledError) as ended:
             ms = round((time.perf_counter() - began) * 1e3, 3)
-            cancelled.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
-            notes: list[str] = getattr(cancelled, "__notes__", [])
-            said = notes[-1] if notes else ""
-            await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), CUT_OFF, said, before)
+            ended.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
+            await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), ended, before)
             raise
         ms = round((time.perf_counter() - began) * 1e3, 3)
         calls = tuple(self._calls)
@@ -153,8 +147,12 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             self._recorder.flush()  # files may be large
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
 
-    async def _keep_fault(self, entry: Entry, fault: str, said: str, before: Any) -> None:
-        entry.fault, entry.said, entry.calls = fault, said, tuple(self._calls)
+    async def _keep_fault(self, entry: Entry, ended: TrialFault | asyncio.CancelledError, before: Any) -> None:
+        if isinstance(ended, TrialFault):
+            entry.fault, entry.said = ended.fault, ended.said
+        else:
+            entry.fault, entry.said = CUT_OFF, "".join(getattr(ended, "__notes__", ())[-1:])
+        entry.calls = tuple(self._calls)
         self._calls.clear()
         self._opened = None
         if entry.sent is not None and self._context.workspace is not None:

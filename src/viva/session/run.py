@@ -84,7 +84,7 @@ async def examine(
     listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted_as else []
     tally = Tally(prepared.cases, options.rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    bus = Bus([*prepared.taping.keepers, journal, tally], [*listed, *sinks, *reports])
+    bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, *reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
@@ -149,12 +149,12 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
         bus.emit(started)
     else:
         prepared.taping.go_on(past.outcomes)
-        again = bus.without_keepers()
+        again = bus.without_ledgers()
         again.emit(past.started)
         for event in past.ended:
             again.emit(event)
-            tally.add(event.record, of=event.of)
         again.settle()
+        tally.append(*past.ended)
         bus.emit(RunResumed(past.run, _now()))
     for suite, cases in prepared.generated.items():
         if past is None or suite not in past.generated:
@@ -265,7 +265,7 @@ def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
     except RunStopped:
         if why is None:
             raise
-        bus.without_keepers().emit(event)
+        bus.without_ledgers().emit(event)
 
 
 def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:

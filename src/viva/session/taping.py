@@ -5,7 +5,7 @@ from typing import Any
 import viva
 from viva.errors import BadInput
 from viva.model.case import Key
-from viva.protocols import Agent, Keeper
+from viva.protocols import Agent, Ledger
 from viva.record.cassette import Hiding, Recorder, Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
@@ -44,7 +44,7 @@ class Taping:
         return None if self._tape is None else self._tape.took_ms(key)
 
     @property
-    def keepers(self) -> list[Keeper]:
+    def ledgers(self) -> list[Ledger]:
         """What a run hands its events to before it journals them."""
         return [] if self._recorder is None else [self._recorder]
 

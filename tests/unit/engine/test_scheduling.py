@@ -249,7 +249,7 @@ def test_the_journal_hears_first(tmp_path: Path):
 
 
 class Writes:
-    """A keeper that remembers what it was given at once; from the given time on it cannot keep anything."""
+    """A ledger that remembers what it was given at once; from the given time on it cannot keep anything."""
 
     def __init__(self, breaks_at: int = 99) -> None:
         self.batches: list[tuple[Event, ...]] = []
@@ -267,16 +267,16 @@ def over(name: str) -> TrialEnded:
 
 
 def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then_told():
-    keeper, listener = Writes(), Listener()
+    ledger, listener = Writes(), Listener()
     a, b, c, d = map(over, "abcd")
 
     async def scenario() -> None:
-        bus = Bus([keeper], [listener])
+        bus = Bus([ledger], [listener])
         bus.emit(a)
         bus.emit(b)
-        assert keeper.batches == listener.heard == []
+        assert ledger.batches == listener.heard == []
         await asyncio.sleep(0)
-        assert keeper.batches == [(a, b)]
+        assert ledger.batches == [(a, b)]
         assert listener.heard == [a, b]
         bus.emit(c)
         bus.emit(Note("and"))  # whatever else happens comes after it
@@ -284,15 +284,15 @@ def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then
         bus.settle()
 
     asyncio.run(scenario())
-    assert keeper.batches == [(a, b), (c,), (Note("and"),), (d,)]
+    assert ledger.batches == [(a, b), (c,), (Note("and"),), (d,)]
     assert listener.heard == [a, b, c, Note("and"), d]
 
 
-def test_a_keeper_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
-    keeper, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
+def test_a_ledger_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
+    ledger, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
 
     async def scenario() -> None:
-        bus = Bus([keeper], [listener])
+        bus = Bus([ledger], [listener])
         bus.stop = lambda: stopped.append("stop")
         bus.emit(over("a"))
         await asyncio.sleep(0)
