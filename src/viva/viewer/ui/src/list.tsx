@@ -23,7 +23,9 @@ export function CaseList({ rows, at, href, scored }: Props) {
   const [whole, setWhole] = useState(false); // on paper there is no scrolling
 
   useLayoutEffect(() => {
+    const paper = matchMedia("print");
     const measure = () => {
+      if (paper.matches) return; // how rows lie on paper says nothing about the screen
       const row = list.current?.querySelector<HTMLElement>(".probe");
       const found = row ? row.getBoundingClientRect().height : 56;
       setHeight(found);
