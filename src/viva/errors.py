@@ -23,9 +23,6 @@ from typing import Literal
 Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
 Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 
-LAST_WORDS = "stderr: "
-"""What a note on a call that was cut off begins with if it is no trouble of a provider, just the end of what was printed."""
-
 
 class VivaError(Exception):
     """The root: catch this to catch all that Viva raises on purpose."""
@@ -62,10 +59,9 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
 
 class TrialFault(VivaError):  # noqa: N818 -- see BadInput
-    """Ends one trial. `said` is the text of the report's `error`; `elapsed_ms` is set where our own clock knows less."""
+    """Ends one trial. `said` is the text of the report's `error`."""
 
     fault: Fault = "undetermined"
-    elapsed_ms: float | None = None
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -110,13 +106,11 @@ class Skipped(TrialOver):
 
 
 class CutOff(TrialOver):
-    """A time limit had cut this call off when it was recorded. A note says what its provider had been up to."""
+    """A time limit had cut this call off when it was recorded, after `elapsed_ms`."""
 
-    def __init__(self, elapsed_ms: float, trouble: str = "") -> None:
+    def __init__(self, elapsed_ms: float) -> None:
         super().__init__(f"cut off after {elapsed_ms:.0f} ms")
         self.elapsed_ms = elapsed_ms
-        if trouble:
-            self.add_note(trouble)
 
 
 class CheckBroken(VivaError):  # noqa: N818 -- see BadInput

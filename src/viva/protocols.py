@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from viva.errors import Role
 from viva.model.case import Case, Feature, Fixtures, Key, Utterance, WorkspaceSpec
 from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
 from viva.model.talk import Evidence, FileChange, FileImage, Talk, Verdict
 
@@ -131,6 +132,8 @@ Workspaces = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspac
 class SessionContext(Struct, kw_only=True):
     """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later.
 
+    `progress` is where the agent writes what is known of a call that is running: it is read when the call fails or is cut off.
+
     `conversation` is there for helpers: all that was said so far in the talk that they help with; the first `prior`
     messages of it came before its first turn.
     """
@@ -143,6 +146,7 @@ class SessionContext(Struct, kw_only=True):
     options: Mapping[str, Any] = {}
     meter: Meter
     http: Transport
+    progress: CallProgress = field(default_factory=CallProgress)
     connectors: Mapping[str, Connector] = {}
     conversation: Callable[[], list[Message]] | None = None
     prior: int = 0

@@ -139,9 +139,7 @@ class AcpSession:
             if not patience.expired():
                 raise
             raise self._watch.fault(None) or AgentFailed("it waits for a login") from None
-        except asyncio.CancelledError as cut:
-            if self._process is not None and (note := self._watch.note(self._process.stderr_tail)):
-                cut.add_note(note)
+        except asyncio.CancelledError:
             await surely(self._cancel())
             raise
         except (RpcError, Gone) as wrong:
@@ -150,9 +148,18 @@ class AcpSession:
             self._open = False
             for call in turn.used:
                 self._context.meter(call)
+            self._report(turn)
         if turn.ended is not None and turn.ended.finish_reason == "cancelled":
             raise AgentFailed("it ended the turn as cancelled, and nobody had cancelled it")
         return turn.reply()
+
+    def _report(self, turn: Unfolding) -> None:
+        """What is known of the turn, for a turn that ends without a usable reply."""
+        progress = self._context.progress
+        progress.partial = turn.reply()
+        if self._process is not None:
+            self._watch.stderr = self._process.stderr_tail
+        self._watch.report(progress)
 
     async def _prompt(self, text: str, model: str, patience: asyncio.Timeout) -> None:
         wire = self._wire or await self._start(model, patience)

@@ -258,14 +258,16 @@ class Dialogue:
             self._due = []
 
     async def _ask(self, endpoint: Endpoint) -> Completion:
-        http, connector = self._context.http, endpoint.connector
+        http, connector, progress = self._context.http, endpoint.connector, self._context.progress
         request = endpoint.request(self._lead, self._messages)
         limiter = limiter_for(http, connector)
         guess = len(request.body) / _BYTES_A_TOKEN
         if self._agent.stream:
-            answer = await read(http, request, endpoint.streamed, endpoint.retry, limiter=limiter, tokens=guess)
+            answer = await read(
+                http, request, endpoint.streamed, endpoint.retry, progress, limiter=limiter, tokens=guess
+            )
         else:
-            answer = await post(http, request, endpoint.retry, limiter=limiter, tokens=guess)
+            answer = await post(http, request, endpoint.retry, progress, limiter=limiter, tokens=guess)
         if isinstance(answer, Response):
             if not 200 <= answer.status < 300:
                 raise endpoint.refused(answer)

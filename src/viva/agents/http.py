@@ -118,7 +118,8 @@ class HttpSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         earlier = _joined(self._messages)
         self._messages += encoded(message)
-        answer = await post(self._context.http, self._request(self._variables(message, options, earlier)), self._retry)
+        request = self._request(self._variables(message, options, earlier))
+        answer = await post(self._context.http, request, self._retry, self._context.progress)
         reply, session_id = reply_in(self._document(answer), self._places)
         self._session_id = self._session_id if session_id is None else session_id
         self._messages += encoded(Message("assistant", text_of(reply), tool_calls=reply.tool_calls))

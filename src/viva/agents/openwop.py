@@ -67,7 +67,7 @@ class OpenwopSession:
     def __init__(self, agent: OpenwopAgent, context: SessionContext) -> None:
         self._agent = agent
         self._context = context
-        self._host = HostClient(url=agent.url, token=agent.token, http=context.http)
+        self._host = HostClient(url=agent.url, token=agent.token, http=context.http, progress=context.progress)
         self._said = [_told(message) for message in context.history]
 
     async def __aenter__(self) -> Self:

@@ -7,13 +7,14 @@ from contextlib import aclosing
 from typing import Any, cast
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from viva.errors import Unreachable
 from viva.llm.calls import Retry, is_busy, post, short_text, status_line
 from viva.llm.sse import Events
 from viva.model import codec
 from viva.model.connector import Secret
+from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 
 ENDINGS = frozenset({"run.completed", "run.failed", "run.cancelled"})
@@ -39,6 +40,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
     url: str
     token: Secret | None
     http: Transport
+    progress: CallProgress = field(default_factory=CallProgress)
     retries: int = 4
     pause: Callable[[float], Any] = asyncio.sleep
 
@@ -100,7 +102,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
     async def _ask(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
         retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._secrets())
-        return await post(self.http, request, retry)
+        return await post(self.http, request, retry, self.progress)
 
     def _value(self, answer: Response) -> Any:
         try:

@@ -21,6 +21,7 @@ from viva.formats.reading import TIMEOUT_S
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.model.message import Message, ModelCall, Reply, Usage
+from viva.model.progress import CallProgress
 from viva.model.talk import Awaiting, shown
 from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.reporters.visible import visible
@@ -42,6 +43,7 @@ class Opened(Struct, frozen=True):
     settings: Settings
     redactor: Redactor
     crew: Crew
+    progress: CallProgress
 
 
 @asynccontextmanager
@@ -73,7 +75,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
         crew = Crew(agents.find, http, settings.connectors)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
-            yield Opened(agent.name, session, options, settings, redactor, crew)
+            yield Opened(agent.name, session, options, settings, redactor, crew, context.progress)
         except TrialFault as fault:
             raise VivaError(redactor.text(blamed(fault).said or "")) from fault
 
@@ -112,7 +114,9 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
         defaults = agent.settings.defaults
         limit_s = flags["turn_timeout"] or flags["timeout"] or defaults.turn_timeout_s or defaults.timeout_s
         for text in words:
-            reply = await sent(agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S)
+            reply = await sent(
+                agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S, agent.progress
+            )
             found = detect(reply, frozenset(agent.settings.confirmation_tools))
             _print(agent.redactor.record(reply), found, flags["out"], as_json=flags["as_json"])
     return 0

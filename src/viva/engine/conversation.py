@@ -23,7 +23,6 @@ from viva.errors import TrialFault
 from viva.model.case import Claim, Utterance
 from viva.model.judging import judge
 from viva.model.lookup import look_up
-from viva.model.message import Reply
 from viva.model.talk import Evidence, Judged, Talk, Turn
 from viva.protocols import User
 
@@ -69,15 +68,20 @@ async def _told(lines: AsyncGenerator[Utterance, None], fault: TrialFault) -> Ut
 async def take(talk: Talk, turn: Turn, send: Send) -> None:
     """One turn: the agent's answer, what is remembered of it, and what is claimed of it."""
     talk.waiting_for = "agent"
+    progress = talk.progress
+    progress.reset()
     began = time.perf_counter()
     try:
         turn.reply = reply = await send(turn.utterance)
     except BaseException as raised:
-        turn.latency_ms = _latency_ms(began, raised)
+        turn.latency_ms = _latency_ms(began, progress.elapsed_ms)
+        turn.partial = progress.partial
         if isinstance(raised, TrialFault):
             turn.error = blamed(raised).said
         raise
-    turn.latency_ms = _latency_ms(began, reply)
+    finally:
+        turn.tracebacks = progress.tracebacks
+    turn.latency_ms = _latency_ms(began, reply.elapsed_ms)
     turn.awaiting = detect(reply, talk.confirmation_tools)
     for name, path in turn.utterance.set.items():
         if found := look_up(path, Evidence(talk, turn, over="case")):
@@ -88,10 +92,9 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
         turn.judged.append(await judged(claim, seen))
 
 
-def _latency_ms(began: float, ended: Reply | BaseException) -> float:
-    """By our clock, unless a cassette knows better how long it took."""
-    known: float | None = getattr(ended, "elapsed_ms", None)
-    return (time.perf_counter() - began) * 1e3 if known is None else known
+def _latency_ms(began: float, known_ms: float | None) -> float:
+    """By our clock, unless a cassette or a time limit knows better how long it took."""
+    return (time.perf_counter() - began) * 1e3 if known_ms is None else known_ms
 
 
 async def judged(claim: Claim, evidence: Evidence) -> Judged:

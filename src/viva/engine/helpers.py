@@ -15,6 +15,7 @@ from viva.errors import HelperFailed, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.progress import CallProgress
 from viva.model.talk import Talk, WaitedFor, text_of
 from viva.protocols import AgentSession, Meter, SessionContext, Transport
 
@@ -53,12 +54,14 @@ class Crew:
         metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
         if talk is not None:
             metadata["test_id"] = talk.case.id
+        progress = CallProgress()
         context = SessionContext(
             key=talk.key if talk else Key("", ""),
             role=role,
             options=given,
             meter=meter,
             http=self._http,
+            progress=progress,
             connectors=self._connectors,
             conversation=talk.messages if talk else None,
             prior=len(talk.case.history) if talk else 0,
@@ -72,6 +75,7 @@ class Crew:
                     role,
                     session,
                     talk,
+                    progress,
                     context.options,
                     metadata,
                     may_repeat=getattr(helper, "may_repeat", False),
@@ -107,6 +111,7 @@ class _Asked:
         role: Role,
         session: AgentSession,
         talk: Talk | None,
+        progress: CallProgress,
         options: Mapping[str, Any],
         metadata: Mapping[str, Any],
         *,
@@ -118,6 +123,7 @@ class _Asked:
         self._role: Role = role
         self._session = session
         self._talk = talk
+        self._progress = progress
         self._options = options
         self._metadata = metadata
 
@@ -159,6 +165,7 @@ class _Asked:
             yield
         except BaseException:
             talk.helping -= 1  # whom we waited for when it went wrong is what a time-out wants to know
+            talk.helper_trouble = self._progress.provider_trouble or talk.helper_trouble
             raise
         talk.helping -= 1
         if not talk.helping:

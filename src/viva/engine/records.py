@@ -17,7 +17,7 @@ from viva.model.talk import Judged, Sighting, Talk, Turn, Verdict
 
 def turn_record(turn: Turn) -> TurnRecord:
     """One turn as reports show it, finished or cut off."""
-    reply, message = turn.reply, turn.utterance.message
+    reply, message = turn.reply or turn.partial, turn.utterance.message
     record = TurnRecord(
         turn=turn.number,
         input=message.text,
@@ -29,6 +29,7 @@ def turn_record(turn: Turn) -> TurnRecord:
         duration_ms=round(turn.latency_ms, 3),
         error=turn.error,
         files=turn.files,
+        tracebacks=tuple(turn.tracebacks),
         remark=turn.utterance.remark,
     )
     if (
@@ -94,6 +95,7 @@ def trial_record(
         source=str(case.origin) if case.origin else None,
         digest=case.digest or None,
         warnings=talk.warnings or None,
+        tracebacks=tuple(talk.tracebacks),
         notes=talk.notes or None,
         findings=_found(talk),
         workspace=talk.kept_at,

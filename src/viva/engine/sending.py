@@ -5,16 +5,17 @@ A case talks in one session; a script test calls any agent, each call a conversa
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
 from msgspec import Struct, structs
 
-from viva.errors import LAST_WORDS, AgentFailed, BadInput, CutOff, Undecidable, Unreachable
+from viva.errors import AgentFailed, BadInput, CutOff, Undecidable, Unreachable
 from viva.model.case import Key, Limits, Utterance
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
 from viva.model.message import Message, Reply
+from viva.model.progress import CallProgress
 from viva.model.talk import Talk
 from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace
 
@@ -46,6 +47,7 @@ class Calls(Struct, frozen=True, kw_only=True):
     http: Transport
     connectors: Mapping[str, Connector]
     meter: Meter
+    progress: CallProgress
     ours: Mapping[str, Any]
     asked: Mapping[str, Any] = {}
     last_word: Mapping[str, Any] = {}
@@ -62,20 +64,27 @@ class Calls(Struct, frozen=True, kw_only=True):
             options=found.options,
             meter=self.meter,
             http=self.http,
+            progress=self.progress,
             connectors=self.connectors,
         )
         last_word = self.last_word if line.to is None else {}
         options = merged(self.ours, found.options, self.asked, line.options, last_word)
         async with found.agent.open(context) as session:
-            return await sent(session, line.message, options, self.limits.reply_s(line.timeout_s))
+            return await sent(session, line.message, options, self.limits.reply_s(line.timeout_s), self.progress)
 
 
-def in_session(session: AgentSession, base: Mapping[str, Any], last_word: Mapping[str, Any], limits: Limits) -> Send:
+def in_session(
+    session: AgentSession,
+    base: Mapping[str, Any],
+    last_word: Mapping[str, Any],
+    limits: Limits,
+    progress: CallProgress,
+) -> Send:
     """All lines go into one session."""
 
     async def send(line: Utterance) -> Reply:
         options = merged(base, line.options, last_word) if line.options else base
-        return await sent(session, line.message, options, limits.reply_s(line.timeout_s))
+        return await sent(session, line.message, options, limits.reply_s(line.timeout_s), progress)
 
     return send
 
@@ -97,7 +106,13 @@ def watching_files(send: Send, talk: Talk, workspace: Workspace) -> Send:
     return watched
 
 
-async def sent(session: AgentSession, message: Message, options: Mapping[str, Any], limit_s: float | None) -> Reply:
+async def sent(
+    session: AgentSession,
+    message: Message,
+    options: Mapping[str, Any],
+    limit_s: float | None,
+    progress: CallProgress,
+) -> Reply:
     """The reply, unless its time runs out first: that is the agent's failure, or that of a provider in trouble."""
     if limit_s is None:
         return await session.send(message, options)
@@ -112,31 +127,14 @@ async def sent(session: AgentSession, message: Message, options: Mapping[str, An
     except (TimeoutError, CutOff) as expired:
         if not (limit.expired() or (isinstance(expired, CutOff) and _was_up(limit_s * 1e3, expired.elapsed_ms or 0.0))):
             raise
-        trouble = provider_trouble(expired)
-        fault = Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)
-        fault.elapsed_ms = limit_s * 1e3
-        raise fault from None
+        progress.elapsed_ms = limit_s * 1e3
+        trouble = progress.provider_trouble
+        raise (Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)) from None
 
 
 def _was_up(limit_ms: float, elapsed_ms: float) -> bool:
     """Was it this limit that cut a recorded call off, not that of the case? The call began a little after its clock did."""
     return elapsed_ms >= limit_ms - max(50.0, limit_ms / 10)
-
-
-def provider_trouble(expired: BaseException | None) -> str | None:
-    """What a call that was cut off noted about a provider which had failed and was being tried again."""
-    return next((note for note in _notes(expired) if not note.startswith(LAST_WORDS)), None)
-
-
-def last_words(expired: BaseException | None) -> list[str]:
-    """The end of what an agent had printed when it was cut off."""
-    return [note for note in _notes(expired) if note.startswith(LAST_WORDS)][:1]
-
-
-def _notes(expired: BaseException | None) -> Iterator[str]:
-    while expired is not None:
-        yield from map(str, reversed(getattr(expired, "__notes__", ())))
-        expired = expired.__cause__ or expired.__context__
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,16 +21,19 @@ from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
 from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
 from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import Calls, Listed, in_session, last_words, merged, provider_trouble, watching_files
+from viva.engine.sending import Calls, Listed, in_session, merged, watching_files
 from viva.errors import CutOff, HelperFailed, TrialFault, Undecidable, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
 from viva.model.message import ModelCall
+from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
 from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
+
+_NO_HELPERS = ("agent", "person", "script")
 
 
 class Stage(Struct, kw_only=True):
@@ -56,14 +59,16 @@ class Stage(Struct, kw_only=True):
     taped: bool = False
     confirmation_tools: frozenset[str] = frozenset()
 
-    def calls(self, key: Key, meter: Meter, session_id: str, case: Case | None = None) -> Calls:
-        """How code of the user's own calls agents by name, from a case or from outside of any."""
+    def calls(self, key: Key, meter: Meter, session_id: str, talk: Talk | None = None) -> Calls:
+        """How code of the user's own calls agents by name, from a trial or from outside of any."""
+        case = talk.case if talk else None
         return Calls(
             find=self._listed,
             key=key,
             http=self.http,
             connectors=self.connectors,
             meter=meter,
+            progress=talk.progress if talk else CallProgress(),
             ours=_ours(session_id),
             asked=_asked(case) if case else {},
             last_word=self.options,
@@ -162,9 +167,9 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
     except (TimeoutError, CutOff) as expired:
         if not (limit.expired() or isinstance(expired, CutOff)):
             raise
-        talk.warnings += last_words(expired)
+        _keep_stderr(talk)
         said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
-        if trouble := provider_trouble(expired):
+        if trouble := _provider_trouble(talk):
             return _provider_hung(talk, f"{said}: {trouble}")
         if talk.waiting_for == "script":
             return blamed(Undecidable(f"{said}, in code of the test's own"))
@@ -175,12 +180,22 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
         role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
         return blamed(HelperFailed(role, said))
     except TrialFault as fault:
-        talk.warnings += last_words(fault)
+        _keep_stderr(talk)
         return blamed(fault)
 
 
+def _keep_stderr(talk: Talk) -> None:
+    if talk.progress.stderr_tail:
+        talk.warnings.append(f"stderr: {talk.progress.stderr_tail}")
+
+
+def _provider_trouble(talk: Talk) -> str | None:
+    """The provider failure that the call we waited for was being retried for."""
+    return talk.progress.provider_trouble if talk.waiting_for in _NO_HELPERS else talk.helper_trouble
+
+
 def _provider_hung(talk: Talk, said: str) -> Ending:
-    if talk.waiting_for in ("agent", "person", "script"):
+    if talk.waiting_for in _NO_HELPERS:
         return blamed(Unreachable(said))
     return blamed(HelperFailed(talk.waiting_for, said))
 
@@ -202,18 +217,19 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             options=stage.agent_options,
             meter=meter,
             http=stage.http,
+            progress=talk.progress,
             connectors=stage.connectors,
         )
         async with stage.agent.open(context) as session:
             base = merged(_ours(session_id), stage.agent_options, _asked(case), stage.options)
             if talk.workspace is not None:
                 base["workspace"] = talk.workspace.path
-            send = in_session(session, base, stage.options, case.limits)
+            send = in_session(session, base, stage.options, case.limits, talk.progress)
             if talk.workspace is not None:
                 send = watching_files(send, talk, talk.workspace)
             ending = await converse(talk, case.user, send, _watcher(stage, talk.key))
     else:
-        calls = stage.calls(talk.key, meter, session_id, case)
+        calls = stage.calls(talk.key, meter, session_id, talk)
         # Nobody watches: such a user judges a turn after its end, so only the whole can be shown.
         ending = await converse(talk, case.user, calls.send, lambda _turn: None)
     if ending is not None:

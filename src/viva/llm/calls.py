@@ -1,7 +1,6 @@
 """One call of a model or agent over HTTP, tried again where that can help: retries with jitter, Retry-After, limits.
 
-A call that is cut off while it is being retried says so in a note on the CancelledError, so that a time-out can be
-charged to the provider that did not answer.
+A call that is being retried says so in its `CallProgress`, so that a timeout is charged to the provider that failed.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ from viva.errors import NotSent, Unreachable
 from viva.llm.limits import Limiter, Pause
 from viva.model import codec
 from viva.model.duration import show_duration
+from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 
 T = TypeVar("T")
@@ -61,13 +61,19 @@ class Retry(Struct, frozen=True):
 
 
 async def post(
-    http: Transport, request: Request, retry: Retry, *, limiter: Limiter | None = None, tokens: float = 0.0
+    http: Transport,
+    request: Request,
+    retry: Retry,
+    progress: CallProgress,
+    *,
+    limiter: Limiter | None = None,
+    tokens: float = 0.0,
 ) -> Response:
     """The answer, whatever its status, unless that is one worth a retry: then Unreachable, once the tries are used up.
 
     `tokens` is a guess of what the call will use, for the limiter.
     """
-    return await _persist(lambda: http.request(request), retry, limiter, tokens)
+    return await _persist(lambda: http.request(request), retry, progress, limiter, tokens)
 
 
 async def read(
@@ -75,6 +81,7 @@ async def read(
     request: Request,
     digest: Callable[[AsyncIterator[bytes]], Awaitable[T]],
     retry: Retry,
+    progress: CallProgress,
     *,
     limiter: Limiter | None = None,
     tokens: float = 0.0,
@@ -89,38 +96,38 @@ async def read(
                 streaming.status, streaming.headers, b"".join([piece async for piece in streaming.chunks()])
             )
 
-    return await _persist(attempt, retry, limiter, tokens)
+    return await _persist(attempt, retry, progress, limiter, tokens)
 
 
-async def _persist(attempt: Callable[[], Awaitable[T]], retry: Retry, limiter: Limiter | None, tokens: float) -> T:
-    tries, what, detail = 0, "", ""
-    try:
-        while True:
-            tries += 1
-            wait_s = None
-            if limiter is not None:
-                await limiter.take(tokens)
-            try:
-                answer = await attempt()
-            except Unreachable as failed:
-                what, detail = failed.said, ""
-                if tries > retry.retries or (retry.only_unsent and not isinstance(failed, NotSent)):
-                    raise type(failed)(_told(retry, tries, what)) from failed
-            else:
-                if not isinstance(answer, Response) or not retry.worth(answer.status):
-                    return answer
-                what, detail = status_line(answer.status), short_text(answer.body, retry.secrets)
-                wait_s = _asked_for(answer)
-                if tries > retry.retries or b"insufficient_quota" in answer.body:
-                    raise Unreachable(_told(retry, tries, what, detail))
-                if wait_s is not None and wait_s > MAX_WAIT_S:
-                    what += f" (it asks for {show_duration(wait_s)}: too long to wait)"
-                    raise Unreachable(_told(retry, tries, what, detail))
-            await retry.pause(_pause_s(retry, tries, wait_s))
-    except asyncio.CancelledError as cut:
-        if what:
-            cut.add_note(_told(retry, tries, what, detail))
-        raise
+async def _persist(
+    attempt: Callable[[], Awaitable[T]], retry: Retry, progress: CallProgress, limiter: Limiter | None, tokens: float
+) -> T:
+    tries = 0
+    while True:
+        tries += 1
+        wait_s = None
+        if limiter is not None:
+            await limiter.take(tokens)
+        try:
+            answer = await attempt()
+        except Unreachable as failed:
+            trouble = _told(retry, tries, failed.said)
+            if tries > retry.retries or (retry.only_unsent and not isinstance(failed, NotSent)):
+                raise type(failed)(trouble) from failed
+        else:
+            if not isinstance(answer, Response) or not retry.worth(answer.status):
+                progress.provider_trouble = None
+                return answer
+            what, detail = status_line(answer.status), short_text(answer.body, retry.secrets)
+            trouble = _told(retry, tries, what, detail)
+            wait_s = _asked_for(answer)
+            if tries > retry.retries or b"insufficient_quota" in answer.body:
+                raise Unreachable(trouble)
+            if wait_s is not None and wait_s > MAX_WAIT_S:
+                what += f" (it asks for {show_duration(wait_s)}: too long to wait)"
+                raise Unreachable(_told(retry, tries, what, detail))
+        progress.provider_trouble = trouble
+        await retry.pause(_pause_s(retry, tries, wait_s))
 
 
 def _told(retry: Retry, tries: int, what: str, detail: str = "") -> str:

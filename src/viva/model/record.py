@@ -11,6 +11,7 @@ from viva.errors import Fault
 from viva.model.case import By, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
+from viva.model.progress import Traceback
 from viva.model.talk import AwaitingReason, FileChange
 
 Status = Literal["passed", "failed", "skipped", "error"]
@@ -41,7 +42,7 @@ class TurnRecord(Struct, omit_defaults=True):
     input_source: By
     """Who said it: static, initial, simulated or interactive."""
     output: str
-    """What the agent said."""
+    """What the agent said; where `error` is set, what it had said until then."""
     awaiting_input: bool
     """Does the agent wait for the user?"""
     tool_calls: list[ToolCallRecord]
@@ -76,6 +77,8 @@ class TurnRecord(Struct, omit_defaults=True):
     """Files of the workspace that the turn added, changed or removed."""
     remark: str | None = None
     """What the simulator said about its line."""
+    tracebacks: tuple[Traceback, ...] = ()
+    """Errors in the user's own Python: the agent, a tool."""
 
 
 class CheckpointRecord(Struct, omit_defaults=True):
@@ -174,6 +177,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """What somebody should look at, such as an `after` hook that failed."""
     notes: list[str] | None = None
     """What somebody may want to know."""
+    tracebacks: tuple[Traceback, ...] = ()
+    """Errors in the user's own Python outside of the turns: a hook, a check at the end."""
     workspace: str | None = None
     """Where the workspace was kept, if it was."""
     findings: tuple[Finding, ...] = ()

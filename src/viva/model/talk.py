@@ -13,6 +13,7 @@ from viva.model.case import Case, Claim, Key, On, Over, Utterance
 from viva.model.embedded import json_in
 from viva.model.finding import Finding
 from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.model.progress import CallProgress, Traceback
 
 if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers, Workspace
@@ -106,7 +107,10 @@ class FileImage(Struct, frozen=True, omit_defaults=True):
 
 
 class Turn(Struct):
-    """One user input and the agent's reply to it, with its verdicts. `error` is set when no usable reply came."""
+    """One user input and the agent's reply to it, with its verdicts.
+
+    `error` is set when no usable reply came; `partial` is then what the agent had said and done until it failed.
+    """
 
     number: int
     utterance: Utterance
@@ -116,6 +120,8 @@ class Turn(Struct):
     files: tuple[FileChange, ...] = ()
     latency_ms: float = 0.0
     error: str | None = None
+    partial: Reply | None = None
+    tracebacks: Sequence[Traceback] = ()
 
     @property
     def unanswered(self) -> bool:
@@ -139,6 +145,8 @@ class Talk(Struct, dict=True):
     `calls` counts every model call of the trial, those of replies that were cut off too.
     `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
     `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
+    `progress` is the state of the agent's current call; `helper_trouble` is the provider failure that a helper's call was
+    being retried for when it was cut off; `tracebacks` are errors of hooks and other code outside of the turns.
     `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
     """
 
@@ -158,6 +166,9 @@ class Talk(Struct, dict=True):
     input_missing: str | None = None
     waiting_for: WaitedFor = "agent"
     helping: int = 0
+    progress: CallProgress = field(default_factory=CallProgress)
+    helper_trouble: str | None = None
+    tracebacks: list[Traceback] = field(default_factory=list[Traceback])
     workspace: "Workspace | None" = None
     kept_at: str | None = None
     taped: bool = False

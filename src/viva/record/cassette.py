@@ -95,6 +95,11 @@ class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False)
     """What was paid for it. None: the calls that the reply names."""
     fault: str | None = None
     said: str = ""
+    """What the fault says; for a call that was cut off, the provider failure that it was being retried for."""
+    partial: Reply | None = None
+    """What the agent had said and done when it failed."""
+    stderr: str = ""
+    """The end of what it had printed by then."""
     made: Made | None = None
 
     @property

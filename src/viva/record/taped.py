@@ -13,6 +13,7 @@ from viva.errors import AgentFailed, CutOff, Skipped, TrialFault, Undecidable, U
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
 from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session, Tape
 
@@ -130,7 +131,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             reply = await self._session.send(message, options)
         except (TrialFault, asyncio.CancelledError) as ended:
             ms = round((time.perf_counter() - began) * 1e3, 3)
-            ended.elapsed_ms = ms  # pyright: ignore[reportAttributeAccessIssue] -- as a replay will say it
+            self._context.progress.elapsed_ms = ms  # as a replay will say it
             await self._keep_fault(Entry(self._number, turn, ms, self._opened, sent), ended, before)
             raise
         ms = round((time.perf_counter() - began) * 1e3, 3)
@@ -148,10 +149,14 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
 
     async def _keep_fault(self, entry: Entry, ended: TrialFault | asyncio.CancelledError, before: Any) -> None:
+        progress = self._context.progress
         if isinstance(ended, TrialFault):
             entry.fault, entry.said = ended.fault, ended.said
         else:
-            entry.fault, entry.said = CUT_OFF, "".join(getattr(ended, "__notes__", ())[-1:])
+            entry.fault, entry.said = CUT_OFF, progress.provider_trouble or ""
+        if progress.partial is not None:
+            entry.partial = cast("Reply", codec.frozen(progress.partial))
+        entry.stderr = progress.stderr_tail
         entry.calls = tuple(self._calls)
         self._calls.clear()
         self._opened = None
@@ -184,7 +189,7 @@ class Replayed(_Wrapped):
         if (entry := tape.next(chain)) is not None:
             for call in entry.model_calls:
                 context.meter(call)
-            raise _fault(entry)
+            raise _fault(entry, context.progress)
         async with AsyncExitStack() as stack:
             yield _ReplayedSession(self._agent, place, self._definition, context, tape, chain, stack)
 
@@ -222,7 +227,7 @@ class _ReplayedSession(_Session):
                 raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
             await self._context.workspace.put(made.files, made.changes)
         if entry.reply is None:
-            raise _fault(entry)
+            raise _fault(entry, self._context.progress)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)
 
     async def _miss(self, message: Message, options: Mapping[str, Any], sent: Sent, turn: int) -> Reply:
@@ -239,10 +244,11 @@ class _ReplayedSession(_Session):
         raise Unreachable(f"not in the cassette: {where}")
 
 
-def _fault(entry: Entry) -> TrialFault:
-    """What came instead of a reply."""
+def _fault(entry: Entry, progress: CallProgress) -> TrialFault:
+    """What came instead of a reply; what was known of the call is known again."""
+    progress.partial, progress.stderr_tail = entry.partial, entry.stderr
+    progress.elapsed_ms = entry.ms or None
     if entry.fault == CUT_OFF:
-        return CutOff(entry.ms, entry.said)
-    fault = _FAULTS.get(entry.fault or "", Undecidable)(entry.said)
-    fault.elapsed_ms = entry.ms or None
-    return fault
+        progress.provider_trouble = entry.said or None
+        return CutOff(entry.ms)
+    return _FAULTS.get(entry.fault or "", Undecidable)(entry.said)

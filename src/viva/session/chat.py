@@ -98,6 +98,7 @@ class Conversation:
             options=named.options,
             meter=talk.calls.append,
             http=around.http,
+            progress=talk.progress,
             connectors=around.settings.connectors,
         )
         async with AsyncExitStack() as opening:
@@ -106,7 +107,7 @@ class Conversation:
             self._exits = opening.pop_all()
         base = merged({"session_id": session_id, "referer": "agent-test"}, named.options, self._options)
         chosen = {"connector": self._connector} if self._connector else {}
-        send = in_session(session, merged(base, chosen), chosen, case.limits)
+        send = in_session(session, merged(base, chosen), chosen, case.limits, talk.progress)
         self._held = _Held(talk, send, around)
         return self
 

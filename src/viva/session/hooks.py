@@ -95,8 +95,8 @@ class ProjectHooks:
             if self._stage.meter is not None:
                 self._stage.meter(call)
 
-        key, case = (talk.key, talk.case) if talk is not None else (_NO_KEY, None)
-        calls = self._stage.calls(key, meter, f"viva-{self._stage.run}-hook", case)
+        key = talk.key if talk is not None else _NO_KEY
+        calls = self._stage.calls(key, meter, f"viva-{self._stage.run}-hook", talk)
 
         async def send(line: Utterance) -> Heard:
             return heard(await calls.send(line))

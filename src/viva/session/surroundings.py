@@ -51,6 +51,7 @@ class Surroundings(Struct, frozen=True):
             http=self.http,
             connectors=self.settings.connectors,
             meter=talk.calls.append,
+            progress=talk.progress,
             ours={"session_id": talk.key.case, "referer": "agent-test"},
         )
 

@@ -249,7 +249,7 @@ for line in sys.stdin:
         calls: list[ModelCall] = []
         context = SessionContext(key=Key("s", "c"), meter=calls.append, http=HttpTransport())
         async with broken(tmp_path, body).open(context) as session:
-            await sent(session, Message("user", "x"), {}, 2)
+            await sent(session, Message("user", "x"), {}, 2, context.progress)
 
     with pytest.raises(AgentFailed, match="timeout after 2s"):
         asyncio.run(scenario())

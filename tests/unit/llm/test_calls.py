@@ -12,6 +12,7 @@ from viva.llm.calls import Retry, is_busy, post, read, secrets_in, short_text
 from viva.llm.limits import Limiter
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
+from viva.model.progress import CallProgress
 from viva.protocols import Request, Response
 from viva.testing.http_server import Answer, HttpServer, json_answer
 
@@ -33,7 +34,7 @@ def call(script, pauses: Pauses, **fields) -> tuple[Response, HttpServer]:
     async def scenario() -> Response:
         http = HttpTransport()
         try:
-            return await post(http, Request(server.url, timeout_s=10), retry(pauses, **fields))
+            return await post(http, Request(server.url, timeout_s=10), retry(pauses, **fields), CallProgress())
         finally:
             await http.close()
 
@@ -136,7 +137,7 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
     async def scenario() -> None:
         http = HttpTransport()
         with pytest.raises(NotSent) as failed:
-            await post(http, Request(gone.url), retry(pauses, only_unsent=True))
+            await post(http, Request(gone.url), retry(pauses, only_unsent=True), CallProgress())
         assert failed.value.said == f"acme: 127.0.0.1:{gone.port}: connection refused after 3 tries"
         await http.close()
 
@@ -152,19 +153,38 @@ def test_who_is_only_busy_is_told_from_who_fails():
 def test_a_cut_off_between_tries_tells_what_it_was_waiting_for():
     """So that a time-out can be charged to the provider."""
 
-    async def scenario() -> list[str]:
+    paused = asyncio.Event()
+    progress = CallProgress()
+
+    async def pause(_seconds: float) -> None:
+        paused.set()
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
         http = HttpTransport()
-        try:
-            async with asyncio.timeout(0.2):
-                await post(http, Request(server.url), Retry("acme", pause=lambda _: asyncio.sleep(60)))
-        except TimeoutError as late:
-            return getattr(late.__cause__, "__notes__", [])
-        finally:
-            await http.close()
-        return []
+        call = asyncio.ensure_future(post(http, Request(server.url), Retry("acme", pause=pause), progress))
+        await paused.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await http.close()
 
     with HttpServer(lambda r: Answer(status=503, body=b"down")) as server:
-        assert asyncio.run(scenario()) == ["acme: 503 Service Unavailable: down"]
+        asyncio.run(scenario())
+    assert progress.provider_trouble == "acme: 503 Service Unavailable: down"  # N17
+
+
+def test_trouble_that_is_over_is_forgotten():
+    progress = CallProgress()
+
+    async def scenario() -> None:
+        http = HttpTransport()
+        await post(http, Request(server.url), retry(Pauses()), progress)
+        await http.close()
+
+    due = iter([Answer(status=503), Answer()])
+    with HttpServer(lambda r: next(due)) as server:
+        asyncio.run(scenario())
+    assert progress.provider_trouble is None
 
 
 def test_each_try_asks_the_limiter():
@@ -173,7 +193,7 @@ def test_each_try_asks_the_limiter():
 
     async def scenario() -> None:
         http = HttpTransport()
-        await post(http, Request(server.url), retry(Pauses()), limiter=limiter)
+        await post(http, Request(server.url), retry(Pauses()), CallProgress(), limiter=limiter)
         await http.close()
 
     due = iter([Answer(status=500), Answer(status=500), Answer()])
@@ -191,7 +211,7 @@ def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:
     async def scenario() -> bytes | Response:
         http = HttpTransport()
         try:
-            return await read(http, Request(server.url), joined, retry(pauses))
+            return await read(http, Request(server.url), joined, retry(pauses), CallProgress())
         finally:
             await http.close()
 

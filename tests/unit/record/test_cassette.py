@@ -12,6 +12,7 @@ from viva.errors import AgentFailed, BadInput, CutOff, Role, RunStopped, Skipped
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.progress import CallProgress
 from viva.protocols import Meter, SessionContext
 from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette, replies
 from viva.record.taped import Recorded, Replayed
@@ -67,6 +68,7 @@ def talk(
     conversation: list[Message] | None = None,
     options: Mapping[str, Any] | None = None,
     limit_s: float | None = None,
+    progress: CallProgress | None = None,
 ) -> list[Reply]:
     async def scenario() -> list[Reply]:
         context = SessionContext(
@@ -74,6 +76,7 @@ def talk(
             role=role,
             meter=(metered if metered is not None else []).append,
             http=HttpTransport(),
+            progress=progress or CallProgress(),
             conversation=None if conversation is None else conversation.copy,
         )
         async with asyncio.timeout(limit_s), agent.open(context) as session:
@@ -170,11 +173,12 @@ def test_session_ids_and_folders_do_not_count(deck: Deck):
 
 def test_faults_are_replayed_as_they_were(deck: Deck):
     for fault in (AgentFailed("boom"), Unreachable("refused")):
+        then, now = CallProgress(), CallProgress()
         with pytest.raises(type(fault)):
-            deck.record(Speaker(lambda _, fault=fault: fault), "a")
-        with pytest.raises(type(fault), match=fault.said) as again:
-            deck.replay("a")
-        assert again.value.elapsed_ms == fault.elapsed_ms is not None
+            deck.record(Speaker(lambda _, fault=fault: fault), "a", progress=then)
+        with pytest.raises(type(fault), match=fault.said):
+            deck.replay("a", progress=now)
+        assert now.elapsed_ms == then.elapsed_ms is not None
         with pytest.raises(type(fault)):
             deck.record(Speaker(opening=fault))
         with pytest.raises(type(fault), match=fault.said):
@@ -182,12 +186,13 @@ def test_faults_are_replayed_as_they_were(deck: Deck):
 
 
 def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
+    then, now = CallProgress(Reply("so far"), "acme: 503", "bye"), CallProgress()
     with pytest.raises(TimeoutError):
-        deck.record(Speaker(lambda _: None), "a", limit_s=0.05)
+        deck.record(Speaker(lambda _: None), "a", limit_s=0.05, progress=then)
     with pytest.raises(CutOff) as again:
-        deck.replay("a")
-    assert again.value.elapsed_ms is not None
+        deck.replay("a", progress=now)
     assert again.value.elapsed_ms >= 40
+    assert now == then
 
 
 def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):

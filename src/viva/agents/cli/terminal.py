@@ -7,8 +7,8 @@ no result, whatever the exit code                         AgentFailed
 exit code other than 0                                    AgentFailed
 another session than the one that was to be resumed       AgentFailed
 the command is not there, is too old, or has no login     Unreachable, in the CLI's own words
-cut off                                                   a note on the CancelledError: what stderr says of the provider,
-                                                          or else its last words
+cut off                                                   nothing: `CallProgress` has the reply so far, what the provider
+                                                          failed with, and the end of stderr
 
 A CLI cannot be given a history. What was said before a case's first turn stands at the top of its first message instead,
 as text that says what it is.
@@ -32,6 +32,7 @@ from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.progress import CallProgress
 from viva.protocols import SessionContext, Workspace
 from viva.workspace.environment import environment
 from viva.workspace.processes import Process, running
@@ -164,10 +165,11 @@ class CliSession:
         env = {**dialect.settings(asked), **self._env}
         try:
             code = await work.run(argv, self._workspace.path, env, prompt if asked.piped else None)
-        finally:  # what a turn used was used, however it ended
+        finally:  # what a turn used was used, and what it did was done, however it ended
             for call in turn.used:
                 self._context.meter(call)
             self._used = turn.used_by_session
+            work.report(self._context.progress)
         work.judge(code, asked.session if dialect.names_sessions else None)
         self._session = turn.session or self._session
         reply = turn.reply()
@@ -218,13 +220,14 @@ class _Running:
         try:
             async with running(argv, cwd=cwd, env=env, stdin=typed is not None) as process:
                 return await self._heard_out(process, typed)
-        except asyncio.CancelledError as cut:  # by now it has ended, and has said all that it still had to say
-            if process is not None and (note := self._watch.note(process.stderr_tail)):
-                cut.add_note(note)
-            raise
         finally:
             if process is not None:
                 self._watch.stderr, self._overflowed = process.stderr_tail, process.overflowed
+
+    def report(self, progress: CallProgress) -> None:
+        """What is known of the turn, for a turn that ends without a usable reply."""
+        progress.partial = self._turn.reply()
+        self._watch.report(progress)
 
     async def _heard_out(self, process: Process, typed: str | None) -> int | None:
         patience = asyncio.timeout(None)

@@ -8,7 +8,8 @@ from typing import Protocol
 from viva.agents.cli.dialect import Dialect
 from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Troubled, Unfolding
 from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
-from viva.errors import LAST_WORDS, AgentFailed, TrialFault, Unreachable
+from viva.errors import AgentFailed, TrialFault, Unreachable
+from viva.model.progress import CallProgress
 
 _LOGIN_S = 5.0
 """One that asks for a login and says nothing more in this time waits for somebody who is not there."""
@@ -71,15 +72,13 @@ class Watch:
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
 
-    def note(self, stderr: str) -> str | None:
-        """What whoever cuts it off now should know."""
-        self.stderr = stderr
+    def report(self, progress: CallProgress) -> None:
+        """What stands in the way of the turn, and the end of what was printed."""
+        progress.stderr_tail = self.last_words()
         if self.turn.session is None and (asks := self._login_line()):
-            return f"{self.dialect.title} needs a login: {asks}"
-        if trouble := self._trouble():
-            return f"{self.dialect.title}: {trouble}"
-        words = self.last_words()
-        return f"{LAST_WORDS}{words}" if words else None
+            progress.provider_trouble = f"{self.dialect.title} needs a login: {asks}"
+        elif trouble := self._trouble():
+            progress.provider_trouble = f"{self.dialect.title}: {trouble}"
 
     def fault(self, error: str | None) -> TrialFault | None:
         """What a turn means that ended with this error, or with none at all; None if nothing more can be told."""

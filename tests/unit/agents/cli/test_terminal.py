@@ -12,11 +12,12 @@ from terminals import CAPTURES, fake, host, talk
 from viva.agents.cli.claude import ClaudeCode
 from viva.agents.cli.gemini import GeminiCli
 from viva.agents.cli.terminal import CliAgent
-from viva.engine.sending import last_words, provider_trouble, sent
+from viva.engine.sending import sent
 from viva.errors import AgentFailed, TrialFault, Undecidable, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Image, Message, Text
+from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
 from viva.workspace.folders import Folders
 from viva.workspace.processes import marked
@@ -42,13 +43,14 @@ def fault_of(agent: CliAgent, *said: str, limit_s: float | None = None) -> Trial
     return raised.value
 
 
-def cut_off(agent: CliAgent, limit_s: float) -> TrialFault:
+def cut_off(agent: CliAgent, limit_s: float, progress: CallProgress | None = None) -> TrialFault:
     """What the engine makes of a turn that takes too long."""
+    known = progress or CallProgress()
 
     async def scenario() -> None:
-        context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=HttpTransport())
+        context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=HttpTransport(), progress=known)
         async with agent.open(context) as session:
-            await sent(session, Message("user", "x"), {}, limit_s)
+            await sent(session, Message("user", "x"), {}, limit_s, known)
 
     with pytest.raises(TrialFault) as raised:
         asyncio.run(scenario())
@@ -311,10 +313,24 @@ def test_time_is_up_while_the_provider_fails_the_provider_is_to_blame(tmp_path):
 
 def test_time_is_up_for_no_such_reason_the_agent_is_to_blame_and_its_last_words_are_known(tmp_path):
     body = INIT + 'print("thinking hard", file=sys.stderr, flush=True); time.sleep(600)'
-    fault = cut_off(gemini(tmp_path, body), 2)
+    progress = CallProgress()
+    fault = cut_off(gemini(tmp_path, body), 2, progress)
     assert (type(fault), fault.said) == (AgentFailed, "timeout after 2s")  # P11, N18
-    assert last_words(fault) == ["stderr: thinking hard"]
-    assert provider_trouble(fault) is None
+    assert progress.stderr_tail == "thinking hard"
+    assert progress.provider_trouble is None
+
+
+def test_a_turn_that_is_cut_off_keeps_its_text_and_its_tool_calls(tmp_path):
+    body = (
+        INIT
+        + 'say(type="message", role="assistant", content="I look")\n'
+        + 'say(type="tool_use", tool_name="read_file", tool_id="t1", parameters={"path": "a"})\ntime.sleep(600)'
+    )
+    progress = CallProgress()
+    cut_off(gemini(tmp_path, body), 2, progress)
+    assert progress.partial is not None
+    assert progress.partial.content == "I look"
+    assert [(call.name, call.arguments) for call in progress.partial.tool_calls] == [("read_file", {"path": "a"})]
 
 
 def test_trouble_that_is_over_is_nobodys_excuse(tmp_path):

@@ -8,7 +8,7 @@ from viva.agents.cli.events import Opened, Said, Unfolding
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.trouble import last_words
 from viva.agents.cli.watch import Watch
-from viva.errors import LAST_WORDS
+from viva.model.progress import CallProgress
 
 BUSY = "2026-01-01T00:00:00Z [ERROR] [RETRY] Attempt 1 failed with status 503. Retrying with backoff in 2s...\n"
 
@@ -30,23 +30,29 @@ def watching(home: Path, *, log: str = "") -> tuple[Watch, Path]:
     return watch, file
 
 
+def told(watch: Watch, stderr: str = "") -> tuple[str | None, str]:
+    watch.stderr, progress = stderr, CallProgress()
+    watch.report(progress)
+    return progress.provider_trouble, progress.stderr_tail
+
+
 def append(file: Path, text: str) -> None:
     file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
 
 
 def test_its_own_log_tells_of_a_provider_of_which_its_stderr_is_silent(tmp_path: Path):
     watch, file = watching(tmp_path)
-    assert watch.note("") is None
+    assert told(watch) == (None, "")
     append(file, BUSY)
-    assert "status 503" in str(watch.note(""))  # P11
+    assert "status 503" in str(told(watch)[0])  # P11
 
 
 def test_what_the_log_told_before_this_turn_or_before_it_got_on_is_over(tmp_path: Path):
     watch, file = watching(tmp_path, log=BUSY)
-    assert watch.note("bye") == f"{LAST_WORDS}bye"
+    assert told(watch, "bye") == (None, "bye")
     append(file, BUSY)
     watch.heard(Said("So then"), Silent())
-    assert watch.note("bye") == f"{LAST_WORDS}bye"
+    assert told(watch, "bye") == (None, "bye")
     assert watch.fault(None) is None
 
 
@@ -55,14 +61,14 @@ def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path):
     (tmp_path / "else.txt").write_text(BUSY, encoding="utf-8")
     file.unlink()
     file.symlink_to(tmp_path / "else.txt")
-    assert watch.note("") is None
+    assert told(watch) == (None, "")
 
 
 def test_a_cli_without_such_a_log_has_none_to_be_read(tmp_path: Path):
     watch, file = watching(tmp_path)
     append(file, BUSY)
     watch.dialect = structs.replace(QWEN, log="")
-    assert watch.note("") is None
+    assert told(watch) == (None, "")
 
 
 def test_what_is_printed_at_every_start_are_no_last_words():
