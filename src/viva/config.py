@@ -15,6 +15,7 @@ from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Price, Secret
 from viva.model.duration import parse_duration
 from viva.model.finding import Severity
+from viva.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.schemas.positions import Place, toml_line
 from viva.schemas.words import complaints
 
@@ -65,6 +66,7 @@ class Settings(Struct, kw_only=True):
     plugins: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     confirmation_tools: tuple[str, ...] = ()
+    provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
     openwop: OpenwopSettings = OpenwopSettings()
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
@@ -147,6 +149,7 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.plugins = tuple(value.get("plugins", ()))
     settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
     settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
+    settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
     settings.openwop = _openwop(value.get("openwop", {}), settings.folder)
     settings.serve = value.get("serve", {})
     settings.connectors = {

@@ -178,7 +178,7 @@ class Dialogue:
         self._agent = agent
         self._context = context
         self._system = system
-        self._toolbox = Toolbox(agent.tools, context.fixtures)
+        self._toolbox = Toolbox(agent.tools, context.fixtures, context.progress)
         self._endpoint: Endpoint | None = None
         self._lead = b""
         self._messages: list[bytes] = []
@@ -203,8 +203,11 @@ class Dialogue:
             if len(calls) > self._agent.max_tool_rounds:
                 break
             # One after another, in the order asked for: what tools do may build on each other.
-            self._due = [await self._toolbox.use(call) for call in said.tool_calls]
-            used += self._due
+            for call in said.tool_calls:
+                context.progress.partial = Reply(content, tool_calls=(*used, call), calls=tuple(calls))
+                used.append(await self._toolbox.use(call))
+                self._due.append(used[-1])
+            context.progress.partial = Reply(content, tool_calls=tuple(used), calls=tuple(calls))
             if any(map(is_open, self._due)):
                 return Reply(content, tool_calls=tuple(used), finish_reason="tool_calls", calls=tuple(calls))
         raise AgentFailed(f"tool loop exceeded {self._agent.max_tool_rounds} rounds")

@@ -28,29 +28,45 @@ from msgspec import Struct, structs
 
 from viva.agents.replies import reply_from
 from viva.agents.tools import CannedTools
-from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.errors import AgentFailed, BadInput, TrialFault, Undecidable, Unreachable
+from viva.loop_steps import timed_steps
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
+from viva.model.progress import CallProgress
+from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import SessionContext
+from viva.provider_errors import MODEL_CLIENT_PACKAGES, blame_for
 from viva.threads import OneThread
 
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
 CLOSING_S = 5.0
+_FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
 
 
 class PythonAgent(Struct, frozen=True):
-    """What `python:` names. `target` is the imported object; `takes_fixtures` says that it looks at stubs by itself."""
+    """What `python:` names. `target` is the imported object; `takes_fixtures` says that it looks at stubs by itself.
+
+    Errors of the `provider_packages` are those of its model's provider.
+    """
 
     target: Any
     reference: str = ""
     takes_fixtures: bool = False
+    provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
 
     @classmethod
-    def named(cls, reference: str, folder: str, *, takes_fixtures: bool = False) -> "PythonAgent":
+    def named(
+        cls,
+        reference: str,
+        folder: str,
+        *,
+        takes_fixtures: bool = False,
+        provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES,
+    ) -> "PythonAgent":
         """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`."""
-        return cls(_imported(reference, folder), reference, takes_fixtures)
+        return cls(_imported(reference, folder), reference, takes_fixtures, provider_packages)
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -65,60 +81,61 @@ class PythonAgent(Struct, frozen=True):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PythonSession"]:
         thread = OneThread()
+        code = _UserCode(thread, context.progress, self.provider_packages)
         made = inspect.isclass(self.target) or _is_factory(self.target)
         try:
-            speaker = await _called(thread, self.target) if made else self.target
+            speaker = await code.call(self.target) if made else self.target
             try:
-                yield PythonSession(_call_of(speaker), context, thread)
+                yield PythonSession(_call_of(speaker), context, code)
             except BaseException:
-                with suppress(AgentFailed):  # what went wrong before is what counts
-                    await _closed(thread, speaker, made=made)
+                with suppress(TrialFault):  # what went wrong before is what counts
+                    await _closed(code, speaker, made=made)
                 raise
-            await _closed(thread, speaker, made=made)
+            await _closed(code, speaker, made=made)
         finally:
             thread.release()
 
 
-async def _closed(thread: OneThread, speaker: Any, *, made: bool) -> None:
+async def _closed(code: "_UserCode", speaker: Any, *, made: bool) -> None:
     """An object that was made for one case may want to tidy up: `close` or `aclose`."""
     close = getattr(speaker, "aclose", None) or getattr(speaker, "close", None)
     if not made or not callable(close):
         return
     try:
         async with asyncio.timeout(CLOSING_S):
-            await _called(thread, close)
+            await code.call(close)
     except TimeoutError:
         raise AgentFailed(f"its {close.__name__} took more than {CLOSING_S:g}s") from None
 
 
-async def _called(thread: OneThread, call: Callable[..., Any], *ordered: Any, **named: Any) -> Any:
-    """Calls the agent's own code, async on the loop and anything else in the session's thread. What it raises is its failure."""
-    try:
-        if _is_async(_speaker(call) if inspect.isclass(call) else call):
-            returned = call(*ordered, **named)
-        else:
-            returned = await thread.run(lambda: call(*ordered, **named))
-        return await returned if inspect.isawaitable(returned) else returned
-    except TrialFault:
-        raise
-    except asyncio.CancelledError as raised:
-        if (task := asyncio.current_task()) is not None and task.cancelling():
+class _UserCode(Struct, frozen=True):
+    """Calls the agent's own code: async on the loop, anything else in the session's thread."""
+
+    thread: OneThread
+    progress: CallProgress
+    provider_packages: frozenset[str]
+
+    async def call(self, function: Callable[..., Any], *ordered: Any, **named: Any) -> Any:
+        """What the function returns. What it raises is the agent's failure, or its provider's."""
+        try:
+            if _is_async(_speaker(function) if inspect.isclass(function) else function):
+                returned = function(*ordered, **named)
+            else:
+                returned = await self.thread.run(lambda: function(*ordered, **named))
+            return await timed_steps(returned, self.progress.add_block) if inspect.isawaitable(returned) else returned
+        except TrialFault:
             raise
-        raise AgentFailed("it cancelled itself") from raised
-    except (Exception, SystemExit) as raised:  # other people's code: whatever it is
-        raise AgentFailed(_told(raised)) from raised
+        except asyncio.CancelledError as raised:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise AgentFailed("it cancelled itself") from raised
+        except (Exception, SystemExit) as raised:  # other people's code: whatever it is
+            self.progress.tracebacks += describe_error(raised, "agent")
+            raise _FAULTS[blame_for(raised, self.provider_packages)](error_text(raised)) from raised
 
 
 def _is_async(call: Any) -> bool:
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-
-
-def _told(raised: BaseException) -> str:
-    try:
-        said = str(raised)
-    except Exception:  # an exception that cannot even be shown
-        said = ""
-    return f"{type(raised).__name__}: {said}" if said else type(raised).__name__
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
@@ -129,10 +146,10 @@ def _as_dict(message: Message) -> dict[str, Any]:
 class PythonSession:
     """One conversation: the history as plain dicts, and the agent's function called with all of it each turn."""
 
-    def __init__(self, call: Callable[..., Any], context: SessionContext, thread: OneThread) -> None:
+    def __init__(self, call: Callable[..., Any], context: SessionContext, code: _UserCode) -> None:
         self._call = call
         self._context = context
-        self._thread = thread
+        self._code = code
         self._messages: list[dict[str, Any]] = [_as_dict(message) for message in context.history]
         self._names = _parameters(call)
         fixtures = context.fixtures
@@ -141,7 +158,12 @@ class PythonSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_as_dict(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
-        reply = _kept(self._with_calls(self._reply(await _called(self._thread, self._call, *ordered, **named))))
+        try:
+            reply = _kept(self._with_calls(self._reply(await self._code.call(self._call, *ordered, **named))))
+        except BaseException:
+            if self._tools is not None and self._tools.called:  # what it had done by then was done
+                self._context.progress.partial = Reply(tool_calls=tuple(self._tools.called))
+            raise
         for call in reply.calls:
             self._context.meter(call)
         said = {
@@ -218,7 +240,7 @@ def _kept(reply: Reply) -> Reply:
             raise ValueError("a number that is NaN or infinite")
         return codec.decode(encoded, type=Reply)
     except Exception as wrong:  # values of any kind, with encoders of any kind
-        raise AgentFailed(f"returned what JSON cannot hold: {_told(wrong)}") from wrong
+        raise AgentFailed(f"returned what JSON cannot hold: {error_text(wrong)}") from wrong
 
 
 def _parameters(call: Any) -> dict[str, Any]:
@@ -291,7 +313,7 @@ def _from_file(place: str, folder: str) -> ModuleType:
         _with_path(os.path.dirname(path), lambda: loader.exec_module(module))  # noqa: PTH120
     except Exception as raised:  # the agent's module is other people's code: name it, whatever it raised
         sys.modules.pop(name, None)
-        raise BadInput.saying(f"python:{place} does not import: {type(raised).__name__}: {raised}") from raised
+        raise _not_importable(place, raised) from raised
     return module
 
 
@@ -299,7 +321,12 @@ def _from_name(place: str, folder: str) -> ModuleType:
     try:
         return _with_path(folder, lambda: importlib.import_module(place))
     except Exception as raised:  # the agent's module is other people's code: name it, whatever it raised
-        raise BadInput.saying(f"python:{place} does not import: {type(raised).__name__}: {raised}") from raised
+        raise _not_importable(place, raised) from raised
+
+
+def _not_importable(place: str, raised: Exception) -> BadInput:
+    at = error_place(raised)
+    return BadInput.saying(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
 
 
 def _with_path(folder: str, load: Callable[[], Any]) -> Any:

@@ -6,11 +6,14 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
+from viva.loop_steps import timed_steps
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
+from viva.model.progress import CallProgress
 from viva.model.talk import shown
 from viva.model.tool_names import same_tool
+from viva.model.tracebacks import describe_error, error_text
 from viva.threads import in_thread
 
 NOT_RUN = "This tool is not run here. What comes of it, the user says next."
@@ -76,7 +79,8 @@ class CannedTools(list[dict[str, Any]]):
 class Toolbox:
     """The tools of one session. Where there are stubs, nothing runs live."""
 
-    def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None) -> None:
+    def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None, progress: CallProgress) -> None:
+        self._progress = progress
         self._tools = {tool.name: tool for tool in tools}
         self._stubs = Stubs(fixtures.tools) if fixtures is not None and fixtures.stubbed else None
 
@@ -94,20 +98,20 @@ class Toolbox:
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
             return structs.replace(call, error=f"there is no tool {call.name!r}")
-        return call if tool is None or tool.run is None else await _run(call, tool.run)
+        return call if tool is None or tool.run is None else await self._run(call, tool.run)
 
-
-async def _run(call: ToolCall, run: Callable[..., Any]) -> ToolCall:
-    try:
-        if inspect.iscoroutinefunction(run):
-            result = await run(**call.arguments)
-        else:
-            result = await in_thread(lambda: run(**call.arguments))
+    async def _run(self, call: ToolCall, run: Callable[..., Any]) -> ToolCall:
+        try:
+            if inspect.iscoroutinefunction(run):
+                result = run(**call.arguments)
+            else:
+                result = await in_thread(lambda: run(**call.arguments))
             if inspect.isawaitable(result):
-                result = await result
-        return structs.replace(call, result=codec.builtins(result))
-    except Exception as raised:  # the tool's own code: the model is told, and may do better
-        return structs.replace(call, error=f"{type(raised).__name__}: {raised}")
+                result = await timed_steps(result, self._progress.add_block)
+            return structs.replace(call, result=codec.builtins(result))
+        except Exception as raised:  # the tool's own code: the model is told, and may do better
+            self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
+            return structs.replace(call, error=error_text(raised))
 
 
 def is_open(call: ToolCall) -> bool:

@@ -15,15 +15,20 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from msgspec import structs
+
 from viva.engine.awaiting import detect
 from viva.engine.goal import Progress
 from viva.engine.outcome import Ending, blamed, broken, missing_checkpoints, out_of_input
 from viva.engine.sending import Send
 from viva.errors import TrialFault
 from viva.model.case import Claim, Utterance
+from viva.model.duration import show_duration
 from viva.model.judging import judge
 from viva.model.lookup import look_up
+from viva.model.progress import CallProgress
 from viva.model.talk import Evidence, Judged, Talk, Turn
+from viva.model.tracebacks import PrintedOutput, printed_output
 from viva.protocols import User
 
 Watch = Callable[[Turn], None]
@@ -70,18 +75,19 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     talk.waiting_for = "agent"
     progress = talk.progress
     progress.reset()
-    began = time.perf_counter()
+    printed_output.set(PrintedOutput())
+    clock = _Clock(progress)
     try:
         turn.reply = reply = await send(turn.utterance)
     except BaseException as raised:
-        turn.latency_ms = _latency_ms(began, progress.elapsed_ms)
+        turn.latency_ms = clock.latency_ms(progress.elapsed_ms)
         turn.partial = progress.partial
         if isinstance(raised, TrialFault):
             turn.error = blamed(raised).said
         raise
     finally:
-        turn.tracebacks = progress.tracebacks
-    turn.latency_ms = _latency_ms(began, reply.elapsed_ms)
+        _keep_progress(talk, turn)
+    turn.latency_ms = clock.latency_ms(reply.elapsed_ms)
     turn.awaiting = detect(reply, talk.confirmation_tools)
     for name, path in turn.utterance.set.items():
         if found := look_up(path, Evidence(talk, turn, over="case")):
@@ -92,9 +98,31 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
         turn.judged.append(await judged(claim, seen))
 
 
-def _latency_ms(began: float, known_ms: float | None) -> float:
-    """By our clock, unless a cassette or a time limit knows better how long it took."""
-    return (time.perf_counter() - began) * 1e3 if known_ms is None else known_ms
+class _Clock:
+    """Times a call by our clock, less the time for which others blocked the event loop."""
+
+    def __init__(self, progress: CallProgress) -> None:
+        self._progress = progress
+        self._lag_s = progress.lag.total_s
+        self._began = time.perf_counter()
+
+    def latency_ms(self, known_ms: float | None) -> float:
+        """A cassette or a time limit may know it better."""
+        if known_ms is not None:
+            return known_ms
+        lag_s = self._progress.lag.total_s - self._lag_s - self._progress.blocked_s
+        return (time.perf_counter() - self._began - lag_s) * 1e3
+
+
+def _keep_progress(talk: Talk, turn: Turn) -> None:
+    """What the trial has to know of a call, however it ended."""
+    progress = talk.progress
+    talk.tracebacks += (structs.replace(each, turn=turn.number) for each in progress.tracebacks)
+    if progress.blocked_s:
+        talk.warnings.append(
+            f"turn {turn.number}: the agent blocked the event loop for {show_duration(progress.blocked_s)}, "
+            "and every other conversation with it; make it a plain function, or await what takes long"
+        )
 
 
 async def judged(claim: Claim, evidence: Evidence) -> Judged:

@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from viva.engine.sending import Listed, merged
 from viva.errors import HelperFailed, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.progress import CallProgress
+from viva.model.progress import CallProgress, LoopLag
 from viva.model.talk import Talk, WaitedFor, text_of
 from viva.protocols import AgentSession, Meter, SessionContext, Transport
 
@@ -54,7 +54,7 @@ class Crew:
         metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
         if talk is not None:
             metadata["test_id"] = talk.case.id
-        progress = CallProgress()
+        progress = CallProgress(agent, lag=talk.progress.lag if talk else LoopLag())
         context = SessionContext(
             key=talk.key if talk else Key("", ""),
             role=role,
@@ -166,6 +166,7 @@ class _Asked:
         except BaseException:
             talk.helping -= 1  # whom we waited for when it went wrong is what a time-out wants to know
             talk.helper_trouble = self._progress.provider_trouble or talk.helper_trouble
+            talk.tracebacks += (structs.replace(each, where=self._role) for each in self._progress.tracebacks)
             raise
         talk.helping -= 1
         if not talk.helping:

@@ -29,7 +29,6 @@ def turn_record(turn: Turn) -> TurnRecord:
         duration_ms=round(turn.latency_ms, 3),
         error=turn.error,
         files=turn.files,
-        tracebacks=tuple(turn.tracebacks),
         remark=turn.utterance.remark,
     )
     if (

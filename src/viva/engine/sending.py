@@ -120,7 +120,8 @@ async def sent(
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
-            reply = await session.send(message, options)
+            with progress.lag.covers(limit, progress):
+                reply = await session.send(message, options)
         if (due := limit.when()) is not None and asyncio.get_running_loop().time() > due:
             raise AgentFailed(said)  # an async agent that blocked the loop: nobody could cut it off
         return reply

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 
 from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
@@ -28,7 +28,7 @@ from viva.model.connector import Connector
 from viva.model.duration import show_duration
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
 from viva.model.message import ModelCall
-from viva.model.progress import CallProgress
+from viva.model.progress import CallProgress, LoopLag
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
 from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
@@ -57,6 +57,7 @@ class Stage(Struct, kw_only=True):
     hooks: Hooks | None = None
     workspaces: Workspaces | None = None
     taped: bool = False
+    lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
 
     def calls(self, key: Key, meter: Meter, session_id: str, talk: Talk | None = None) -> Calls:
@@ -113,7 +114,10 @@ async def run_trial(
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     limit = asyncio.timeout(case.limits.timeout_s)
     asking = stage.confirmation_tools
-    talk = Talk(case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking)
+    progress = CallProgress(agent=stage.agent_name, lag=stage.lag)
+    talk = Talk(
+        case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking, progress=progress
+    )
     talk.taped = stage.taped
     if case.skip is not None:
         ending = Ending("skipped", None, case.skip)
@@ -134,6 +138,7 @@ async def run_trial(
         trouble = await stage.hooks.after(talk, record)
         if trouble is not None:
             record.warnings = [*(record.warnings or ()), trouble]
+            record.tracebacks = tuple(talk.tracebacks)
             record = stage.redact(record)
     return record
 
@@ -161,9 +166,10 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
     """The conversation within its time, and who is to blame if it did not come to its end."""
     try:
         async with limit:
-            if stage.hooks is not None:
-                await stage.hooks.before(talk)
-            return await _conversation(stage, talk, session_id)
+            with stage.lag.covers(limit, talk.progress):
+                if stage.hooks is not None:
+                    await stage.hooks.before(talk)
+                return await _conversation(stage, talk, session_id)
     except (TimeoutError, CutOff) as expired:
         if not (limit.expired() or isinstance(expired, CutOff)):
             raise

@@ -7,9 +7,10 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import CheckBroken, RunStopped, TrialFault, TrialOver
+from viva.errors import CheckBroken, RunStopped, TrialFault, TrialOver, VivaError
 from viva.model.case import Claim
 from viva.model.talk import Evidence, Judged, Talk, Verdict
+from viva.model.tracebacks import describe_error, error_text
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
@@ -19,7 +20,7 @@ def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
     except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # a check may be anyone's code: it must not end the trial
-        return Judged(claim, broken_verdict(broken), is_live(claim, evidence.talk))
+        return _judge_broken(claim, broken, evidence.talk)
     if isinstance(found, Verdict):
         verdict = negated(found, claim.check.label) if claim.negate else found
         return Judged(claim, verdict, is_live(claim, evidence.talk))
@@ -35,9 +36,17 @@ async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evid
         raise
     except Exception as broken:  # as above
         talk.waiting_for = before
-        return Judged(claim, broken_verdict(broken), is_live(claim, talk))
+        return _judge_broken(claim, broken, talk)
     talk.waiting_for = before
     return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict, is_live(claim, talk))
+
+
+def _judge_broken(claim: Claim, broken: Exception, talk: Talk) -> Judged:
+    """The verdict of a check that raised; where that was code of the user's own, its traceback is kept."""
+    raised = broken.__cause__ if isinstance(broken, CheckBroken) else broken
+    if raised is not None and not isinstance(raised, VivaError):
+        talk.tracebacks += describe_error(raised, f"check {claim.check.label}")
+    return Judged(claim, broken_verdict(broken), is_live(claim, talk))
 
 
 def is_live(claim: Claim, talk: Talk) -> bool:
@@ -75,4 +84,4 @@ def broken_verdict(broken: Exception) -> Verdict:
         return Verdict("error", said, fault=broken.fault)
     if isinstance(broken, CheckBroken) and said:
         return Verdict("error", said)
-    return Verdict("error", f"{type(broken).__name__}: {said}" if said else type(broken).__name__)
+    return Verdict("error", error_text(broken))

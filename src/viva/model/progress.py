@@ -1,34 +1,40 @@
 """What is known of a call that has not returned: the engine reads it when the call fails or is cut off."""
 
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from msgspec import Struct, field
 
 from viva.model.message import Reply
+from viva.model.tracebacks import Traceback
 
 
-class Frame(Struct, frozen=True):
-    """One line of a traceback."""
+class LoopLag:
+    """How long agents blocked the event loop of a run. A block counts for nobody but the agent that caused it:
+    time limits of others are extended by it, and it is left out of their latency.
+    """
 
-    file: str
-    """The source file."""
-    line: int
-    """The line number."""
-    function: str
-    """The function."""
-    source: str = ""
-    """The line itself."""
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self.by_agent: dict[str, float] = {}
+        self._limits: dict[asyncio.Timeout, CallProgress] = {}
 
+    @contextmanager
+    def covers(self, limit: asyncio.Timeout, progress: "CallProgress") -> Generator[None]:
+        """While this is open, blocks of others extend the limit."""
+        self._limits[limit] = progress
+        try:
+            yield
+        finally:
+            del self._limits[limit]
 
-class Traceback(Struct, frozen=True, omit_defaults=True):
-    """An error in the user's own Python: the frames of the user's files, and what the code printed during the turn."""
-
-    where: str
-    """What was running: the agent, a tool, a script check, a hook."""
-    error: str
-    """The exception: its type and message."""
-    frames: tuple[Frame, ...] = ()
-    """Outermost first."""
-    printed: str = ""
-    """What the code wrote to stdout and stderr in this turn."""
+    def add(self, seconds: float, blocker: "CallProgress") -> None:
+        self.total_s += seconds
+        self.by_agent[blocker.agent] = self.by_agent.get(blocker.agent, 0.0) + seconds
+        for limit, owner in self._limits.items():
+            if owner is not blocker and (due := limit.when()) is not None and not limit.expired():
+                limit.reschedule(due + seconds)
 
 
 class CallProgress(Struct):
@@ -39,12 +45,14 @@ class CallProgress(Struct):
     the agent's code blocked the event loop.
     """
 
+    agent: str = ""
     partial: Reply | None = None
     provider_trouble: str | None = None
     stderr_tail: str = ""
     elapsed_ms: float | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
     blocked_s: float = 0.0
+    lag: LoopLag = field(default_factory=LoopLag)
 
     def reset(self) -> None:
         """Starts a new call."""
@@ -53,3 +61,8 @@ class CallProgress(Struct):
         self.blocked_s = 0.0
         if self.tracebacks:
             self.tracebacks = []
+
+    def add_block(self, seconds: float) -> None:
+        """The agent's code kept the event loop from anything else for this long."""
+        self.blocked_s += seconds
+        self.lag.add(seconds, self)

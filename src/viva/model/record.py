@@ -11,8 +11,8 @@ from viva.errors import Fault
 from viva.model.case import By, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
-from viva.model.progress import Traceback
 from viva.model.talk import AwaitingReason, FileChange
+from viva.model.tracebacks import Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
 
@@ -77,8 +77,6 @@ class TurnRecord(Struct, omit_defaults=True):
     """Files of the workspace that the turn added, changed or removed."""
     remark: str | None = None
     """What the simulator said about its line."""
-    tracebacks: tuple[Traceback, ...] = ()
-    """Errors in the user's own Python: the agent, a tool."""
 
 
 class CheckpointRecord(Struct, omit_defaults=True):
@@ -178,7 +176,7 @@ class TrialRecord(Struct, omit_defaults=True):
     notes: list[str] | None = None
     """What somebody may want to know."""
     tracebacks: tuple[Traceback, ...] = ()
-    """Errors in the user's own Python outside of the turns: a hook, a check at the end."""
+    """Errors in the user's own Python: an agent, a tool, a check, a hook."""
     workspace: str | None = None
     """Where the workspace was kept, if it was."""
     findings: tuple[Finding, ...] = ()

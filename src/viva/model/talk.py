@@ -13,7 +13,8 @@ from viva.model.case import Case, Claim, Key, On, Over, Utterance
 from viva.model.embedded import json_in
 from viva.model.finding import Finding
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.model.progress import CallProgress, Traceback
+from viva.model.progress import CallProgress
+from viva.model.tracebacks import Traceback
 
 if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers, Workspace
@@ -121,7 +122,6 @@ class Turn(Struct):
     latency_ms: float = 0.0
     error: str | None = None
     partial: Reply | None = None
-    tracebacks: Sequence[Traceback] = ()
 
     @property
     def unanswered(self) -> bool:
@@ -146,7 +146,7 @@ class Talk(Struct, dict=True):
     `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
     `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
     `progress` is the state of the agent's current call; `helper_trouble` is the provider failure that a helper's call was
-    being retried for when it was cut off; `tracebacks` are errors of hooks and other code outside of the turns.
+    being retried for when it was cut off; `tracebacks` are errors of the user's own code, wherever they happened.
     `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
     """
 

@@ -266,7 +266,12 @@ class Agents:
     def _python(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         if "use" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `use`", "agents", name)
-        return PythonAgent.named(fields["use"], str(folder), takes_fixtures=fields.get("takes_fixtures", False))
+        return PythonAgent.named(
+            fields["use"],
+            str(folder),
+            takes_fixtures=fields.get("takes_fixtures", False),
+            provider_packages=self._settings.provider_packages,
+        )
 
     def _scripted(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         from viva.agents.scripted import ScriptedAgent

@@ -158,11 +158,17 @@ async def _run(options: RunOptions) -> RunResult:
     return await examine(await prepare(options))
 
 
-def _waited_for(work: Coroutine[Any, Any, R]) -> R:
-    """Where a loop runs already (a notebook, an async test) the work is done on another, in a thread."""
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        return False
+    return True
+
+
+def _waited_for(work: Coroutine[Any, Any, R]) -> R:
+    """Where a loop runs already (a notebook, an async test) the work is done on another, in a thread."""
+    if not _is_loop_running():
         return run_loop(work)
     thread = LoopThread()
     try:

@@ -17,6 +17,7 @@ from viva.model.case import Hook, Key, Utterance
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
 from viva.model.talk import Talk
+from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import Planned
 from viva.session.bridge import Bridge, performed
 from viva.session.context import context_for
@@ -69,6 +70,7 @@ class ProjectHooks:
             except RunStopped:
                 raise
             except Exception as raised:  # the project's own code: nobody has said anything yet
+                talk.tracebacks += describe_error(raised, f"before hook {hook.reference}")
                 raise Undecidable(f"before {_said(hook, raised)}") from raised
             talk.variables.update(_variables(data))
         talk.set_up = data
@@ -83,6 +85,7 @@ class ProjectHooks:
         except RunStopped:
             raise
         except Exception as raised:  # the project's own code: the verdict stands
+            talk.tracebacks += describe_error(raised, f"after hook {hook.reference}")
             return f"after {_said(hook, raised)}"
         return None
 
@@ -126,4 +129,5 @@ def _variables(data: Any) -> dict[str, Any]:
 
 
 def _said(hook: Hook, raised: Exception) -> str:
-    return f"{hook.reference}: {type(raised).__name__}: {raised}" if str(raised) else f"{hook.reference}: {raised!r}"
+    at = error_place(raised)
+    return f"{hook.reference}: {error_text(raised)}" + (f" ({at})" if at else "")

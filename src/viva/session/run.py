@@ -16,6 +16,7 @@ from msgspec import structs
 
 import viva
 from viva import catalog
+from viva.capture import capturing_prints
 from viva.config import Settings
 from viva.engine.bars import SuiteTally
 from viva.engine.bus import Bus
@@ -27,6 +28,7 @@ from viva.engine.trial import Stage
 from viva.errors import BadInput, HelperFailed, RunStopped
 from viva.history.index import History, HistorySink
 from viva.llm.budget import Budget
+from viva.model.duration import show_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
@@ -90,7 +92,7 @@ async def examine(
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
     why: str | None = None
     try:
-        with nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
+        with capturing_prints(), nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
             _begin(bus, tally, _started(run, prepared, journal), prepared, past)
             _watch(prepared.budget, bus)
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
@@ -103,6 +105,8 @@ async def examine(
                 scheduler.stopped, why = "budget" if broken.budget else "broken", broken.why
         if trouble := await hooks.after_run(journal.records):
             bus.emit(Note(prepared.redactor.text(trouble), "warning"))
+        for agent, seconds in stage.lag.by_agent.items():
+            bus.emit(Note(_blocked(agent, seconds), "warning"))
         summary = _with_all_costs(tally.summary(), prepared.budget)
         code = exit_code(summary, scheduler.stopped)
         texts, said = await _tell_reporter(prepared, bus, journal, summary)
@@ -220,6 +224,13 @@ def _watch(budget: Budget, bus: Bus) -> None:
         warn()
     else:
         budget.on_unpriced = warn
+
+
+def _blocked(agent: str, seconds: float) -> str:
+    return (
+        f"agent {agent} blocked the event loop for {show_duration(seconds)} in all: no other conversation went on "
+        "meanwhile; make it a plain function, or await what takes long"
+    )
 
 
 def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:

@@ -28,6 +28,7 @@ from viva.formats.reading import Reading
 from viva.formats.sources import Made
 from viva.model.case import Case, Limits, Origin, Suite, Utterance
 from viva.model.talk import Talk
+from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.bridge import Bridge, performed
 from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
@@ -66,11 +67,12 @@ class ScriptTest(Struct, frozen=True):
         except Skip as left:
             raise Skipped(left.reason) from left
         except AssertionError as denied:
-            note_failure(talk, "assert", str(denied) or f"{_last_line(denied).line} ({_place(denied)})")
+            note_failure(talk, "assert", str(denied) or f"{_last_line(denied).line} ({error_place(denied)})")
         except (TrialFault, RunStopped):
             raise
         except Exception as raised:  # the test's own code: nobody knows whether it or the reply was wrong
-            said = f"{self.name} raised {type(raised).__name__}: {raised} ({_place(raised)})"
+            talk.tracebacks += describe_error(raised, self.name)
+            said = f"{self.name} raised {error_text(raised)} ({error_place(raised)})"
             raise Undecidable(said) from raised
         finally:
             bridge.close()
@@ -81,11 +83,6 @@ def _last_line(raised: BaseException) -> traceback.FrameSummary:
     lines = traceback.extract_tb(raised.__traceback__)
     ours = str(Path(__file__).parents[1])
     return next((line for line in reversed(lines) if not line.filename.startswith(ours)), lines[-1])
-
-
-def _place(raised: BaseException) -> str:
-    line = _last_line(raised)
-    return f"{Path(line.filename).name}:{line.lineno}"
 
 
 def find_script_tests(reference: str, roots: Sequence[str]) -> list[ScriptTest] | None:

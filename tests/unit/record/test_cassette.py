@@ -12,7 +12,7 @@ from viva.errors import AgentFailed, BadInput, CutOff, Role, RunStopped, Skipped
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.progress import CallProgress
+from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
 from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette, replies
 from viva.record.taped import Recorded, Replayed
@@ -83,6 +83,9 @@ def talk(
             return [await session.send(Message("user", line), options or {}) for line in said]
 
     return asyncio.run(scenario())
+
+
+LAG = LoopLag()
 
 
 class Deck:
@@ -186,7 +189,7 @@ def test_faults_are_replayed_as_they_were(deck: Deck):
 
 
 def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
-    then, now = CallProgress(Reply("so far"), "acme: 503", "bye"), CallProgress()
+    then, now = CallProgress("", Reply("so far"), "acme: 503", "bye", lag=LAG), CallProgress(lag=LAG)
     with pytest.raises(TimeoutError):
         deck.record(Speaker(lambda _: None), "a", limit_s=0.05, progress=then)
     with pytest.raises(CutOff) as again:

@@ -1,0 +1,64 @@
+"""What the user's code prints, kept for the turn in which it prints: see `model.tracebacks.printed_output`.
+
+The text still goes where it would go without us. What a subprocess or a foreign thread prints belongs to no turn.
+"""
+
+import sys
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from viva.model.tracebacks import printed_output
+
+_lock = threading.Lock()
+_users = 0
+
+
+class _Tee:
+    """A text stream that also writes to the current turn's output."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        output = printed_output.get()
+        if output is not None:
+            output.add(text)
+        return self.stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def capturing_prints() -> Generator[None]:
+    """Keeps what is printed while this is open. Several may be open at once, in any thread."""
+    global _users  # noqa: PLW0603 -- stdout and stderr are the process's own, too
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _replace_streams()
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _restore_streams()
+
+
+def _replace_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is not None:
+            setattr(sys, name, _Tee(stream))
+
+
+def _restore_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), _Tee):  # else somebody replaced it, and will put ours back
+            setattr(sys, name, stream.stream)

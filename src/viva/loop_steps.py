@@ -1,0 +1,38 @@
+"""Times the steps of the user's coroutines: one that takes long blocks every other conversation."""
+
+import time
+import types
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SLOW_STEP_S = 0.1
+"""A step that is shorter disturbs nobody."""
+
+
+@types.coroutine
+def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
+    """Awaits it. `on_slow_step` is told how long each step took that blocked the event loop."""
+    steps = awaitable.__await__()
+    step: Callable[[], Any] = partial(steps.send, None)
+    while True:
+        began = time.perf_counter()
+        try:
+            waiting_for = step()
+        except StopIteration as done:
+            return done.value
+        finally:
+            took_s = time.perf_counter() - began
+            if took_s > SLOW_STEP_S:
+                on_slow_step(took_s)
+        try:
+            value = yield waiting_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as raised:  # a cancellation, most of the time: it is for the coroutine to handle
+            step = partial(steps.throw, raised)
+        else:
+            step = partial(steps.send, value)

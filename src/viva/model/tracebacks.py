@@ -1,0 +1,127 @@
+"""Errors in the user's own Python, as data: the frames of the user's files, and what the code printed during the turn.
+
+Every function here takes any exception: one whose `str` raises, one that is its own cause.
+"""
+
+import sysconfig
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from msgspec import Struct
+
+_MOST_ERRORS = 3
+_MOST_FRAMES = 20
+_ERROR_CHARACTERS = 4_000
+_SOURCE_CHARACTERS = 300
+_PRINTED_CHARACTERS = 30_000
+"""All of these together stay below 64 kB for one traceback."""
+
+_VIVA = str(Path(__file__).parents[1])
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple({_PATHS["stdlib"], _PATHS["platstdlib"], _PATHS["purelib"], _PATHS["platlib"]})
+
+
+class Frame(Struct, frozen=True):
+    """One line of a traceback."""
+
+    file: str
+    """The source file."""
+    line: int
+    """The line number."""
+    function: str
+    """The function."""
+    source: str = ""
+    """The line itself."""
+
+
+class Traceback(Struct, frozen=True, omit_defaults=True):
+    """One error in the user's own Python."""
+
+    where: str
+    """What was running: the agent, a tool, a check, a hook."""
+    error: str
+    """The exception: its type and message."""
+    frames: tuple[Frame, ...] = ()
+    """The frames of the user's files, outermost first; those of installed packages only where there are no others."""
+    printed: str = ""
+    """The end of what the code wrote to stdout and stderr in this turn."""
+    turn: int | None = None
+    """The turn in which it happened, from 1."""
+
+
+class PrintedOutput:
+    """The end of what one turn's code printed."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text[-_PRINTED_CHARACTERS:])
+        self._size += len(self._pieces[-1])
+        while self._size - len(self._pieces[0]) >= _PRINTED_CHARACTERS:
+            self._size -= len(self._pieces.popleft())
+
+    @property
+    def text(self) -> str:
+        return "".join(tuple(self._pieces))[-_PRINTED_CHARACTERS:]
+
+
+printed_output: ContextVar[PrintedOutput | None] = ContextVar("printed_output", default=None)
+"""Where the prints of the current turn go. Tasks and threads that belong to the turn inherit it."""
+
+
+def describe_error(raised: BaseException, where: str) -> list[Traceback]:
+    """The error and what caused it, the cause first, as Python prints them."""
+    errors = list(_chain(raised))[:_MOST_ERRORS]
+    printed = printed_output.get()
+    described = [Traceback(where, error_text(error)[:_ERROR_CHARACTERS], _frames(error)) for error in reversed(errors)]
+    if printed is not None and printed.text:
+        last = described[-1]
+        described[-1] = Traceback(last.where, last.error, last.frames, printed.text)
+    return described
+
+
+def error_text(raised: BaseException) -> str:
+    """Type and message: `KeyError: 'missing'`."""
+    try:
+        text = str(raised)
+    except Exception:  # an exception that cannot even be shown
+        text = ""
+    return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
+
+
+def error_place(raised: BaseException) -> str:
+    """Where the user's code raised it: `agent.py:12`; empty if the exception was never raised."""
+    frames = _frames(raised)
+    return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
+
+
+def _chain(raised: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    error: BaseException | None = raised
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if error is not None and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
+            return  # somebody handled an error of their own when they called the user's code
+
+
+def _frames(raised: BaseException) -> tuple[Frame, ...]:
+    lines = traceback.extract_tb(raised.__traceback__)
+    theirs = [line for line in lines if not line.filename.startswith(_VIVA)]
+    own = [line for line in lines if _is_users(line)]
+    return tuple(
+        Frame(line.filename, line.lineno or 0, line.name, (line.line or "")[:_SOURCE_CHARACTERS])
+        for line in (own or theirs)[-_MOST_FRAMES:]
+    )
+
+
+def _is_users(line: traceback.FrameSummary) -> bool:
+    file = line.filename
+    return not file.startswith(("<frozen ", _VIVA, *_LIBRARIES)) and not any(folder in file for folder in _INSTALLED)
