@@ -1,5 +1,6 @@
 """The answer to "why did it not pass?" as lines of a console: used below a case's line and inside the tree."""
 
+from viva.model.tracebacks import Traceback
 from viva.reporters.ink import Ink
 from viva.reporters.visible import columns, one_line, visible, wrapped
 from viva.reporters.why import Finding, Why
@@ -45,6 +46,17 @@ def titled(found: Finding, room: int) -> list[str]:
     return [one_line(found.label, room), *wrapped(found.message, room, TEXT_LINES)]
 
 
+def traceback_lines(traceback: Traceback, room: int, printed_lines: int = 0) -> list[str]:
+    """An error in the user's Python: each frame with its source line, and the end of what the code printed."""
+    turn = f"turn {traceback.turn}, " if traceback.turn else ""
+    lines = [one_line(f"{turn}{traceback.where}: {traceback.error}", room)]
+    for frame in traceback.frames:
+        lines.append(f"  {copyable(frame.file)}:{frame.line} in {one_line(frame.function, 60)}")
+        lines += [f"    {one_line(frame.source, room - 4)}"] if frame.source else []
+    printed = traceback.printed.splitlines()[-printed_lines:] if printed_lines else []
+    return lines + (["  printed:", *(f"    {one_line(line, room - 4)}" for line in printed)] if printed else [])
+
+
 def why_lines(found: Why, ink: Ink, room: int, see: str | None = None) -> list[str]:
     """The short answer, whole; `see` is the command that shows more of it."""
     verdict, *more = labelled(found.verdict, found.error, room) or [found.verdict]
@@ -59,6 +71,8 @@ def why_lines(found: Why, ink: Ink, room: int, see: str | None = None) -> list[s
             lines.append(f'    agent:    "{one_line(turn.output, room - 16)}"')
     if len(found.findings) > _MOST_FINDINGS:
         lines.append(f"… and {len(found.findings) - _MOST_FINDINGS} more")
+    for traceback in found.tracebacks:
+        lines += traceback_lines(traceback, room)[-2:]  # the line that raised; `-v` shows all
     if found.asked is not None:
         lines.append(f'agent asked: "{one_line(found.asked, room - 15)}"')
     lines += labelled("hint", found.hint, room)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from viva.model.record import TrialRecord, TurnRecord
+from viva.model.tracebacks import Traceback
 from viva.reporters.figures import counted, seconds
 from viva.reporters.visible import literal, visible, visible_lines
 from viva.reporters.why import Finding, Why, turn_status
@@ -16,6 +17,8 @@ def why_text(found: Why) -> str:
     lines = [found.verdict + (f": {visible_lines(found.error)}" if found.error else "")]
     for each in found.findings:
         lines += _finding(each)
+    for traceback in found.tracebacks:
+        lines += traceback_text(traceback)
     if found.asked is not None:
         lines.append(f'agent asked: "{visible(found.asked)}"')
     if found.hint:
@@ -23,6 +26,17 @@ def why_text(found: Why) -> str:
     if found.command is not None:
         lines += [f"at {visible(found.source or '')}", visible(found.command)]
     return "\n".join(lines)
+
+
+def traceback_text(traceback: Traceback) -> Iterator[str]:
+    """An error in the user's Python, as Python prints it, and what the code had printed."""
+    turn = f"turn {traceback.turn}, " if traceback.turn else ""
+    yield f"{turn}{visible(traceback.where)}: {visible_lines(traceback.error)}"
+    for frame in traceback.frames:
+        yield f"    {visible(frame.file)}:{frame.line} in {visible(frame.function)}"
+        yield f"        {visible(frame.source)}"
+    if traceback.printed:
+        yield f"    printed:\n        {_indented(traceback.printed, len(traceback.printed)).rstrip()}"
 
 
 def transcript(record: TrialRecord, text_room: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from viva.model.case import By
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled
+from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled, traceback_lines
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import WARNING, Ink
 from viva.reporters.visible import columns, literal, one_line, shortened, wrapped
@@ -21,6 +21,7 @@ from viva.reporters.why import claims_status, finding, turn_error, turn_status, 
 
 _DETAIL = "  │          "
 _LAST = "     "
+_PRINTED_LINES = 20
 _ENDING_ROOM = len(" → SKIPPED (59m 59s)")
 _SOURCES: dict[By, str] = {
     "static": "",
@@ -216,6 +217,8 @@ class Tree:
         if found.asked is None:
             lines += labelled("Reason" if record.status == "skipped" else "Error", found.error, room)
             lines += labelled("Hint", found.hint, room)
+        for traceback in record.tracebacks:
+            lines += traceback_lines(traceback, room, _PRINTED_LINES)
         if record.findings:
             lines.append(f"{self._ink('yellow', WARNING)} found {', '.join(map(str, record.findings))}")
         lines += [f"{self._ink('yellow', WARNING)} {one_line(text, room - 2)}" for text in record.warnings or ()]

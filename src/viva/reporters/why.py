@@ -7,6 +7,7 @@ from msgspec import UNSET, Struct
 
 from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
+from viva.model.tracebacks import Traceback
 from viva.reporters.again import command_again, place
 from viva.reporters.visible import literal, question
 
@@ -53,6 +54,8 @@ class Why(Struct, frozen=True):
     command: str | None
     workspace: str | None = None
     """Where the files are that the agent left."""
+    tracebacks: tuple[Traceback, ...] = ()
+    """Errors in the user's own Python."""
 
     @property
     def source(self) -> str | None:
@@ -89,6 +92,7 @@ def why(record: TrialRecord, settings: Mapping[str, Any] = _NONE) -> Why:
         line=line,
         command=command_again(record, settings),
         workspace=record.workspace,
+        tracebacks=record.tracebacks,
     )
 
 

@@ -10,6 +10,7 @@ from viva.agents.tools import CannedTools, Stubs, Tool, Toolbox
 from viva.errors import AgentFailed
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Message, Reply, ToolCall
+from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
 
 LOOKUP = (
@@ -40,9 +41,9 @@ def test_a_tool_without_an_answer_gets_an_error_and_never_runs():
     """W3."""
     ran: list[str] = []
     tools = [Tool("refund", run=lambda: ran.append("refund"))]
-    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stubbed=True)).use(ToolCall("refund", {})))
+    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stubbed=True), CallProgress()).use(ToolCall("refund", {})))
     assert (used.error, ran) == ("no canned response for the tool 'refund'", [])
-    live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},))).use(ToolCall("refund", {})))
+    live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},)), CallProgress()).use(ToolCall("refund", {})))
     assert (live.error, ran) == (None, ["refund"])  # a memory alone cans no tool
 
 

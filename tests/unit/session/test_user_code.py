@@ -19,7 +19,7 @@ CHECK = [{"type": "contains", "value": "x"}]
 def run(
     folder: Path, *cases: dict[str, Any], agent: Any = "python:./agent.py:reply", **asked: Any
 ) -> list[TrialRecord]:
-    options = {"retry_faults": 0, "history": False, **asked}
+    options: dict[str, Any] = {"retry_faults": 0, "history": False, **asked}
     return list(viva.run(list(cases), agent, folder=folder, **options).records())
 
 
@@ -186,3 +186,12 @@ def test_a_provider_error_of_a_python_agent_is_retried_and_not_charged_to_it(tmp
     tries.clear()
     (record,) = run(tmp_path, case(), agent=agent)
     assert (record.status, record.fault) == ("error", "infra")
+
+
+@pytest.mark.parametrize("kind", ["md", "xml", "jsonl", "json"])
+def test_every_report_shows_file_line_source_and_prints(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "agent.py").write_text("def reply(messages):\n    print('look here')\n    return {}['missing']\n")
+    run(tmp_path, case(), outputs=[tmp_path / f"report.{kind}"])
+    text = (tmp_path / f"report.{kind}").read_text()
+    for part in ("agent.py", "look here", "['missing']"):  # N38
+        assert part in text or part.replace("'", "&#x27;") in text, part

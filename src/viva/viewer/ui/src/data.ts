@@ -95,6 +95,15 @@ export interface Checkpoint {
   assertion?: Assertion | null;
 }
 
+/** An error in the user's own Python. */
+export interface Traceback {
+  where: string;
+  error: string;
+  frames?: { file: string; line: number; function: string; source?: string }[];
+  printed?: string;
+  turn?: number | null;
+}
+
 export interface Trial {
   id: string;
   name: string;
@@ -131,6 +140,7 @@ export interface Trial {
   source?: string | null;
   digest?: string | null;
   warnings?: string[] | null;
+  tracebacks?: Traceback[];
   notes?: string[] | null;
   workspace?: string | null;
   findings?: { kind: string; severity: string }[];

@@ -1,6 +1,6 @@
 // Why a trial did not pass: the checks that say so, what the blame rests on, and the way to each of them.
 import type { ComponentChildren } from "preact";
-import type { Assertion, Checkpoint, Trial } from "./data";
+import type { Assertion, Checkpoint, Traceback, Trial } from "./data";
 import { labelOf } from "./check";
 import { brief, Line, Said } from "./said";
 
@@ -21,7 +21,8 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
     ...(trial.warnings ?? []).map((text) => `Warning: ${text}`),
     ...(trial.notes ?? []),
   ];
-  if (trial.status === "passed" && notes.length === 0) return null;
+  const tracebacks = trial.tracebacks ?? [];
+  if (trial.status === "passed" && notes.length + tracebacks.length === 0) return null;
   const findings = trial.status === "passed" ? [] : findingsIn(trial);
   const evidence = trial.fault_evidence ?? [];
   const said = trial.error && !findings.some((each) => each.text && trial.error?.endsWith(each.text)) ? trial.error : "";
@@ -58,6 +59,9 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
           ))}
         </ul>
       )}
+      {tracebacks.map((each, at) => (
+        <Raised key={at} traceback={each} to={to} />
+      ))}
       {trial.hint && (
         <p class="hint">
           Hint: <Line text={trial.hint} room={1000} />
@@ -69,6 +73,39 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
         </p>
       ))}
     </section>
+  );
+}
+
+/** An error in the user's own Python: its lines, and what the code had printed. */
+function Raised({ traceback, to }: { traceback: Traceback; to: To }) {
+  const { turn, where, error, frames = [], printed } = traceback;
+  return (
+    <div class="traceback">
+      <p>
+        {turn && <Place at={`turn-${turn}`} to={to}>turn {turn}</Place>} {where}: <b><Line text={error} room={1000} /></b>
+      </p>
+      <ol>
+        {frames.map((frame, at) => (
+          <li key={at}>
+            <code>
+              <Line text={`${frame.file}:${frame.line}`} room={1000} />
+            </code>{" "}
+            in <Line text={frame.function} room={200} />
+            {frame.source && (
+              <pre>
+                <Line text={frame.source} room={400} />
+              </pre>
+            )}
+          </li>
+        ))}
+      </ol>
+      {printed && (
+        <details open={printed.length < 500}>
+          <summary>Printed</summary>
+          <Said text={printed} />
+        </details>
+      )}
+    </div>
   );
 }
 
