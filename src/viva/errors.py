@@ -59,13 +59,16 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
 
 class TrialFault(VivaError):  # noqa: N818 -- see BadInput
-    """Ends one trial. `said` is the text of the report's `error`."""
+    """Ends one trial. `said` is the text of the report's `error`. One that is `deterministic` would come again: the trial is
+    not retried.
+    """
 
     fault: Fault = "undetermined"
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, said: str, *, deterministic: bool = False) -> None:
         super().__init__(said)
         self.said = said
+        self.deterministic = deterministic
 
 
 class AgentFailed(TrialFault):
@@ -87,8 +90,8 @@ class NotSent(Unreachable):
 class HelperFailed(TrialFault):
     """A helper broke. The agent is not to blame."""
 
-    def __init__(self, role: Role, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, role: Role, said: str, *, deterministic: bool = False) -> None:
+        super().__init__(said, deterministic=deterministic)
         self.role = role
         self.fault: Fault = "simulator" if role == "simulator" else "judge" if role == "judge" else "infra"
 
@@ -114,7 +117,12 @@ class CutOff(TrialOver):
 
 
 class CheckBroken(VivaError):  # noqa: N818 -- see BadInput
-    """A check that cannot be evaluated."""
+    """A check that cannot be evaluated, whose fault that is, and whether the same would happen again (`deterministic`)."""
+
+    def __init__(self, said: str, *, fault: Fault = "undetermined", deterministic: bool = False) -> None:
+        super().__init__(said)
+        self.fault: Fault = fault
+        self.deterministic = deterministic
 
 
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput

@@ -23,9 +23,11 @@ _USUAL: Mapping[str, tuple[_Path, ...]] = {
     "awaiting_input": (("awaiting_input",),),
     "done": (("done",),),
     "input_hint": (("input_hint",),),
+    "protocol_state": (("protocol_state",),),
     "session_id": (("session_id",),),
     "finish_reason": (("finish_reason",), (*_CHOICE, "finish_reason")),
     "usage": (("usage",),),
+    "model": (("model",),),
 }  # fmt: skip
 _SHOWN = "$.content, $.output, $.reply, $.response, $.message, $.text, $.choices[0].message.content"
 
@@ -38,6 +40,7 @@ class Places(Struct, frozen=True, kw_only=True):
     tool_calls: str | None = None
     awaiting_input: str | None = None
     input_hint: str | None = None
+    protocol_state: str | None = None
     session_id: str | None = None
     finish_reason: str | None = None
     usage: str | None = None
@@ -65,9 +68,18 @@ def reply_in(document: Any, places: Places) -> tuple[Reply, Any]:
         "done": _one(document, "done", None),
         "input_hint": _one(document, "input_hint", places.input_hint),
         "finish_reason": _one(document, "finish_reason", places.finish_reason),
-        "usage": _one(document, "usage", places.usage),
+        "protocol_state": _one(document, "protocol_state", places.protocol_state),
+        "usage": _usage(document, places.usage),
     }
     return reply_from(fields), _one(document, "session_id", places.session_id)
+
+
+def _usage(document: Any, path: str | None) -> Any:
+    """What the answer says it used; its model may stand beside that, as in chat completions."""
+    usage, model = _one(document, "usage", path), _one(document, "model", None)
+    if isinstance(usage, dict) and "model" not in usage and isinstance(model, str):
+        return {**cast("dict[str, Any]", usage), "model": model}
+    return usage
 
 
 class _Absent:

@@ -41,6 +41,7 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
     tool_calls: str | None = None
     awaiting: str | None = None
     input_hint: str | None = None
+    protocol_state: str | None = None
     session_id: str | None = None
     finish_reason: str | None = None
     usage: str | None = None
@@ -86,6 +87,7 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
             tool_calls=self.tool_calls,
             awaiting_input=self.awaiting,
             input_hint=self.input_hint,
+            protocol_state=self.protocol_state,
             session_id=self.session_id,
             finish_reason=self.finish_reason,
             usage=self.usage,

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from viva.agents.replies import reply_from
+from viva.agents.replies import reply_from, unknown_keys
 from viva.agents.tools import CannedTools
 from viva.errors import AgentFailed, BadInput, TrialFault, Undecidable, Unreachable
 from viva.loop_steps import timed_steps
@@ -152,6 +152,7 @@ class PythonSession:
         self._code = code
         self._messages: list[dict[str, Any]] = [_as_dict(message) for message in context.history]
         self._names = _parameters(call)
+        self._warned: set[str] = set()
         fixtures = context.fixtures
         self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stubbed or fixtures.tools) else None
 
@@ -191,10 +192,18 @@ class PythonSession:
     def _reply(self, returned: Any) -> Reply:
         """What a helper returns is its answer, whatever it is; the agent under test has to keep to the shape of a reply."""
         if self._context.role == "agent" or isinstance(returned, str | Reply):
+            self._warn_of_keys(returned)
             return reply_from(returned)
         if isinstance(returned, Mapping) and "content" in returned:
             return reply_from(cast("Any", returned))
         return Reply(data=returned)
+
+    def _warn_of_keys(self, returned: Any) -> None:
+        """Keys that nobody reads, each once a session."""
+        if isinstance(returned, Mapping):
+            new = [each for each in unknown_keys(cast("Any", returned)) if each not in self._warned]
+            self._warned.update(new)
+            self._context.progress.warnings += new
 
     def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         context, fixtures = self._context, self._context.fixtures

@@ -1,15 +1,19 @@
 """What an agent may return, as a Reply: a string, a Reply, or a dict. Anything else is rubbish, and the agent's failure."""
 
+import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from viva.errors import AgentFailed
+from viva.llm.price import reported_cost_usd
+from viva.model import codec
 from viva.model.message import Declared, ModelCall, Reply, ToolCall
 
 _SPEAKING = ("content", "data", "tool_calls")
-KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "usage")
+KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
 """All that is looked for in a dict."""
 SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
 
@@ -41,8 +45,25 @@ def _from_mapping(value: Mapping[str, Any]) -> Reply:
         declared=declared_by(value.get("awaiting_input"), value.get("done")),
         input_hint=_text(value, "input_hint"),
         finish_reason=_text(value, "finish_reason"),
+        protocol_state=_text(value, "protocol_state"),
         calls=calls_from(value.get("usage")),
     )
+
+
+def declares_reply(value: Mapping[str, Any]) -> bool:
+    """Is a JSON object that a model answered with meant as a reply, and nothing else?"""
+    return any(key in value for key in _SPEAKING) and all(key in KEYS for key in value)
+
+
+def unknown_keys(value: Mapping[str, Any]) -> list[str]:
+    """What is wrong with each key of a returned dict that nobody reads."""
+    return [_unknown_key(str(key)) for key in value if key not in KEYS]
+
+
+def _unknown_key(key: str) -> str:
+    near = get_close_matches(key, KEYS, 1, cutoff=0.5)
+    meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(KEYS)}"
+    return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
 
 def declared_by(awaiting: Any, done: Any = None) -> Declared | None:
@@ -74,11 +95,21 @@ def _tool_call(item: Any) -> ToolCall:
     error = call.get("error")
     return ToolCall(
         name=name,
-        arguments=function.get("arguments", function.get("args")),
+        arguments=_arguments(function.get("arguments", function.get("args"))),
         id=str(call.get("id") or ""),
         result=call.get("result", UNSET),
         error=None if error is None or error is False else str(error),
     )
+
+
+def _arguments(value: Any) -> Any:
+    """Chat completions send arguments as JSON in a string; a string that is no JSON object stays as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        return codec.decode(value)
+    except codec.DecodeError:
+        return value
 
 
 def calls_from(usage: Any) -> tuple[ModelCall, ...]:
@@ -95,21 +126,29 @@ def calls_from(usage: Any) -> tuple[ModelCall, ...]:
         )
     used = cast("Mapping[str, Any]", usage)
     cost = used.get("cost_usd")
-    return (
-        ModelCall(
-            model=str(used.get("model") or ""),
-            provider=str(used.get("provider") or ""),
-            input_tokens=_count(used, "input_tokens", "prompt_tokens"),
-            output_tokens=_count(used, "output_tokens", "completion_tokens"),
-            cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
-        ),
+    call = ModelCall(
+        model=str(used.get("model") or ""),
+        provider=str(used.get("provider") or ""),
+        input_tokens=_count(used, "input_tokens", "prompt_tokens"),
+        output_tokens=_count(used, "output_tokens", "completion_tokens"),
+        cached_tokens=_cached(used),
+        cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
     )
+    return (call if call.cost_usd is not None else structs.replace(call, cost_usd=reported_cost_usd(call)),)
+
+
+def _cached(used: Mapping[str, Any]) -> int:
+    """Tokens that the provider had kept; OpenAI's clients put them one level down."""
+    for details in ("prompt_tokens_details", "input_tokens_details"):
+        if isinstance(inner := used.get(details), Mapping):
+            return _count(cast("Mapping[str, Any]", inner), "cached_tokens")
+    return _count(used, "cached_tokens")
 
 
 def _count(used: Mapping[str, Any], *names: str) -> int:
     for name in names:
         value = used.get(name)
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return int(value)
     return 0
 

@@ -30,7 +30,7 @@ class _OfFile(Cheap, frozen=True, kw_only=True):
         """Where it is, or why it cannot be there."""
         workspace = evidence.talk.workspace
         if workspace is None:
-            raise CheckBroken("there are no files to look at: the case has no workspace")
+            raise CheckBroken("there are no files to look at: the case has no workspace", deterministic=True)
         place = workspace.inside(self.path)
         if place is None:
             return self._failed("leads out of the workspace, so it was not followed")

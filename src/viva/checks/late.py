@@ -27,7 +27,7 @@ class Late(Struct, frozen=True):
         try:
             claim = self._claim(evidence.talk.variables)
         except (ValueError, codec.ValidationError) as wrong:
-            raise CheckBroken(str(wrong)) from wrong
+            raise CheckBroken(str(wrong), deterministic=True) from wrong
         found = judge(claim, evidence)
         return _verdict(found) if inspect.isawaitable(found) else found.verdict
 

@@ -9,6 +9,8 @@ from viva.model.duration import parse_duration, show_duration
 from viva.model.message import ModelCall
 from viva.model.talk import PASSED, Evidence, Verdict
 
+_REMEDY = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
+
 
 class MaxLatency(Cheap, frozen=True, kw_only=True):
     """The agent took no longer than `value`: a duration like `2m30s`, or a number of seconds."""
@@ -47,12 +49,16 @@ class MaxCost(Cheap, frozen=True, kw_only=True):
     def check(self, evidence: Evidence) -> Verdict:
         calls = list(_model_calls(evidence))
         if not calls:
-            raise CheckBroken("the agent reported no usage, so what it cost is not known")
+            raise CheckBroken(
+                f"the agent reported no usage, so what it cost is not known; {_REMEDY}", deterministic=True
+            )
         spent_usd = 0.0
         for call in calls:
             if call.cost_usd is None:
                 raise CheckBroken(
-                    f"the price of {call.model or 'a model call'} is not known: give its connector a price"
+                    f"the price of {call.model or 'a model call'} is not known: give its connector a `price`, or report"
+                    " `cost_usd` in the agent's `usage`",
+                    deterministic=True,
                 )
             spent_usd += call.cost_usd
         if spent_usd <= self.value:
@@ -77,7 +83,9 @@ class MaxTokens(Cheap, frozen=True, kw_only=True):
     def check(self, evidence: Evidence) -> Verdict:
         used = sum(call.input_tokens + call.output_tokens for call in _model_calls(evidence))
         if not used:
-            raise CheckBroken("the agent reported no usage, so its tokens cannot be counted")
+            raise CheckBroken(
+                f"the agent reported no usage, so its tokens cannot be counted; {_REMEDY}", deterministic=True
+            )
         if used <= self.value:
             return PASSED
         return Verdict("failed", f"used {used} tokens, allowed {self.value}", expected=self.value, actual=used)

@@ -16,6 +16,7 @@ from viva.model import codec
 from viva.model.component import Building
 from viva.model.message import ToolCall
 from viva.model.talk import Evidence, Turn, Verdict, text_of
+from viva.model.tracebacks import error_text
 from viva.threads import in_thread
 
 _OFFERED = ("output", "input", "metadata", "transcript")
@@ -80,7 +81,7 @@ class Script(Cheap, frozen=True, kw_only=True):
         except CheckBroken:
             raise
         except Exception as broken:  # the user's own code: whatever it raises is no verdict on the agent
-            raise CheckBroken(f"{self.use} raised {type(broken).__name__}: {broken}") from broken
+            raise CheckBroken(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
         return self._verdict(returned, evidence)
 
     def _offered(self, evidence: Evidence) -> dict[str, Any]:
@@ -99,7 +100,9 @@ class Script(Cheap, frozen=True, kw_only=True):
         score = answer.get("score")
         numeric = score is None or (isinstance(score, int | float) and not isinstance(score, bool))
         if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
-            raise CheckBroken(f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}")
+            raise CheckBroken(
+                f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True
+            )
         if passed:
             return Verdict("passed", str(reason), score=cast("float | None", score))
         said = str(reason) or f"{self.function.name} returned {quoted(returned)}"

@@ -69,7 +69,8 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
             raise CheckBroken(f"snapshot {self.path}: {broken}") from broken
         if expected is UNSET:
             raise CheckBroken(
-                f"snapshot {self.path} is not there yet: run once with --update-snapshots, and read what it wrote"
+                f"snapshot {self.path} is not there yet: run once with --update-snapshots, and read what it wrote",
+                deterministic=True,
             )
         reason = f"differs from {self.path}: {_first_difference(expected, actual)}"
         return Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))

@@ -118,6 +118,7 @@ def _keep_progress(talk: Talk, turn: Turn) -> None:
     """What the trial has to know of a call, however it ended."""
     progress = talk.progress
     talk.tracebacks += (structs.replace(each, turn=turn.number) for each in progress.tracebacks)
+    talk.warnings += (f"turn {turn.number}: {each}" for each in progress.warnings)
     if progress.blocked_s:
         talk.warnings.append(
             f"turn {turn.number}: the agent blocked the event loop for {show_duration(progress.blocked_s)}, "

@@ -84,7 +84,7 @@ class Crew:
         except TrialFault as fault:
             if opened or isinstance(fault, HelperFailed | TrialOver):
                 raise
-            raise HelperFailed(role, fault.said) from fault
+            raise HelperFailed(role, fault.said, deterministic=fault.deterministic) from fault
 
 
 def _about(talk: Talk | None) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class _Asked:
             except (HelperFailed, TrialOver):
                 raise
             except TrialFault as fault:
-                raise HelperFailed(self._role, fault.said) from fault
+                raise HelperFailed(self._role, fault.said, deterministic=fault.deterministic) from fault
 
     @contextmanager
     def _waited_for(self) -> Generator[None]:

@@ -17,20 +17,24 @@ UNNOTED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be cou
 
 
 class Ending(Struct, frozen=True):
-    """A status, and for a non-pass whose fault it is and what the report says."""
+    """A status, and for a non-pass whose fault it is and what the report says.
+
+    An error that is `deterministic` would come again: the trial is not retried.
+    """
 
     status: Status
     fault: Fault | None = None
     said: str | None = None
     hint: str | None = None
+    deterministic: bool = False
 
     @classmethod
     def failed(cls, said: str | None) -> "Ending":
         return cls("failed", "agent", said)
 
     @classmethod
-    def error(cls, fault: Fault, said: str) -> "Ending":
-        return cls("error", fault, said)
+    def error(cls, fault: Fault, said: str, *, deterministic: bool = False) -> "Ending":
+        return cls("error", fault, said, deterministic=deterministic)
 
 
 def blamed(fault: TrialFault) -> Ending:
@@ -41,8 +45,9 @@ def blamed(fault: TrialFault) -> Ending:
     if isinstance(fault, AgentFailed):
         return Ending.failed(said if said.startswith("timeout after") else f"agent error: {said}")
     if isinstance(fault, HelperFailed):
-        return Ending.error(fault.fault, f"{fault.role} error: {said}")
-    return Ending.error(fault.fault, f"agent error: {said}" if fault.fault == "infra" else said)
+        return Ending.error(fault.fault, f"{fault.role} error: {said}", deterministic=fault.deterministic)
+    said = f"agent error: {said}" if fault.fault == "infra" else said
+    return Ending.error(fault.fault, said, deterministic=fault.deterministic)
 
 
 def missing_checkpoints(talk: Talk, missing: Sequence[Checkpoint], said: str | None = None) -> Ending:
@@ -70,7 +75,8 @@ def _in_the_way(talk: Talk, missing: Sequence[Checkpoint]) -> list[str]:
 def broken(verdict: Verdict, place: str = "") -> Ending:
     """The ending that a check brings about which could not be evaluated."""
     said = f"{place}{verdict.reason}"
-    return Ending.error(verdict.fault, f"judge error: {said}" if verdict.fault == "judge" else said)
+    said = f"judge error: {said}" if verdict.fault == "judge" else said
+    return Ending.error(verdict.fault, said, deterministic=verdict.deterministic)
 
 
 def out_of_input(talk: Talk) -> Ending | None:

@@ -13,6 +13,7 @@ from viva.model.judging import is_live, label_of
 from viva.model.message import Attachment, Message, Part, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.talk import Judged, Sighting, Talk, Turn, Verdict
+from viva.model.unstubbed import unstubbed_tools
 
 
 def turn_record(turn: Turn) -> TurnRecord:
@@ -72,6 +73,7 @@ def trial_record(
         fault=ending.fault,
         fault_evidence=_evidence(talk, ending) if ending.fault else None,
         error=ending.said,
+        deterministic=ending.deterministic,
         hint=ending.hint,
         assertion_errors=failures([*(j for turn in talk.turns for j in turn.judged), *talk.finals]) or None,
         checkpoints=_checkpoints(talk) or None,
@@ -165,7 +167,11 @@ def failures(judged: list[Judged]) -> list[str]:
 def _found(talk: Talk) -> tuple[Finding, ...]:
     """Every kind of finding once."""
     verdicts = [each.verdict for turn in talk.turns for each in turn.judged] + [each.verdict for each in talk.finals]
-    return tuple(sorted({found for verdict in verdicts for found in verdict.findings}))
+    found = {found for verdict in verdicts for found in verdict.findings}
+    for turn in talk.turns:
+        if turn.reply is None and turn.partial is not None:  # no check has seen it
+            found.update(unstubbed_tools(turn.partial.tool_calls, talk.case.fixtures))
+    return tuple(sorted(found))
 
 
 def _score(talk: Talk) -> float | None:

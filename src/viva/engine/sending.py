@@ -57,7 +57,7 @@ class Calls(Struct, frozen=True, kw_only=True):
         try:
             found = self.find(line.to)
         except BadInput as wrong:  # whoever wrote the call is to blame, or whoever wrote the config
-            raise Undecidable(str(wrong)) from None
+            raise Undecidable(str(wrong), deterministic=True) from None
         context = SessionContext(
             key=self.key,
             history=line.history or (),

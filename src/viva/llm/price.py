@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from viva.model.connector import Connector
+from viva.model.message import ModelCall
 
 _PER = 1_000_000
 _Cost = Callable[[int, int, int, int], float]
@@ -25,6 +26,14 @@ def cost_usd(
     return None if cost is None else cost(input_tokens, output_tokens, cached_tokens, written_tokens)
 
 
+def reported_cost_usd(call: ModelCall) -> float | None:
+    """USD of a call that an agent reports itself; None if its model or the price of that is not known."""
+    if not call.model:
+        return None
+    cost = _known(call.provider, "", call.model)
+    return None if cost is None else cost(call.input_tokens, call.output_tokens, call.cached_tokens, 0)
+
+
 @lru_cache(maxsize=512)
 def _known(provider: str, base_url: str, model: str) -> _Cost | None:
     """How to count for a model. The table is loaded for the first one that asks, and needs no network."""
@@ -40,7 +49,7 @@ def _known(provider: str, base_url: str, model: str) -> _Cost | None:
         return float(calc_price(usage, model, **where).total_price)
 
     by_address: list[dict[str, Any]] = [{"provider_api_url": base_url}] if base_url else []
-    by_name: list[dict[str, Any]] = [{"provider_id": provider}]
+    by_name: list[dict[str, Any]] = [{"provider_id": provider}] if provider else [{}]  # else whoever has that model
     for where in by_address + by_name:
         try:
             price = calc_price(Usage(input_tokens=1), model, **where).model_price

@@ -7,10 +7,10 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import CheckBroken, RunStopped, TrialFault, TrialOver, VivaError
+from viva.errors import BadInput, CheckBroken, RunStopped, TrialFault, TrialOver, VivaError
 from viva.model.case import Claim
 from viva.model.talk import Evidence, Judged, Talk, Verdict
-from viva.model.tracebacks import describe_error, error_text
+from viva.model.tracebacks import describe_error, error_text, is_users_error
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
@@ -44,7 +44,7 @@ async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evid
 def _judge_broken(claim: Claim, broken: Exception, talk: Talk) -> Judged:
     """The verdict of a check that raised; where that was code of the user's own, its traceback is kept."""
     raised = broken.__cause__ if isinstance(broken, CheckBroken) else broken
-    if raised is not None and not isinstance(raised, VivaError):
+    if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
         talk.tracebacks += describe_error(raised, f"check {claim.check.label}")
     return Judged(claim, broken_verdict(broken), is_live(claim, talk))
 
@@ -80,8 +80,8 @@ def negated(verdict: Verdict, label: str) -> Verdict:
 def broken_verdict(broken: Exception) -> Verdict:
     """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
     said = str(broken)
-    if isinstance(broken, TrialFault) and said:
-        return Verdict("error", said, fault=broken.fault)
-    if isinstance(broken, CheckBroken) and said:
-        return Verdict("error", said)
-    return Verdict("error", error_text(broken))
+    if isinstance(broken, TrialFault | CheckBroken) and said:
+        return Verdict("error", said, fault=broken.fault, deterministic=broken.deterministic)
+    if isinstance(broken, BadInput):  # an agent or a file that the check names is not there
+        return Verdict("error", said, deterministic=True)
+    return Verdict("error", error_text(broken), fault="judge")  # a check of the user's own broke

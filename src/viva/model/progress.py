@@ -51,6 +51,7 @@ class CallProgress(Struct):
     stderr_tail: str = ""
     elapsed_ms: float | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
+    warnings: list[str] = field(default_factory=list[str])
     blocked_s: float = 0.0
     lag: LoopLag = field(default_factory=LoopLag)
 
@@ -61,6 +62,8 @@ class CallProgress(Struct):
         self.blocked_s = 0.0
         if self.tracebacks:
             self.tracebacks = []
+        if self.warnings:
+            self.warnings = []
 
     def add_block(self, seconds: float) -> None:
         """The agent's code kept the event loop from anything else for this long."""

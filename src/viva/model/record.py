@@ -129,6 +129,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """What that rests on, a line each."""
     error: str | None = None
     """Why it ended as it did, where it did not pass."""
+    deterministic: bool = False
+    """Would the same error come again? Then the trial is not retried."""
     hint: str | None = None
     """What could be done about it."""
     assertion_errors: list[str] | None = None

@@ -43,7 +43,8 @@ class Quote(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`.
+    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`;
+    one that is `deterministic` would come again.
 
     `findings` are kept whatever the status.
     """
@@ -56,7 +57,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     evidence: tuple[Quote, ...] = ()
     suggestions: tuple[str, ...] = ()
     calls: tuple[ModelCall, ...] = ()
-    fault: Fault = "judge"
+    fault: Fault = "undetermined"
+    deterministic: bool = False
     findings: tuple[Finding, ...] = ()
 
     @property

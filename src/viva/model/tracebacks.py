@@ -86,6 +86,11 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
     return described
 
 
+def is_users_error(raised: BaseException) -> bool:
+    """Was code of the user's own running when this was raised?"""
+    return any(map(_is_users, traceback.extract_tb(raised.__traceback__)))
+
+
 def error_text(raised: BaseException) -> str:
     """Type and message: `KeyError: 'missing'`."""
     try:
@@ -108,7 +113,7 @@ def _chain(raised: BaseException) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if error is not None and not any(map(_is_users, traceback.extract_tb(error.__traceback__))):
+        if error is not None and not is_users_error(error):
             return  # somebody handled an error of their own when they called the user's code
 
 

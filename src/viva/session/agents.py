@@ -11,6 +11,7 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from viva import catalog
+from viva.agents.json_replies import JsonReplies
 from viva.agents.models import KINDS, model_agent
 from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
@@ -82,7 +83,7 @@ class Agents:
         `folder` is where files are looked for that `-n` itself names; those of the config stand beside it.
         """
         if asked is not None and not isinstance(asked, str):
-            given = _given(asked)
+            given = _given(asked, self._settings.provider_packages)
             given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
             return given
         if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
@@ -192,9 +193,10 @@ class Agents:
             options.setdefault("connector", connector.name if connector else written["connector"])
         agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
         definition = self._definition(name, written, connector) | _code_of(agent)
+        speaking = JsonReplies(agent) if written.get("reply_format") == "json" else agent
         return NamedAgent(
             name=name,
-            agent=self._wrapped(agent, name, definition),
+            agent=self._wrapped(speaking, name, definition),
             kind=kind,
             description=written.get("description", ""),
             tools=tuple(tool if isinstance(tool, str) else tool["name"] for tool in written.get("tools", ())),
@@ -210,7 +212,7 @@ class Agents:
         fields = {
             key: value
             for key, value in written.items()
-            if key not in ("type", "description", "options", "parallel", "agent_id", "model_class")
+            if key not in ("type", "description", "options", "parallel", "agent_id", "model_class", "reply_format")
         }
         use = fields.pop("use", None)
         kind = written.get("type")
@@ -402,13 +404,13 @@ def _code_of(agent: Agent) -> dict[str, str]:
     return {"code": blake2b(code, digest_size=8).hexdigest()}
 
 
-def _given(value: Any) -> NamedAgent:
+def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
     """An agent that Python code handed over."""
     if hasattr(value, "open") and hasattr(value, "provides"):
         return NamedAgent(name=type(value).__name__, agent=value, kind="given")
     if callable(value) or callable(getattr(value, "reply", None)):
         name = getattr(value, "__qualname__", type(value).__name__)
-        return NamedAgent(name=name, agent=PythonAgent(value, name), kind="python")
+        return NamedAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
     raise BadInput.saying(
         f"a {type(value).__name__} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )

@@ -246,7 +246,7 @@ def test_every_part_of_a_reply_is_found_in_its_usual_place():
         tool_calls=(
             ToolCall("look", {"a": 1}, "1", {"ok": True}),
             ToolCall("pay", {"b": 2}, error="refused"),
-            ToolCall("log", '{"c":3}', "3"),
+            ToolCall("log", {"c": 3}, "3"),
         ),
         declared="awaiting",
         input_hint="a number",

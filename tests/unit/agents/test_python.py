@@ -169,7 +169,7 @@ def test_what_was_returned_becomes_a_reply():
     assert reply.data == {"a": [1, 2], "when": "x"}
     first, second = reply.tool_calls
     assert first == ToolCall("t", {"x": 1}, "1", [1])
-    assert (second.name, second.arguments, second.error) == ("u", '{"y": 2}', "no")
+    assert (second.name, second.arguments, second.error) == ("u", {"y": 2}, "no")
     assert metered == [ModelCall("m", "", 7, 3, 0, 0.5)]
 
 

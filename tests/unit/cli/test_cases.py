@@ -46,8 +46,8 @@ def test_a_broken_check_is_an_error_and_not_a_failure(project: Project):
     ended, records = project.report()
     assert ended.code == 1
     assert [(r["status"], r["fault"]) for r in records] == [
-        ("error", "judge"),
-        ("error", "judge"),
+        ("error", "undetermined"),
+        ("error", "undetermined"),
         ("failed", "agent"),
     ]  # N24, N10, N17
     assert records[0]["turns"][0]["assertions"][0]["passed"] is None

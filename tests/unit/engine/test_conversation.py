@@ -85,7 +85,7 @@ def test_the_first_failing_turn_ends_it_after_all_its_claims():
 @pytest.mark.parametrize(
     ("claims", "ending"),
     [
-        (("!", "ok"), Ending("error", "judge", "judge error: cannot be evaluated")),
+        (("!", "ok"), Ending("error", "undetermined", "cannot be evaluated")),
         (("!", "x"), Ending("failed", "agent")),
         (("x", "!"), Ending("failed", "agent")),
     ],
