@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 _RAW = "ed25519:"
-_INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva[openwop]'"
+_INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva-eval[openwop]'"
 
 
 class Signed(Struct, frozen=True):

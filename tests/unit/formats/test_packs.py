@@ -339,7 +339,7 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "signature present, not verified" in ended.stdout, ended.stderr
-    assert "pip install 'viva[openwop]'" in ended.stdout
+    assert "pip install 'viva-eval[openwop]'" in ended.stdout
 
 
 def test_a_folder_of_suites_keeps_packs_whole(tmp_path: Path):
