@@ -30,6 +30,8 @@ class ToolCallRecord(Struct, omit_defaults=True):
     """What it gave back; absent while it had not ended."""
     error: str | None = None
     """What went wrong, where it was refused or failed."""
+    pending: bool = False
+    """Does it wait, for an approval say?"""
 
 
 class TurnRecord(Struct, omit_defaults=True):

@@ -12,7 +12,7 @@ from viva.model.event import RunEnded, Standing
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.prose import transcript, why_text
-from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.report import CaseTrials, Report, grouped, numbered
 from viva.reporters.visible import one_line, visible, visible_lines
 from viva.reporters.why import place, why
 
@@ -112,7 +112,7 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     if status == "skipped":
         yield f"<skipped{_attributes({'message': message})}/>\n"
         return
-    texts = [numbered(case, record, why_text(why(record))) for record in records if record.status != "passed"]
+    texts = grouped(case, ((record, why_text(why(record))) for record in records if record.status != "passed"))
     tag = "failure" if status == "failed" else "error"
     yield f"<{tag}{_attributes({'message': message, 'type': first.fault or status})}>{_text(chr(10).join(texts))}</{tag}>\n"
 

@@ -14,7 +14,7 @@ from viva.model.verdicts import pass_rate
 from viva.reporters.figures import counted, seconds
 from viva.reporters.prose import cut, transcript, why_text
 from viva.reporters.repeats import Repeats, case_text
-from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.report import CaseTrials, Report, grouped, numbered
 from viva.reporters.summary import counts_text, spending, standings, stopped_text, trials_text
 from viva.reporters.visible import one_line
 from viva.reporters.why import why
@@ -123,11 +123,9 @@ def _repeated(case: CaseTrials) -> str:
 
 def _details(case: CaseTrials) -> str:
     """What happened, folded. Inside `<pre>` nothing is Markdown, and nothing of the text is HTML."""
-    texts = [
-        numbered(case, record, f"{why_text(why(record))}\n\n{transcript(record, _TEXT_ROOM)}".rstrip())
-        for record in case.records()
-        if record.status != "passed"
-    ]
+    failed = [record for record in case.records() if record.status != "passed"]
+    texts = grouped(case, ((record, why_text(why(record))) for record in failed))
+    texts += [numbered(case, record, f"\n{transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
     title = as_text(one_line(case.title, 120))
     body = html.escape(cut("\n\n".join(texts), _DETAILS_ROOM), quote=False)
     return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"

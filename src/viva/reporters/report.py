@@ -5,7 +5,7 @@ Records pass through one case at a time, so a report of 100,000 cases needs no m
 
 import os
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
@@ -104,6 +104,22 @@ class CaseTrials(Struct):
         status = self.status
         not_passed = [record for record in records if record.status != "passed"]
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
+
+
+def grouped(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
+    """The texts of a case's trials, equal ones once, with the trials that they are of."""
+    trials: dict[str, list[int]] = {}
+    for record, text in texts:
+        trials.setdefault(text, []).append(record.trial)
+    if len(case.heads) == 1:
+        return list(trials)
+    return [f"{_trials(numbers)}: {text}" for text, numbers in trials.items()]
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"Trial {numbers[0]}"
+    return f"Trials {', '.join(map(str, numbers))} ({len(numbers)} times the same)"
 
 
 def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:

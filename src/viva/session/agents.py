@@ -20,6 +20,7 @@ from viva.errors import BadInput, Problem, Role, Undecidable
 from viva.model.case import Feature
 from viva.model.connector import Connector, reaching
 from viva.model.duration import parse_duration
+from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.schemas.words import complaints
 from viva.session import terminal_agents
@@ -412,7 +413,7 @@ def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
         name = getattr(value, "__qualname__", type(value).__name__)
         return NamedAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
     raise BadInput.saying(
-        f"a {type(value).__name__} is no agent: give a name, a callable, an object with `reply`, or an Agent"
+        f"{with_article(type(value).__name__)} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )
 
 

@@ -152,7 +152,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         cases = list(kept) if kept else await generate(each, agent, crew, settings, reading)
         generated[each.name] = cases
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
-    keeper = Keeper(reading, options.folder, suites)
+    keeper = Keeper(reading, options.folder, suites, agent.name)
     people = People(options.asking, options.interactive, options.skip_interactive, keeper)
     redactor.learn(settings.secrets, settings.variables)
     wanted = _wanted(options, settings, people, places)

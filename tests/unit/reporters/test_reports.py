@@ -249,7 +249,6 @@ failed (agent)
 ✗ turn 2: contains "refunded" · must refund
     user:     "Refund order 12"
     reason:   the text is not in the reply
-    expected: "refunded"
     actual:   "I cannot do that."
 ✗ turn 2: tool_called "refund"
     user:     "Refund order 12"
@@ -292,8 +291,7 @@ def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None
     (case,) = root.iter("testcase")
     (failure,) = root.iter("failure")
     assert case.get("time") == "3.000"
-    assert "Trial 2: failed\n" in (failure.text or "")
-    assert "Trial 3: failed\n" in (failure.text or "")
+    assert "Trials 2, 3 (2 times the same): failed\n" in (failure.text or "")
     assert "Trial 1: passed\n" in (root.findtext(".//system-out") or "")
 
 
