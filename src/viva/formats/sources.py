@@ -15,6 +15,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, documents_from, documents_in
 from viva.formats.reading import Reading
 from viva.model.case import Suite
+from viva.model.credentials import masked
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -58,7 +59,7 @@ class Made(Struct, frozen=True):
     def name(self) -> str:
         """How the suite is called that comes of it."""
         query = "&".join(f"{key}={value}" for key, value in self.query.items())
-        return f"{self.by}:{self.reference}" + (f"?{query}" if query else "")
+        return masked(f"{self.by}:{self.reference}" + (f"?{query}" if query else ""))
 
 
 Input = Files | Piped | Words | Made

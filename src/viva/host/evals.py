@@ -150,7 +150,7 @@ async def _prepared(host: Host, run: Run, agent: Listed, past: Past | None = Non
         retry_faults=0,
     )
     prepared = await prepare(options, past)
-    prepared.redactor.learn(host.settings.secrets)  # an agent may know the tokens of tenants
+    prepared.redactor.learn(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     prepared.suites = [held_to(suite, agent) for suite in prepared.suites]
     return prepared
 

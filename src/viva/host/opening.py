@@ -65,7 +65,7 @@ def opening(
         if not is_loopback(bind):
             raise settings.problem(f"{bind} is open to others: give [openwop.tenants.NAME] tokens first", "serve")
         token = new_token()
-        settings.secrets.append(token)
+        settings.redactor.learn([token])
         keys.add(token, LOCAL)
     found: list[Offer] = offers(openwop.suites, settings.folder)
     for name, tenant in tenants.items():
@@ -128,7 +128,7 @@ def _keys(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> Keys:
                     raise settings.problem("a token has at least 16 characters", "openwop", "tenants", name, field)
                 if keys.owner(token) is not None:
                     raise settings.problem("this token is there twice", "openwop", "tenants", name, field)
-                settings.secrets.append(token)
+                settings.redactor.learn([token])
                 keys.add(token, name, *([READING] if field == "read_tokens" else []))
     return keys
 
