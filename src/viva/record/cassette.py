@@ -68,6 +68,16 @@ class Sent(Struct, omit_defaults=True, gc=False):
     conversation: Any = None
 
 
+class Opening(Struct):
+    """What a session begins with: who is asked, in which conversation, and what had been said before."""
+
+    role: Role
+    agent: str
+    key: Key
+    definition: Any
+    history: Any
+
+
 class Made(Struct, frozen=True, omit_defaults=True):
     """What an agent did to the files of its workspace in one turn, and what was told of that."""
 
@@ -237,14 +247,12 @@ class Tape:
 
     def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
         """What the chain of all that is sent in a session begins with."""
-        return self.link("", (place, definition, history))
+        return self.link("", Opening(*place, definition, history))
 
-    def link(self, chain: str, sent: Any) -> str:
+    def link(self, chain: str, sent: Sent | Opening) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        kept = self._plain(sent)
-        if b"***" in (raw := codec.canonical(kept)):
-            raw = codec.canonical(codec.decode(_FORM.sub(rb"***\1***", raw)))
-        return blake2b(chain.encode() + raw, digest_size=12).hexdigest()
+        kept = _FORM.sub(rb"***\1***", codec.encode(self._plain(sent)))
+        return blake2b(chain.encode() + codec.canonical(codec.decode(kept)), digest_size=12).hexdigest()
 
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
@@ -273,7 +281,7 @@ class Tape:
         """What the cassette had at this very place, as a diff."""
         role, name, key = place
         where = f"case {key.case!r}, trial {key.trial}, turn {turn}: the {role} {name!r}"
-        had, now = self._definitions.get(name), self._plain(definition)
+        had, now = self._definitions.get(name), self._plain(Definition(name, definition)).definition
         if had is not None and codec.canonical(had) != codec.canonical(now):
             return f"{where} was defined otherwise (its prompt, settings or code changed)\n{diff(had, now)}"
         known = [entry for entry in self._talks.get(place, ()) if entry.turn == turn]
@@ -282,11 +290,10 @@ class Tape:
         what = "the criteria or the conversation" if role == "judge" else "what it was sent"
         return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
 
-    def _plain(self, value: Any) -> Any:
-        """As plain JSON: so that what a cassette holds and what is sent now are rewritten alike."""
+    def _plain(self, value: T) -> T:
+        """With plain values in it: so that what a cassette holds and what is sent now are rewritten alike."""
         raw = codec.encode(value)
-        plain = codec.decode(raw)
-        return plain if self._hiding.is_clean(raw) else self._hiding.hide(plain)
+        return value if self._hiding.is_clean(raw) else self._hiding.hide(codec.decode(raw, type=type(value)))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:

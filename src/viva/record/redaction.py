@@ -18,7 +18,7 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.credentials import MASK
 from viva.model.record import CheckpointRecord, TrialRecord
-from viva.record.cassette import Definition, Entry, Header, Session
+from viva.record.cassette import Definition, Entry, Header, Opening, Sent, Session
 
 T = TypeVar("T")
 SHORTEST = 6
@@ -35,11 +35,18 @@ _IDENTIFIERS: Mapping[type, frozenset[str]] = {
         {"id", "suite", "tags", "agent", "simulator", "source", "digest", "started_at", "workspace"}
     ),
     CheckpointRecord: frozenset({"id", "unmet_after"}),
+    Opening: frozenset({"agent"}),
     Header: frozenset({"viva"}),
     Definition: frozenset({"agent"}),
     Session: frozenset({"agent"}),
     Entry: frozenset({"fault"}),
 }
+_TABLES: Mapping[type, frozenset[str]] = {
+    Sent: frozenset({"message", "options", "fixtures", "conversation"}),
+    Opening: frozenset({"definition", "history"}),
+    Definition: frozenset({"definition"}),
+}
+"""Fields of any type that hold tables of Viva's own: messages, and what the config says of an agent."""
 _KEPT_IN_TABLES = frozenset({"type", "role"})
 """Of an assertion and of a message that a record holds as a plain table: which check it is, who speaks."""
 _MAPPINGS = (dict, Mapping)
@@ -352,13 +359,17 @@ def _rewritable(kind: type) -> Mapping[str, tuple[Any, bool]]:
     """The fields of a struct whose texts may be rewritten: of which type, and whether they are tables with names of the
     record's own.
     """
-    identifiers = _IDENTIFIERS.get(kind, frozenset[str]())
+    identifiers, tables = _IDENTIFIERS.get(kind, frozenset[str]()), _TABLES.get(kind, frozenset[str]())
     hints = get_type_hints(kind)
     return {
-        name: (hints[name], _mentions(hints[name], lambda each: each in _MAPPINGS or get_origin(each) in _MAPPINGS))
+        name: (hints[name], name in tables or _mentions(hints[name], _is_mapping))
         for name in kind.__struct_fields__
         if name not in identifiers and not _mentions(hints[name], lambda each: get_origin(each) is Literal)
     }
+
+
+def _is_mapping(hint: Any) -> bool:
+    return hint in _MAPPINGS or get_origin(hint) in _MAPPINGS
 
 
 def _mentions(hint: Any, wanted: Callable[[Any], bool]) -> bool:
