@@ -18,6 +18,7 @@ from viva.host.host import Host, Serving
 from viva.host.inventory import Inventory, listed
 from viva.host.store import Store
 from viva.host.suites import Offer, Suites, offers, packs
+from viva.record.private import make_private_folder
 from viva.session.agents import Agents
 
 _UNFIT = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
@@ -72,6 +73,7 @@ def opening(
         found += offers(tenant.get("suites", ()), settings.folder, name)
     paths = [*openwop.suites, *(ref for tenant in tenants.values() for ref in tenant.get("suites", ()))]
     agents = listed(settings, packs(paths, settings.folder))
+    make_private_folder(settings.home)
     if seams:
         agents.append(conformance.AGENT)
         found.append(conformance.offer(settings.home / "host"))

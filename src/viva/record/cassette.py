@@ -25,6 +25,7 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.record.private import open_private
 
 VERSION = 2
 Missing = Literal["error", "live", "skip"]
@@ -193,7 +194,7 @@ class Recorder:
     def flush(self) -> None:
         try:
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin, 0o644)
+                self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin)
             raw = codec.encode_lines(self._due)
             if not self._hiding.is_clean(raw):
                 raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
@@ -376,7 +377,7 @@ def rewrite(path: Path, lines: Iterable[Line]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
     draft = path.with_name(f".viva-{secrets.token_hex(6)}.tmp")
     try:
-        with draft.open("xb") as out:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
             out.writelines(codec.encode(line) + b"\n" for line in lines)
         draft.replace(path)
     finally:

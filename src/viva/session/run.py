@@ -34,6 +34,7 @@ from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStart
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
 from viva.record.journal import Journal
+from viva.record.private import make_private_folder, write_private
 from viva.session.evals import SummaryFile
 from viva.session.hooks import ProjectHooks
 from viva.session.options import kept
@@ -316,10 +317,10 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
         return journal
     home = settings.home
     try:
-        home.mkdir(exist_ok=True)
+        make_private_folder(home)
         ignore = home / ".gitignore"
         if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+            write_private(ignore, b"*\n")
         return Journal(home / "runs" / run / "journal.jsonl")
     except (OSError, RunStopped) as wrong:
         raise BadInput.saying(f"cannot write to {home}: {wrong}; --no-history keeps nothing there") from wrong
