@@ -53,6 +53,7 @@ class OpenwopSettings(Struct, frozen=True):
     safety_judge: str | None = None
     fail_at: Severity = "low"
     trusted_keys: tuple[str, ...] = ()
+    require_signature: bool = False
     suites: tuple[str, ...] = ()
     tenants: Mapping[str, Mapping[str, Any]] = {}
     """What `viva serve` offers, to all and to each tenant."""
@@ -156,7 +157,7 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
     settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
     settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
-    settings.openwop = _openwop(value.get("openwop", {}), settings.folder)
+    settings.openwop = _openwop(value.get("openwop", {}), settings)
     settings.serve = value.get("serve", {})
     settings.connectors = {
         name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
@@ -199,14 +200,19 @@ def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
     )
 
 
-def _openwop(written: Mapping[str, Any], folder: Path) -> OpenwopSettings:
+def _openwop(written: Mapping[str, Any], settings: Settings) -> OpenwopSettings:
+    folder = settings.folder
     keys = [key if key.startswith("ed25519:") else str(folder / key) for key in written.get("trusted_keys", ())]
+    if written.get("require_signature") and not keys:
+        what = "require_signature needs the keys of signers: name them as `trusted_keys`"
+        raise settings.problem(what, "openwop", "require_signature")
     return OpenwopSettings(
         pass_score=written.get("pass_score"),
         judge=written.get("judge"),
         safety_judge=written.get("safety_judge"),
         fail_at=written.get("fail_at", "low"),
         trusted_keys=tuple(keys),
+        require_signature=written.get("require_signature", False),
         suites=tuple(written.get("suites", ())),
         tenants=written.get("tenants", {}),
     )

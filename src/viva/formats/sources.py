@@ -158,6 +158,8 @@ def load_files(
                 continue
             documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
             kind = format_ or sniffed(documents.peek())
+            if kind == "openwop":
+                import_module("viva.formats.packs").refuse_uncovered(None if piped else path, shown, reading.evals)
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, reading)
             (playbooks if kind == "playbook" else suites).append(suite)
@@ -178,7 +180,7 @@ def _packed(path: Path, folder: Path, reading: Reading, *, alone: bool) -> list[
     """The suites of a pack. Of a file in one that is not read `alone`: the suite as the pack has it, if it is one of its."""
     root, only = path, None
     if not path.is_dir() and not path.name.endswith(_TARBALLS):
-        around = () if alone else path.resolve().parents
+        around = () if alone and not reading.evals.trusted_keys else path.resolve().parents
         root = next((each for each in around if (each / _MANIFEST).is_file()), None)
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:

@@ -68,11 +68,11 @@ def opening(
         token = new_token()
         settings.redactor.learn([token])
         keys.add(token, LOCAL)
-    found: list[Offer] = offers(openwop.suites, settings.folder)
+    found: list[Offer] = offers(openwop.suites, settings)
     for name, tenant in tenants.items():
-        found += offers(tenant.get("suites", ()), settings.folder, name)
+        found += offers(tenant.get("suites", ()), settings, name)
     paths = [*openwop.suites, *(ref for tenant in tenants.values() for ref in tenant.get("suites", ()))]
-    agents = listed(settings, packs(paths, settings.folder))
+    agents = listed(settings, packs(paths, settings))
     make_private_folder(settings.home)
     if seams:
         agents.append(conformance.AGENT)

@@ -301,6 +301,7 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
         },
+        verified=tuple(suite.verified for suite in prepared.suites if suite.verified),
     )
 
 
