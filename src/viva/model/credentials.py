@@ -39,7 +39,7 @@ _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|api-key|key|negotiate
 _USERINFO = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 _QUERY = re.compile(r"(?<=[?&;#])([^=&;#\s?\"'<>]+)=([^&;#\s\"'<>]+)")
 _OPTION = re.compile(
-    r"""(?<![^\s"'])(?:(--?[A-Za-z][\w-]*)(?:=|\s+(?!-))|([A-Za-z][\w-]*)(?:=|:\s*))
+    r"""(?<![^\s"'=])(?:(--?[A-Za-z][\w-]*)(?:=|\s+(?!-))|([A-Za-z][\w-]*)(?:=|:\s*))
         ["']?((?:(?:bearer|basic|token)\s+)?[^\s"']+)""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -101,9 +101,7 @@ def in_command(words: str | Sequence[str]) -> Iterator[str]:
     text = words if isinstance(words, str) else " ".join(words)
     yield from in_text(text)
     yield from TOKEN.findall(text)
-    for found in _OPTION.finditer(text):
-        if _holds_secret(found):
-            yield found[3].rpartition(" ")[2]
+    yield from (text[start:end].rpartition(" ")[2] for start, end in _secret_options(text))
 
 
 def in_table(table: Mapping[str, Any]) -> Iterator[str]:
@@ -143,7 +141,11 @@ def masked(text: str) -> str:
 
 def masked_command(text: str) -> str:
     """The same for a command line: also in its options, variables and headers."""
-    return TOKEN.sub(MASK, _OPTION.sub(_masked_option, masked(text)))
+    text, done, pieces = masked(text), 0, list[str]()
+    for start, end in _secret_options(text):
+        pieces += [text[done:start], MASK]
+        done = end
+    return TOKEN.sub(MASK, "".join([*pieces, text[done:]]))
 
 
 def masked_reference(text: str) -> str:
@@ -190,12 +192,15 @@ def _masked_parameter(found: re.Match[str]) -> str:
     return f"{found[1]}={MASK}" if secret else found[0]
 
 
-def _masked_option(found: re.Match[str]) -> str:
-    return found[0][: found.start(3) - found.start()] + MASK if _holds_secret(found) else found[0]
-
-
-def _holds_secret(found: re.Match[str]) -> bool:
-    return names_secret(found[1] or found[2]) and not _NAMED.search(found[3])
+def _secret_options(text: str) -> Iterator[tuple[int, int]]:
+    """Where the values of options stand whose names say that they are secret. The value of another may be such an option."""
+    at = 0
+    while (found := _OPTION.search(text, at)) is not None:
+        if names_secret(found[1] or found[2]) and not _NAMED.search(found[3]):
+            yield found.span(3)
+            at = found.end()
+        else:
+            at = found.start(3)
 
 
 def _userinfo(written: str) -> Iterator[str]:
