@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from viva.errors import BadInput
-from viva.formats.packs import DIGESTS, MANIFEST, Pack, inside, is_pack, open_pack
+from viva.formats.pack_files import MANIFEST, inside
+from viva.formats.packs import DIGESTS, Pack, is_pack, open_pack
 from viva.formats.signatures import Signer, digest_list
 from viva.model import codec
 

@@ -1,17 +1,9 @@
-"""OpenWOP packs, as a folder or a `.tgz`: the manifest `pack.json`, and the eval suites that its agents refer to.
+"""OpenWOP packs: the manifest `pack.json`, the eval suites that its agents refer to, and the proof of who signed them."""
 
-A tarball is read in memory and never unpacked: nothing in it can leave its root or fill a disk. What is read is bounded,
-and entries that are no plain files or folders (links, devices, pipes) are refused, and so are `..` and absolute names.
-"""
-
-import gzip
-import io
-import tarfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from msgspec import Struct
 
@@ -20,6 +12,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, json_document
 from viva.formats.modes import EvalReading
 from viva.formats.openwop import ModelClass, Terms, load_suite
+from viva.formats.pack_files import MANIFEST, Files, Folder, Tarball, inside, read_tarball
 from viva.formats.reading import Reading
 from viva.formats.signatures import Signed, read_digests, verify
 from viva.model import codec
@@ -27,14 +20,10 @@ from viva.model.case import Suite
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 
-MANIFEST = "pack.json"
 DIGESTS = "evals.sha256"
 """Lists the digest of every file that is run; `evals.sha256.sig` is its signature."""
 SUFFIXES = (".tgz", ".tar.gz")
-MAX_BYTES = 50 * 1024 * 1024
 _LONGEST_SIGNATURE = 4096
-MAX_ENTRIES = 5000
-MAX_DEPTH = 32
 
 
 class _Part(Struct, frozen=True, rename="camel"):
@@ -149,8 +138,8 @@ def refuse_uncovered(path: Path | None, shown: str, asked: EvalReading) -> None:
 
 def open_pack(path: Path, shown: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
     """A pack whose manifest is valid and which, where keys are trusted, is signed by one of them. Raises BadInput."""
-    content = None if path.is_dir() else _read_tarball(path, shown)
-    files: _Files = _Folder(path, shown) if content is None else _Tarball(content, shown)
+    content = None if path.is_dir() else read_tarball(path, shown)
+    files: Files = Folder(path, shown) if content is None else Tarball(content, shown)
     try:
         raw = files.read(MANIFEST)
         document = json_document(raw, f"{shown}/{MANIFEST}")
@@ -172,7 +161,7 @@ class Pack:
     """A manifest and the files beside it, with the proof that they come from a trusted signer, if that was asked for."""
 
     def __init__(
-        self, shown: str, files: "_Files", document: Document, manifest: Manifest, proof: Proof | None = None
+        self, shown: str, files: "Files", document: Document, manifest: Manifest, proof: Proof | None = None
     ) -> None:
         self.shown = shown
         self.document = document
@@ -247,138 +236,6 @@ class Pack:
         return schema
 
 
-def inside(name: str) -> str:
-    """A name that stays below the root; ValueError says why it does not."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
-        raise ValueError("is no path inside the pack: it is absolute, or an address")
-    if ".." in path.parts:
-        raise ValueError("leaves the pack by '..'")
-    if not path.parts or "\x00" in name or len(path.parts) > MAX_DEPTH:
-        raise ValueError("is no path of a file")
-    return str(path)
-
-
-class _Folder:
-    """The files of a pack that is a folder. Links are refused: a tarball could not hold them either."""
-
-    def __init__(self, root: Path, shown: str) -> None:
-        self._root = root.resolve()
-        self._shown = shown
-
-    def read(self, name: str) -> bytes:
-        try:
-            return self._plain_file(name)
-        except OSError as wrong:
-            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
-
-    def _plain_file(self, name: str) -> bytes:
-        path = self._root
-        for part in PurePosixPath(name).parts:
-            path /= part
-            if path.is_symlink():
-                raise ValueError("is a link, or lies behind one; a pack holds plain files")
-        if not path.is_file():
-            raise ValueError("is not there: the pack has no such file")
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"is larger than {MAX_BYTES // 2**20} MB")
-        return path.read_bytes()
-
-
-class _Tarball:
-    """The files of a pack that is a tarball, all of them read before any is used."""
-
-    def __init__(self, content: bytes, shown: str) -> None:
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-                found = dict(_entries(_Bounded(unpacked)))
-        except _Refused as wrong:
-            raise BadInput.saying(str(wrong), shown) from wrong
-        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as wrong:
-            # Headers that announce headers, thousands in a row, are read one inside the other.
-            raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
-        self._files = _below_manifest(found)
-        if MANIFEST not in self._files:
-            raise BadInput.saying(f"holds no {MANIFEST} at its root", shown)
-
-    def read(self, name: str) -> bytes:
-        if name not in self._files:
-            raise ValueError("is not there: the pack has no such file")
-        return self._files[name]
-
-
-_Files = _Folder | _Tarball
-
-
-class _Refused(Exception):  # noqa: N818 -- it never leaves this file
-    """An archive that Viva does not read, and why."""
-
-
-class _Bounded:
-    """What comes out of a decompressor, up to a limit: a small file may hold a huge one."""
-
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
-        self._stream = stream
-        self._left = MAX_BYTES
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
-        self._left -= len(data)
-        if self._left < 0:
-            raise _Refused(f"holds more than {MAX_BYTES // 2**20} MB")
-        return data
-
-
-def _entries(stream: _Bounded) -> Iterator[tuple[str, bytes]]:
-    seen: set[str] = set()
-    with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[arg-type] -- it only reads
-        for count, member in enumerate(archive, 1):
-            if count > MAX_ENTRIES:
-                raise _Refused(f"holds more than {MAX_ENTRIES} entries")
-            if PurePosixPath(member.name) == PurePosixPath():  # the root itself
-                continue
-            try:
-                name = inside(member.name)
-            except ValueError as wrong:
-                raise _Refused(f"entry {member.name!r} {wrong}") from wrong
-            if member.isdir():
-                continue
-            if not member.isreg() or member.issparse():
-                raise _Refused(f"entry {member.name!r} is {_kind(member)}; a pack holds plain files")
-            if name in seen:
-                raise _Refused(f"entry {member.name!r} is there twice")
-            seen.add(name)
-            content = archive.extractfile(member)
-            yield name, content.read() if content is not None else b""
-
-
-def _kind(member: tarfile.TarInfo) -> str:
-    if member.issym() or member.islnk():
-        return "a link"
-    return "a device" if member.ischr() or member.isblk() else "a pipe" if member.isfifo() else "no plain file"
-
-
-def _below_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """As seen from the manifest: at the root or, as many tools pack, in one folder that holds all."""
-    tops = {name.partition("/")[0] for name in files}
-    if MANIFEST not in files and len(tops) == 1:
-        top = f"{tops.pop()}/"
-        return {name.removeprefix(top): content for name, content in files.items()}
-    return dict(files)
-
-
-def _read_tarball(path: Path, shown: str) -> bytes:
-    """All of the file, once: what is verified is what is read."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as wrong:
-        raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
-    if len(content) > MAX_BYTES:
-        raise BadInput.saying(f"is larger than {MAX_BYTES // 2**20} MB", shown)
-    return content
-
-
 def _unverified(pack: Pack, path: Path) -> str:
     """Whether a pack is signed, in words, where no key is trusted."""
     signing = pack.manifest.signing
@@ -391,7 +248,7 @@ class _Sealed(Struct, frozen=True):
     """A pack as it was read: what is verified has to be what is used. `content` is all of a tarball."""
 
     path: Path
-    files: "_Files"
+    files: "Files"
     manifest: bytes
     signing: Signing | None
     content: bytes | None

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from openwop import manifest, official, pack_files, suite, tarball, task
 from viva.errors import BadInput
-from viva.formats import packs
 from viva.formats.modes import EvalReading
+from viva.formats.pack_files import MAX_ENTRIES
 from viva.formats.packs import load_pack, open_pack
 from viva.formats.reading import Reading
 from viva.formats.signatures import digest_list
@@ -124,8 +124,8 @@ def test_a_bomb_in_a_header_is_refused_too(tmp_path: Path):
 
 
 def test_too_many_entries_are_refused(tmp_path: Path):
-    files = {f"f{n}": b"" for n in range(packs.MAX_ENTRIES + 1)}
-    assert f"more than {packs.MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
+    files = {f"f{n}": b"" for n in range(MAX_ENTRIES + 1)}
+    assert f"more than {MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
