@@ -150,11 +150,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
-        if not kept and MASK in each.query.values():
-            raise BadInput.saying(f"-i {each.name}: {MASK} stands for a secret; write the secret itself")
-        cases = list(kept) if kept else await generate(each, agent, crew, settings, reading)
-        if each.by == "agents":  # what a generator says is kept, and a resumed run has to find the same cases there
-            cases = [redactor.record(CaseGenerated(each.name, case)).case for case in cases]
+        cases = list(kept) if kept else await _generated(each, agent, crew, settings, reading)
         generated[each.name] = cases
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
     keeper = Keeper(reading, options.folder, suites)
@@ -173,6 +169,16 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     )
     await prepared.count()
     return prepared
+
+
+async def _generated(made: Made, agent: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> list[Any]:
+    if MASK in made.query.values():
+        raise BadInput.saying(f"-i {made.name}: {MASK} stands for a secret; write the secret itself")
+    cases = await generate(made, agent, crew, settings, reading)
+    if made.by == "scripts":
+        return cases
+    # What a generator says is kept, and a resumed run has to find the same cases there.
+    return [settings.redactor.record(CaseGenerated(made.name, case)).case for case in cases]
 
 
 def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading:
