@@ -33,6 +33,7 @@ _PROMPTS: dict[Role, str] = {
 }
 _TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
 """What kind an agent is that says neither `type` nor `use`, by a field that only that kind has."""
+_HOW_TO_NAME_ONE = ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"
 PREFIXES = ("python:", "http://", "https://", "scripted:", "acp:", "openwop:")
 
 
@@ -99,7 +100,7 @@ class Agents:
             if len(known) != 1:
                 raise BadInput.saying(
                     "which agent? Give -n NAME"
-                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _how_to_name_one())
+                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _HOW_TO_NAME_ONE)
                 )
             name = known[0]
         return self.named(name, under_test=True)
@@ -417,7 +418,3 @@ def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
     raise BadInput.saying(
         f"a {type(value).__name__} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )
-
-
-def _how_to_name_one() -> str:
-    return ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"
