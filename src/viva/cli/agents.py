@@ -13,6 +13,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
+from viva.model.credentials import masked
 from viva.session import terminal_agents
 from viva.session.agents import Agents
 from viva.session.loop import run_loop
@@ -86,7 +87,9 @@ async def _look_at(row: _Row, agents: Agents) -> None:
         row.executable, row.version, row.missing = await terminal_agents.looked_at(agent)
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
-    row.missing = await _unreachable(url) if url and "$" not in url else url and f"{url} has a variable that is not set"
+    row.missing = (
+        await _unreachable(url) if url and "$" not in url else url and f"{masked(url)} has a variable that is not set"
+    )
 
 
 def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
@@ -98,7 +101,7 @@ def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
         print(_line(row))
     for connector in settings.connectors.values():
         key = "" if connector.api_key else f"  {connector.key_from} is not set"
-        print(f"  connector {connector.name}  {connector.provider} {connector.model} {connector.base_url}{key}")
+        print(f"  connector {connector.name}  {connector.provider} {connector.model} {masked(connector.base_url)}{key}")
     print("\nCLIs that -n can name without a config:")
     for row in clis:
         print(_line(row))
@@ -117,7 +120,7 @@ def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[st
             "name": each.name,
             "provider": each.provider,
             "model": each.model,
-            "base_url": each.base_url,
+            "base_url": masked(each.base_url),
             "missing": None if each.api_key else f"{each.key_from} is not set",
         }
         for each in settings.connectors.values()

@@ -24,10 +24,10 @@ from viva.model.message import Message, ModelCall, Reply, Usage
 from viva.model.progress import CallProgress
 from viva.model.talk import Awaiting, shown
 from viva.protocols import AgentSession, SessionContext, Workspace
+from viva.record.redaction import Redactor
 from viva.reporters.visible import visible
 from viva.session.agents import Agents, NamedAgent
 from viva.session.options import RunOptions
-from viva.session.redaction import Redactor
 from viva.session.workspaces import Places
 from viva.users.script import Script
 
@@ -53,7 +53,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     catalog.load_plugins(settings.plugins, settings.folder)
     agents = Agents(settings, flags["connector"])
     agent = agents.under_test(flags["agent"], folder=Path.cwd())
-    redactor = Redactor(settings.secrets)
+    redactor = settings.redactor
     calls: list[ModelCall] = []
     options = {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test", **agent.options}
     if flags["agent_model"]:

@@ -36,6 +36,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """How many at once."""
     settings: Mapping[str, Any] = {}
     """How it was asked for, so that it can be resumed."""
+    verified: tuple[str, ...] = ()
+    """Packs whose signature was verified: by which key, and what it covers."""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):

@@ -15,7 +15,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
@@ -25,10 +25,11 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.record.private import open_private
 
 VERSION = 2
 Missing = Literal["error", "live", "skip"]
-Change = Callable[[bytes], bytes]
+T = TypeVar("T")
 Place = tuple[Role, str, Key]
 CUT_OFF = "cut off"
 _FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
@@ -66,6 +67,16 @@ class Sent(Struct, omit_defaults=True, gc=False):
     options: Any
     fixtures: Any = None
     conversation: Any = None
+
+
+class Opening(Struct):
+    """What a session begins with: who is asked, in which conversation, and what had been said before."""
+
+    role: Role
+    agent: str
+    key: Key
+    definition: Any
+    history: Any
 
 
 class Made(Struct, frozen=True, omit_defaults=True):
@@ -117,13 +128,18 @@ class Took(Struct, frozen=True, tag_field="line", tag="trial"):
 Line = Header | Definition | Entry | Took
 
 
-class Hiding(Struct, frozen=True):
-    """How secrets are struck out of JSON text that is kept: the values of variables leave their names, and `restore` puts
-    back what these are now.
+class Hiding(Protocol):
+    """How secrets are struck out of what is kept: values of variables leave their names, and `restore` puts back what these
+    are now. Only texts change.
     """
 
-    keep: Change = bytes
-    restore: Change = bytes
+    def is_clean(self, raw: bytes) -> bool:
+        """Does this JSON surely hold no secret?"""
+        ...
+
+    def hide(self, value: T) -> T: ...
+
+    def restore(self, value: T) -> T: ...
 
 
 class Recorder:
@@ -165,7 +181,7 @@ class Recorder:
         self.sessions = count(1 + max((line.session for line in lines if isinstance(line, Entry)), default=0))
 
     def without_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(_changed(image, self._hiding.keep) for image in images)
+        return tuple(_changed(image, self._hiding.hide) for image in images)
 
     def append(self, *events: Event) -> None:
         """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
@@ -178,8 +194,10 @@ class Recorder:
     def flush(self) -> None:
         try:
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin, 0o644)
-            raw = self._hiding.keep(codec.encode_lines(self._due))
+                self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin)
+            raw = codec.encode_lines(self._due)
+            if not self._hiding.is_clean(raw):
+                raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
             written = os.write(self._file, raw)
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
@@ -230,11 +248,11 @@ class Tape:
 
     def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
         """What the chain of all that is sent in a session begins with."""
-        return self.link("", (place, definition, history))
+        return self.link("", Opening(*place, definition, history))
 
-    def link(self, chain: str, sent: Any) -> str:
+    def link(self, chain: str, sent: Sent | Opening) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        kept = _FORM.sub(rb"***\1***", self._hiding.keep(codec.encode(sent)))
+        kept = _FORM.sub(rb"***\1***", codec.encode(self._plain(sent)))
         return blake2b(chain.encode() + codec.canonical(codec.decode(kept)), digest_size=12).hexdigest()
 
     def took_ms(self, key: Key) -> float | None:
@@ -246,10 +264,7 @@ class Tape:
 
     def _restored(self, entry: Entry) -> Entry:
         """With the values of variables where their names were kept in their place: checks look for them."""
-        raw = codec.encode(entry)
-        known = self._hiding.restore(raw)
-        if known is not raw:
-            entry = codec.decode(known, type=Entry)
+        entry = self._hiding.restore(entry)
         if entry.made is not None:
             files = tuple(_changed(image, self._hiding.restore) for image in entry.made.files)
             entry.made = structs.replace(entry.made, files=files)
@@ -267,7 +282,7 @@ class Tape:
         """What the cassette had at this very place, as a diff."""
         role, name, key = place
         where = f"case {key.case!r}, trial {key.trial}, turn {turn}: the {role} {name!r}"
-        had, now = self._definitions.get(name), self._plain(definition)
+        had, now = self._definitions.get(name), self._plain(Definition(name, definition)).definition
         if had is not None and codec.canonical(had) != codec.canonical(now):
             return f"{where} was defined otherwise (its prompt, settings or code changed)\n{diff(had, now)}"
         known = [entry for entry in self._talks.get(place, ()) if entry.turn == turn]
@@ -276,8 +291,10 @@ class Tape:
         what = "the criteria or the conversation" if role == "judge" else "what it was sent"
         return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
 
-    def _plain(self, value: Any) -> Any:
-        return codec.decode(self._hiding.keep(codec.encode(value)))
+    def _plain(self, value: T) -> T:
+        """With plain values in it: so that what a cassette holds and what is sent now are rewritten alike."""
+        raw = codec.encode(value)
+        return value if self._hiding.is_clean(raw) else self._hiding.hide(codec.decode(raw, type=type(value)))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:
@@ -347,26 +364,20 @@ def digest_of(value: Any) -> str:
     return blake2b(codec.canonical(value), digest_size=12).hexdigest()
 
 
-def _changed(image: FileImage, change: Change) -> FileImage:
-    """A file without secrets, or with them again: its bytes go the way of all other text; what is no UTF-8 is read byte
-    for byte.
-    """
+def _changed(image: FileImage, change: Callable[[str], str]) -> FileImage:
+    """A file without secrets, or with them again: its bytes go the way of all other text, also where they are no UTF-8."""
     if image.content is None:
         return image
-    try:
-        text, encoding = image.content.decode(), "utf-8"
-    except UnicodeDecodeError:
-        text, encoding = image.content.decode("latin-1"), "latin-1"
-    raw = codec.encode(text)
-    clean = change(raw)
-    return image if clean == raw else structs.replace(image, content=codec.decode(clean, type=str).encode(encoding))
+    text = image.content.decode(errors="surrogateescape")
+    clean = change(text)
+    return image if clean is text else structs.replace(image, content=clean.encode(errors="surrogateescape"))
 
 
 def rewrite(path: Path, lines: Iterable[Line]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
     draft = path.with_name(f".viva-{secrets.token_hex(6)}.tmp")
     try:
-        with draft.open("xb") as out:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
             out.writelines(codec.encode(line) + b"\n" for line in lines)
         draft.replace(path)
     finally:

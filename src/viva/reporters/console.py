@@ -23,7 +23,7 @@ from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
-from viva.reporters.visible import columns, one_line, visible_lines
+from viva.reporters.visible import columns, one_line, visible, visible_lines
 from viva.reporters.why import why
 from viva.stats.deciding import Rule
 
@@ -169,6 +169,7 @@ class Console:
         self._trials = {} if event.trials > event.cases else None
         if self._progress is not None:
             self._progress.begin(event.trials)
+        self._pending += [f"{visible(each)}\n" for each in event.verified]
         if self._quiet:
             return
         rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO)

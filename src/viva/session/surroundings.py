@@ -13,8 +13,8 @@ from viva.engine.sending import Calls, Listed
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.model.talk import Talk
+from viva.record.redaction import Redactor
 from viva.session.agents import Agents
-from viva.session.redaction import Redactor
 
 
 class Surroundings(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Surroundings(Struct, frozen=True):
         catalog.load_plugins(settings.plugins, settings.folder)
         agents = Agents(settings, connector)
         http = HttpTransport()
-        return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), Redactor(settings.secrets))
+        return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), settings.redactor)
 
     def talk(self, case: Case, session_id: str) -> Talk:
         asking = frozenset(self.settings.confirmation_tools)

@@ -6,10 +6,10 @@ import viva
 from viva.errors import BadInput
 from viva.model.case import Key
 from viva.protocols import Agent, Ledger
-from viva.record.cassette import Hiding, Recorder, Tape
+from viva.record.cassette import Recorder, Tape
+from viva.record.redaction import Redactor
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
-from viva.session.redaction import Redactor
 
 
 class Taping:
@@ -21,9 +21,8 @@ class Taping:
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
             )
         record, replay = options.record, options.replay
-        hiding = Hiding(redactor.taped, redactor.restored)
-        self._recorder = Recorder(record, viva.__version__, hiding) if record else None
-        self._tape = Tape(replay, options.replay_missing, hiding) if replay else None
+        self._recorder = Recorder(record, viva.__version__, redactor) if record else None
+        self._tape = Tape(replay, options.replay_missing, redactor) if replay else None
 
     @property
     def in_use(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from viva import catalog
 from viva.config import Settings
-from viva.model import codec
+from viva.model import codec, credentials
 from viva.protocols import Agent
 
 CLIS = ("gemini", "claude", "codex", "qwen", "opencode")
@@ -15,7 +15,6 @@ CLIS = ("gemini", "claude", "codex", "qwen", "opencode")
 KINDS = frozenset((*CLIS, "command", "acp"))
 PARALLEL = 2
 """So many of them at once, unless the config says otherwise: each is a process that may build and test things."""
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str, Any], folder: Path) -> Agent:
@@ -27,7 +26,7 @@ def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str
         if key in made and not (key == "permissions" and isinstance(made[key], str)):
             made[key] = _words(made[key], folder if key in ("command", "resume") else None)
     made["env"] = {k: settings.expand(str(v), "agents", name, "env") for k, v in made.get("env", {}).items()}
-    settings.secrets += [value for key, value in made["env"].items() if value and any(w in key for w in _SECRET)]
+    settings.redactor.learn(credentials.in_environment(made["env"]))
     component = catalog.find("agent", kind)
     assert component is not None
     if kind in ("command", "acp") and not made.get("command"):
@@ -40,7 +39,7 @@ def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str
         agent: Any = component(host=settings.environ, **made)
     except (ValueError, codec.ValidationError) as wrong:
         raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
-    settings.secrets += [value for key in agent.dialect.keys if (value := settings.environ.get(key))]
+    settings.redactor.learn(value for key in agent.dialect.keys if (value := settings.environ.get(key)))
     return agent
 
 
