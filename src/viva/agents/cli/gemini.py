@@ -134,6 +134,7 @@ GEMINI = Dialect(
     logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
     argv=argv,
     pipes=True,
+    prints_to_file=True,
     events=events,
     settings=_settings,
     files=_files,

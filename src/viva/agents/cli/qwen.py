@@ -67,6 +67,7 @@ QWEN = Dialect(
     log=".qwen/debug/{session}.txt",
     argv=argv,
     pipes=True,
+    prints_to_file=True,
     events=events,
     settings=_settings,
     files=_files,

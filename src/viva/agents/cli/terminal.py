@@ -218,7 +218,8 @@ class _Running:
         """
         process: Process | None = None
         try:
-            async with running(argv, cwd=cwd, env=env, stdin=typed is not None) as process:
+            to_file = self._dialect.prints_to_file
+            async with running(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
                 return await self._heard_out(process, typed)
         finally:
             if process is not None:
