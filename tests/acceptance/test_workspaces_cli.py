@@ -163,7 +163,7 @@ def of(base: Path) -> list[int]:
     found: list[int] = []
     for pid in marked():
         try:
-            if f"TMPDIR={base}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if f"\0TMPDIR={base}/viva-".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)
         except OSError:
             continue

@@ -369,6 +369,7 @@ def test_a_workspace_is_named_after_its_case_and_gone_afterwards(base: Path):
     async def use(folder: Folder) -> str:
         assert Path(folder.home).is_dir()
         assert Path(folder.home).stat().st_mode & 0o777 == 0o700
+        assert Path(folder.tmp).stat().st_mode & 0o777 == 0o700  # P10
         put(folder.home, ".config/x")
         return Path(folder.path).parent.name
 

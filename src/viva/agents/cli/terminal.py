@@ -27,7 +27,7 @@ from msgspec import Struct
 from viva.agents.cli.dialect import Asked, Dialect, read
 from viva.agents.cli.events import Ended, Said, Unfolding
 from viva.agents.cli.installed import located, too_old
-from viva.agents.cli.place import placed
+from viva.agents.cli.place import placed, spare
 from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.model.case import Feature
@@ -91,7 +91,8 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
         executable = located(self.called[0], self.host, self.dialect)
-        if (old := await too_old(executable, self.host, self.dialect)) is not None:
+        asked_in = None if self.command else spare(context)
+        if (old := await too_old(executable, self.host, self.dialect, asked_in)) is not None:
             raise Unreachable(old)
         async with placed(context) as workspace:
             env = furnished(self.dialect, self.host, workspace, self.env, self.login)
