@@ -116,7 +116,9 @@ class Folder:
         sandbox = self._folders.sandbox
         if sandbox is None:
             return list(argv)
-        return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, self.tmp, *self.linked))
+        # A case that runs beside this one may have put a link there meanwhile.
+        linked = (each for each in self.linked if os.path.realpath(each) == each)
+        return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, self.tmp, *linked))
 
     def inside(self, path: str) -> str | None:
         if os.path.isabs(path):
@@ -185,6 +187,10 @@ class Folder:
             raise Undecidable(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
         if loader.skipped:
             self._warnings.append(f"not readable, so not in the workspace: {_some(loader.skipped)}")
+        if loader.outside:
+            self._warnings.append(
+                f"not in the workspace, since it leads outside the working folder: {_some(loader.outside)}"
+            )
 
     def close(self) -> None:
         """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""

@@ -63,6 +63,24 @@ def test_it_writes_to_its_workspace_and_its_home_and_nowhere_else(sandbox: Bubbl
     assert not Path("/tmp/private").exists()
 
 
+def test_a_link_that_meanwhile_leads_elsewhere_is_not_writable(sandbox: Bubblewrap | None, tmp_path: Path):
+    """A case that runs at the same time may own the folder above it."""
+    if sandbox is None:
+        return
+    put(tmp_path, "host/linked/a.txt", "a")
+    put(tmp_path, "elsewhere/b.txt", "b")
+
+    async def use(folder: Folder) -> tuple[int, list[str]]:
+        (tmp_path / "host/linked").rename(tmp_path / "host/was-linked")
+        (tmp_path / "host/linked").symlink_to(tmp_path / "elsewhere")
+        return await said(["sh", "-c", "echo x > linked/b.txt || echo refused"], folder)
+
+    spec = WorkspaceSpec("empty", str(tmp_path / "host"), ("linked",))
+    code, lines = opened(folders(tmp_path / "base", sandbox=sandbox), spec, use)
+    assert (code, lines[0]) == (0, "refused")
+    assert (tmp_path / "elsewhere/b.txt").read_text() == "b"
+
+
 def test_the_users_home_is_hidden_but_for_programs_installed_there(tmp_path: Path):
     if not bubblewrap.works():
         return
