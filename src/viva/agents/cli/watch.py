@@ -7,13 +7,15 @@ from typing import Protocol
 
 from viva.agents.cli.dialect import Dialect
 from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Troubled, Unfolding
-from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
+from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line, readable
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.model.progress import CallProgress
+from viva.workspace.opening import open_file
 
 _LOGIN_S = 5.0
 """One that asks for a login and says nothing more in this time waits for somebody who is not there."""
 _NOISE_LINES = 40
+_NOISE_BYTES = 64_000
 _LOG_BYTES = 64_000
 _TELLING = 20
 """A shorter line is one of several that tell of the same, such as `status: 503`."""
@@ -43,7 +45,7 @@ class Watch:
     def noise(self, line: bytes) -> None:
         """A line that is none of its stream."""
         if line.strip():
-            self._noise.append(line[:2000].decode(errors="replace"))
+            self._noise.append(readable(line[:_NOISE_BYTES].decode(errors="replace"))[:2000])
             del self._noise[:-_NOISE_LINES]
 
     def heard(self, event: CliEvent, process: Speaking) -> None:
@@ -112,12 +114,11 @@ class Watch:
 
     def _log(self) -> tuple[int, str]:
         """How long its own log of this session is, and the end of what is new in it; a link there is not followed."""
-        if not self.dialect.log or self.turn.session is None:
+        session = self.turn.session
+        if not self.dialect.log or session is None or "/" in session:
             return 0, ""
         try:
-            file = os.open(
-                f"{self._home}/{self.dialect.log.format(session=self.turn.session)}", os.O_RDONLY | os.O_NOFOLLOW
-            )
+            file = open_file(f"{self._home}/{self.dialect.log.format(session=session)}")
         except OSError:
             return 0, ""
         with os.fdopen(file, "rb") as log:
