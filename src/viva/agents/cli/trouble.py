@@ -14,6 +14,7 @@ _CHATTER = re.compile(r"Warning: 256-color|YOLO mode is enabled|Ripgrep (?:is )?
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9+/=_-]{60,}\s+){2,}(?:[A-Za-z0-9+/=_-]{20,})?|[A-Za-z0-9+/=_-]{120,}")
 """Base64 and the like, in one piece or in lines of some length."""
+_REPEATED = re.compile(r"(\S)\1{199,}")
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _BINARY = 0.2
 """A line of which so much is no text is none."""
@@ -46,11 +47,12 @@ def readable(text: str) -> str:
         lines.append(line)
     if binary:
         lines.append(_amount(binary, "binary"))
-    return _ENCODED.sub(_encoded, "\n".join(lines))
+    text = _REPEATED.sub(lambda found: f"[{found[1]} {len(found[0]):,} times]", "\n".join(lines))
+    return _ENCODED.sub(_encoded, text)
 
 
 def _encoded(found: re.Match[str]) -> str:
-    """A rule of dashes, or one letter many times, is no data."""
+    """A rule of dashes is no data."""
     run = found[0]
     kinds = (any(map(is_one, run)) for is_one in (str.isupper, str.islower, str.isdigit))
     return _amount(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run

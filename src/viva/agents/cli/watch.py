@@ -3,11 +3,12 @@
 import asyncio
 import os
 import time
+from collections import deque
 from typing import Protocol
 
 from viva.agents.cli.dialect import Dialect
 from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Troubled, Unfolding
-from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line, readable
+from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.model.progress import CallProgress
 from viva.workspace.opening import open_file
@@ -37,7 +38,7 @@ class Watch:
         self.stderr = ""
         self._home = home
         self._log_from = 0
-        self._noise: list[str] = []
+        self._noise: deque[bytes] = deque(maxlen=_NOISE_LINES)
         self._stderr_before = ""  # as it stood when the agent last got on
         self._told: str | None = None
         self._got_on = False
@@ -45,8 +46,7 @@ class Watch:
     def noise(self, line: bytes) -> None:
         """A line that is none of its stream."""
         if line.strip():
-            self._noise.append(readable(line[:_NOISE_BYTES].decode(errors="replace"))[:2000])
-            del self._noise[:-_NOISE_LINES]
+            self._noise.append(line[:_NOISE_BYTES])  # it may be one of very many: only the last are looked at
 
     def heard(self, event: CliEvent, process: Speaking) -> None:
         match event:
@@ -93,11 +93,12 @@ class Watch:
         return Unreachable(trouble) if trouble else None
 
     def last_words(self) -> str:
-        return last_words("\n".join((*self._noise, self.stderr)))
+        return last_words("\n".join((*(line.decode(errors="replace") for line in self._noise), self.stderr)))
 
     def _login_line(self, error: str = "") -> str | None:
         """What it says of a login that it has not."""
-        beside = () if self._got_on else (*self.stderr.splitlines(), *self._noise)  # later it may be a tool's complaint
+        noise = (line[:2000].decode(errors="replace") for line in self._noise)
+        beside = () if self._got_on else (*self.stderr.splitlines(), *noise)  # later it may be a tool's complaint
         for line in (error, *beside):
             if self.dialect.no_login.search(line):
                 return one_line(line)

@@ -112,7 +112,8 @@ BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
         (f"before\n{base64.encodebytes(bytes(range(256))).decode()}after", "before\n[348 bytes of base64 data]\nafter"),
         (bytes(range(150, 160)).hex() * 20, "[400 bytes of base64 data]"),
         ("a\n\x00\x01\x02\ufffd\ufffd\n\x7f\x80\n\x1b[31mred\x1b[0m", "a\n[7 bytes of binary data]\nred"),
-        ("-" * 300, "-" * 300),
+        ("-" * 150, "-" * 150),
+        ("[" * 100_000 + " end", "[[ 100,000 times] end"),
         ("größe, naïve, 数据", "größe, naïve, 数据"),
     ],
 )
