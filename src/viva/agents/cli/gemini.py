@@ -129,7 +129,7 @@ GEMINI = Dialect(
     keys=_KEYS,
     variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
-        "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL", "NODE_COMPILE_CACHE",
+        "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL",
     ),
     logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
     argv=argv,

@@ -61,7 +61,6 @@ QWEN = Dialect(
         "ANTHROPIC_BASE_URL",
         "ANTHROPIC_MODEL",
         "QWEN_MODEL",
-        "NODE_COMPILE_CACHE",
     ),
     logins=(".qwen/oauth_creds.json",),
     log=".qwen/debug/{session}.txt",
