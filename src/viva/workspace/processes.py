@@ -11,14 +11,12 @@ environment, so that `sweep` can end what even a killed supervisor has left.
 """
 
 import asyncio
-import fcntl
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -28,6 +26,7 @@ from typing import Any, TypeVar
 
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.workspace import supervisor
+from viva.workspace.output import Output, new_file, new_pipe
 
 T = TypeVar("T")
 MARK = "VIVA_TRIAL"
@@ -35,90 +34,8 @@ GRACE_S = 3.0
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 16 * 1024
-_CHUNK = 65536
-_LOOK_S = 0.02
-"""So often a file is looked at for what was added to it."""
 _OVERDUE_S = 15.0
 """So long after its time a supervisor is taken for hung. It needs a few seconds for what does not die of KILL at once."""
-
-
-class _Output:
-    """What a command prints on one of its streams. A subclass says how to take what is there, and how to wait for more."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._complete = False
-        self._more = asyncio.Event()
-
-    async def read(self) -> bytes:
-        """The next piece; empty at the end."""
-        await asyncio.sleep(0)  # one who prints without end must not have the loop for itself
-        while (piece := self.take()) is None:
-            self._more.clear()
-            await self._wait()
-        return piece
-
-    def take(self) -> bytes | None:
-        """What is there now: None if nothing is, but more may come; empty at the end."""
-        if self._fd < 0:
-            return b""
-        is_complete = self._complete
-        piece = self._take()
-        return b"" if piece is None and is_complete else piece
-
-    def complete(self) -> None:
-        """All who could write are gone: it ends with what is there now."""
-        self._complete = True
-        self._more.set()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _take(self) -> bytes | None:
-        raise NotImplementedError
-
-    async def _wait(self) -> None:
-        raise NotImplementedError
-
-
-class _Pipe(_Output):
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        os.set_blocking(fd, False)
-
-    def _take(self) -> bytes | None:
-        try:
-            return os.read(self._fd, _CHUNK)
-        except BlockingIOError:
-            return None
-
-    async def _wait(self) -> None:
-        loop, fd = asyncio.get_running_loop(), self._fd
-        loop.add_reader(fd, self._more.set)
-        try:
-            await self._more.wait()
-        finally:
-            loop.remove_reader(fd)
-
-
-class _File(_Output):
-    """A file that grows. Nothing tells that it did, so it is looked at now and then."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self._at = 0
-
-    def _take(self) -> bytes | None:
-        piece = os.pread(self._fd, _CHUNK, self._at)
-        self._at += len(piece)
-        return piece or None
-
-    async def _wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                await self._more.wait()
 
 
 class Process:
@@ -128,8 +45,8 @@ class Process:
         self,
         command: subprocess.Popen[bytes],
         control: socket.socket,
-        out: _Output,
-        err: _Output,
+        out: Output,
+        err: Output,
         *,
         grace_s: float,
         max_line_bytes: int,
@@ -307,10 +224,10 @@ async def running(
             control, their_control = socket.socketpair()
             theirs.enter_context(their_control)
             ours.enter_context(control)
-            out, their_out = _new_file(env) if to_file else _new_pipe()
+            out, their_out = new_file(env.get("TMPDIR"), max_bytes) if to_file else new_pipe()
             theirs.callback(os.close, their_out)
             ours.callback(out.close)
-            err, their_err = _new_pipe()
+            err, their_err = new_pipe()
             theirs.callback(os.close, their_err)
             ours.callback(err.close)
             command = subprocess.Popen(  # noqa: ASYNC220 -- a few milliseconds; it is the same under every kind of loop
@@ -335,23 +252,6 @@ async def running(
         yield process
     finally:
         await surely(process.end())
-
-
-def _new_pipe() -> tuple[_Output, int]:
-    """The end that is read here, and the one that the command writes to."""
-    ours, theirs = os.pipe()
-    return _Pipe(ours), theirs
-
-
-def _new_file(env: Mapping[str, str]) -> tuple[_Output, int]:
-    """A file without a name. All that the command starts write at its end, whoever wrote last."""
-    if sys.platform == "linux":
-        ours = os.memfd_create("stdout")
-    else:
-        with tempfile.TemporaryFile(dir=env.get("TMPDIR")) as file:
-            ours = os.dup(file.fileno())
-    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_APPEND)
-    return _File(ours), os.dup(ours)
 
 
 def _supervised(argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str], limit: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
@@ -493,16 +493,31 @@ def test_those_who_work_in_place_take_turns(base: Path, tmp_path: Path):
     assert sorted(seen) == [["one"], ["two"]]
 
 
+LIMITED = """
+import asyncio, resource, sys
+from viva.errors import Undecidable
+from viva.model.case import Key, WorkspaceSpec
+from viva.workspace.folders import Folders
+
+async def main():
+    async with Folders(sys.argv[1])(WorkspaceSpec("copy", sys.argv[2]), Key("s", "c")):
+        pass
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    asyncio.run(main())
+except Undecidable as wrong:
+    print(wrong.said)
+"""
+
+
 def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
     """A disk that takes no more, here by a limit on the size of files, is said to be that; the file was readable."""
     put(tmp_path / "repo", "large.txt", "x" * 300_000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(Undecidable, match=r"workspace: .*large\.txt: File too large"):
-            opened(folders(base), WorkspaceSpec("copy", str(tmp_path / "repo")), look)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    base.mkdir()
+    command = [sys.executable, "-c", LIMITED, str(base), str(tmp_path / "repo")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert re.fullmatch(r"workspace: .*large\.txt: File too large\n", said)
     assert list(base.iterdir()) == []
 
 

@@ -257,6 +257,32 @@ def test_one_that_floods_a_file_is_ended(script: str, run: Run, tmp_path: Path):
     assert not of_ours()
 
 
+def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(run: Run, tmp_path: Path):
+    async def scenario() -> tuple[list[bytes], bool]:
+        script = "import os; print('said', flush=True); os.ftruncate(1, 1 << 60)"
+        argv = [sys.executable, "-c", script]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+            return [line async for line in process.lines()], process.overflowed
+
+    assert run(scenario()) in (([b"said"], True), ([], True))
+
+
+def test_one_that_kills_its_supervisor_and_gets_away_is_not_listened_to_for_ever(run: Run, tmp_path: Path):
+    """It floods both streams, and is gone when nobody reads them any more."""
+    script = "setsid sh -c 'echo $$ ready; yes >&2 & exec yes' & read _ < fifo; kill -KILL $PPID; exec sleep 600"
+
+    async def scenario() -> int:
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            pid = await ready(process)
+            (tmp_path / "fifo").write_text("go\n")
+            assert await process.wait() == -signal.SIGKILL
+        return pid
+
+    os.mkfifo(tmp_path / "fifo")
+
+    assert gone(run(scenario()))
+
+
 def test_a_message_that_no_command_line_can_hold_is_not_the_agents_failure(tmp_path: Path):
     async def scenario() -> None:
         async with running(["echo", "a\0b"], cwd=str(tmp_path), env=environment()):
