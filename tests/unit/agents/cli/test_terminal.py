@@ -351,6 +351,19 @@ def test_a_turn_that_is_cut_off_keeps_its_text_and_its_tool_calls(tmp_path):
     assert [(call.name, call.arguments) for call in progress.partial.tool_calls] == [("read_file", {"path": "a"})]
 
 
+def test_what_it_says_while_it_is_ended_is_kept_too(tmp_path):
+    last = 'say(type="message", role="assistant", content=" and then"); sys.exit()'
+    body = (
+        f"signal.signal(signal.SIGTERM, lambda *_: exec({last!r}))\n"
+        + INIT
+        + 'say(type="message", role="assistant", content="I look")\nwhile True: time.sleep(0.05)'
+    )
+    progress = CallProgress()
+    cut_off(gemini(tmp_path, body), 2, progress)
+    assert progress.partial is not None
+    assert progress.partial.content == "I look and then"
+
+
 def test_trouble_that_is_over_is_nobodys_excuse(tmp_path):
     body = (
         'print("Attempt 1 failed with status 503. Retrying", file=sys.stderr, flush=True); time.sleep(0.7)\n'

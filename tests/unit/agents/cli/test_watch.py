@@ -99,7 +99,7 @@ def test_a_log_that_is_something_else_is_neither_waited_for_nor_followed(trick: 
         session = "../../../secrets/s1" if trick == "session that is a path" else "s\0"
     watch.turn.add(Opened(session))
     watch.heard(Opened(session), Silent())
-    assert watch.note("") is None
+    assert told(watch) == (None, "")
 
 
 BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
