@@ -17,6 +17,7 @@ from viva.model.credentials import masked
 from viva.session import terminal_agents
 from viva.session.agents import Agents
 from viva.session.loop import run_loop
+from viva.session.workspaces import SpareWorkspaces
 
 EPILOG = """\b
 Examples:
@@ -66,7 +67,8 @@ async def _looked_at(settings: Settings) -> tuple[list[_Row], list[_Row]]:
     names = agents.names()
     rows = [_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
     others = [_row(agents, name) for name in terminal_agents.CLIS if name not in names]
-    await asyncio.gather(*(_look_at(row, agents) for row in (*rows, *others)))
+    spare = SpareWorkspaces(settings)
+    await asyncio.gather(*(_look_at(row, agents, spare) for row in (*rows, *others)))
     return rows, others
 
 
@@ -78,13 +80,16 @@ def _row(agents: Agents, name: str, *, default: bool = False) -> _Row:
     return _Row(name=name, kind=found.kind, default=default, description=found.description)
 
 
-async def _look_at(row: _Row, agents: Agents) -> None:
+async def _look_at(row: _Row, agents: Agents, spare: SpareWorkspaces) -> None:
     """Fills in whether it is there."""
     if row.missing is not None:
         return
     agent: Any = agents.named(row.name).agent
     if row.kind in terminal_agents.KINDS:
-        row.executable, row.version, row.missing = await terminal_agents.looked_at(agent)
+        try:
+            row.executable, row.version, row.missing = await terminal_agents.looked_at(agent, spare)
+        except BadInput as broken:  # the sandbox that the config asks for is not there
+            row.missing = broken.problems[0].what
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
     row.missing = (

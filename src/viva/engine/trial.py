@@ -56,6 +56,7 @@ class Stage(Struct, kw_only=True):
     took_ms: Callable[[Key], float | None] = lambda _key: None
     hooks: Hooks | None = None
     workspaces: Workspaces | None = None
+    spare_workspaces: Workspaces | None = None
     taped: bool = False
     lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
@@ -74,6 +75,7 @@ class Stage(Struct, kw_only=True):
             asked=_asked(case) if case else {},
             last_word=self.options,
             limits=case.limits if case else Limits(),
+            spare_workspaces=self.spare_workspaces,
         )
 
     def _listed(self, name: str | None) -> Listed:
@@ -220,6 +222,7 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             history=case.history,
             fixtures=case.fixtures,
             workspace=talk.workspace,
+            spare_workspaces=stage.spare_workspaces,
             options=stage.agent_options,
             meter=meter,
             http=stage.http,

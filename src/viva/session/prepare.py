@@ -136,7 +136,6 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         raise BadInput(*wrong)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
-    crew = Crew(agents.find, http, settings.connectors, budget.spend)
     suites, made, files = _suites(options, reading)
     suites = evaluated(suites, options, settings)
     target = _target(options, settings, suites, made)
@@ -145,6 +144,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     reading.evals.prompts.extend(prompts_of(agents.definitions.get(agent.name, {})))
     notes = check_audience(suites, agent, mismatch_allowed=options.allow_agent_mismatch)
     places = Places(options, settings, agent, files)
+    crew = Crew(agents.find, http, settings.connectors, budget.spend, places.spare)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
     generated: dict[str, list[Any]] = {}

@@ -205,6 +205,7 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         took_ms=prepared.taping.took_ms,
         taped=prepared.taping.in_use,
         workspaces=prepared.places.opened,
+        spare_workspaces=prepared.places.spare,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
     stage.redact = redactor.record

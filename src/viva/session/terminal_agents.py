@@ -8,7 +8,7 @@ from typing import Any
 from viva import catalog
 from viva.config import Settings
 from viva.model import codec, credentials
-from viva.protocols import Agent
+from viva.protocols import Agent, Workspaces
 
 CLIS = ("gemini", "claude", "codex", "qwen", "opencode")
 """CLIs that can be named without a config."""
@@ -50,10 +50,11 @@ def _words(written: Any, folder: Path | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-async def looked_at(agent: Any) -> tuple[str | None, str | None, str | None]:
-    """Where its program is, which version, and what is missing to use it."""
+async def looked_at(agent: Any, workspaces: Workspaces) -> tuple[str | None, str | None, str | None]:
+    """Where its program is, which version, and what is missing to use it. A command of the config's own is not run for that."""
     from viva.agents.cli.installed import look_at
 
     environ = {**agent.host, **agent.env}
-    found = await look_at(agent.called[0], environ, agent.dialect, agent.host.get("HOME") if agent.login else None)
+    logins = agent.host.get("HOME") if agent.login else None
+    found = await look_at(agent.called[0], environ, agent.dialect, logins, None if agent.command else workspaces)
     return found.executable, found.version, found.missing
