@@ -110,7 +110,10 @@ class RunFile:
                 with self._lock:
                     places = sorted(self._places[index].items())
                 raw = [os.pread(file.fileno(), length, at) for _, (at, length) in places]
-                yield CaseTrials([_heads.decode(each) for each in raw], raw, rule)
+                heads = [_heads.decode(each) for each in raw]
+                # While the run goes on, a case stands as its trials so far say; what is missing may still come.
+                missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
+                yield CaseTrials(heads, raw, rule, max(0, missing))
 
 
 def _numbered(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
