@@ -162,7 +162,7 @@ def _cautious_correlation(tallies: Sequence[Tally]) -> float:
 
 
 def _score_interval(rate: float, n: float, confidence: float) -> Interval:
-    z = _quantile(confidence)
+    z = normal_quantile(confidence)
     scale = 1 + z * z / n
     middle = (rate + z * z / (2 * n)) / scale
     reach = z / scale * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -171,7 +171,7 @@ def _score_interval(rate: float, n: float, confidence: float) -> Interval:
 
 
 @lru_cache(maxsize=16)
-def _quantile(confidence: float) -> float:
+def normal_quantile(confidence: float) -> float:
     from statistics import NormalDist  # 12 ms that only those pay who want an interval
 
     if not 0 < confidence < 1:

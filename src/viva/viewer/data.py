@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.history.comparison import Comparison, compare
 from viva.history.index import History, RunRow
+from viva.history.trends import known_flaky
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import RunEnded, RunStarted
@@ -156,7 +157,9 @@ class Runs:
         before, after = self.history.find(base), self.history.find(head)
         known = (before.id, before.ended, after.id, after.ended)
         if (found := self._compared.get(known)) is None:
-            found = compare((before.id, self.history.results(before.id)), (after.id, self.history.results(after.id)))
+            flaky = known_flaky(self.history, [before.id, after.id])
+            results = [(run.id, self.history.results(run.id)) for run in (before, after)]
+            found = compare(results[0], results[1], flaky=flaky)
             if before.ended and after.ended:
                 self._compared = {known: found}
         return found
