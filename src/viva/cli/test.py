@@ -191,7 +191,11 @@ def _sequential(flags: dict[str, Any]) -> SequentialTest | None:
     least: float = flags["min_pass"]
     try:
         test = SequentialTest(
-            min_pass=least, max_runs=flags["max_runs"], alpha=flags["alpha"], beta=flags["beta"], margin=flags["margin"]
+            min_pass=least,
+            max_runs=flags["max_runs"] or 0,
+            alpha=flags["alpha"],
+            beta=flags["beta"],
+            margin=flags["margin"],
         )
     except ValueError as wrong:
         raise click.UsageError(f"--until-decided: {wrong}") from wrong

@@ -54,7 +54,7 @@ def turn_record(turn: Turn) -> TurnRecord:
 
 
 def trial_record(
-    talk: Talk, ending: Ending, *, agent: str, session_id: str, started_at: str, not_run: list[str]
+    talk: Talk, ending: Ending, *, agent: str, session_id: str, started_at: str, not_run: list[str], trials: int = 1
 ) -> TrialRecord:
     """The whole trial. What was reached before it ended is scored and shown, however it ended."""
     case, key = talk.case, talk.key
@@ -70,6 +70,7 @@ def trial_record(
         suite=key.suite,
         trial=key.trial,
         attempt=key.attempt,
+        trials=trials,
         fault=ending.fault,
         fault_evidence=_evidence(talk, ending) if ending.fault else None,
         error=ending.said,

@@ -131,7 +131,13 @@ async def run_trial(
         ending = await _placed(stage, talk, limit, session_id, keep)
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
     record = trial_record(
-        talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
+        talk,
+        ending,
+        agent=stage.agent_name,
+        session_id=session_id,
+        started_at=started_at,
+        not_run=not_run,
+        trials=planned.of,
     )
     if (took_ms := stage.took_ms(key)) is not None:
         record.duration_ms = took_ms

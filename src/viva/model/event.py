@@ -230,7 +230,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     unpriced_calls: int = 0
     """Model calls of the other trials: they are not in the cost."""
     undecided: int = 0
-    """Cases of a sequential test that has shown neither; they are among the errors."""
+    """Cases of which a sequential test has shown neither that they are good enough nor that they are not."""
     suites: tuple[Standing, ...] = ()
     """Suites that have a bar, and where they stand."""
 

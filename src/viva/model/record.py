@@ -125,6 +125,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """Which repeat, from 1."""
     attempt: int
     """Which attempt, from 1: a trial runs again after somebody else's fault."""
+    trials: int = 1
+    """How many trials its case has; with --until-decided, at most."""
     fault: Fault | None = None
     """Whose fault it is, where it did not pass."""
     fault_evidence: list[str] | None = None

@@ -294,7 +294,7 @@ class Console:
         lines = [f"Pass rate: {whole}"] if whole else []
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
-            if rate.judged and (rule.test is not None or rate.passed < rate.judged):
+            if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
                 lines.append(f"{one_line(name[1], 40)}: {case_text(statuses, rule)}")
             lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
         return ["", *lines] if lines else []

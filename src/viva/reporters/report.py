@@ -63,17 +63,19 @@ class Head(Struct):
     status: Status
     duration_ms: float
     total_turns: int = 0
+    trials: int = 1
     usage: Usage | None = None
     cost_usd: float | None = None
     findings: tuple[Finding, ...] = ()
 
 
 class CaseTrials(Struct):
-    """One case and the raw records of its trials."""
+    """One case and the raw records of its trials; `missing` ones were planned and never ran."""
 
     heads: list[Head]
     raw: list[bytes]
     rule: Rule
+    missing: int = 0
 
     @property
     def head(self) -> Head:
@@ -85,7 +87,7 @@ class CaseTrials(Struct):
 
     @property
     def status(self) -> Status:
-        return self.rule.status(self.statuses)
+        return self.rule.status(self.statuses, self.missing)
 
     @property
     def title(self) -> str:
@@ -132,7 +134,8 @@ def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
     pairs = ((codec.decode(raw, type=Head), raw) for raw in journal.raw_records())
     for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
         trials = list(group)
-        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule)
+        missing = max(head.trials for head, _ in trials) - len(trials)
+        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))
 
 
 @contextmanager

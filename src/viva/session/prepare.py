@@ -39,6 +39,7 @@ from viva.session.people import Keeper, People
 from viva.session.resuming import Past
 from viva.session.taping import Taping
 from viva.session.workspaces import Places
+from viva.stats.sequential import SequentialTest
 
 
 class Prepared(Struct):
@@ -160,7 +161,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         options, settings, suites, agents, agent, crew, http, budget, redactor, people, places, taping, wanted
     )
     prepared.generated = generated
-    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes]
+    trials = [_most_trials(options.sequential)] if options.sequential else []
+    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes, *trials]
     await check_needs(suites, agent, wanted)
     roots = (*reading.roots, str(options.folder))
     prepared.before, prepared.after = (
@@ -179,6 +181,14 @@ async def _generated(made: Made, agent: NamedAgent, crew: Crew, settings: Settin
         return cases
     # What a generator says is kept, and a resumed run has to find the same cases there.
     return [settings.redactor.record(CaseGenerated(made.name, case)).case for case in cases]
+
+
+def _most_trials(test: SequentialTest) -> str:
+    undecided = test.chances(test.min_pass).undecided
+    return (
+        f"at most {test.max_runs} trials a case (--max-runs); a case that passes exactly {test.min_pass:.4g} of the time "
+        f"is then still undecided in {undecided * 100:.2g} %"
+    )
 
 
 def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading:

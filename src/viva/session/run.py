@@ -22,7 +22,7 @@ from viva.engine.bars import SuiteTally
 from viva.engine.bus import Bus
 from viva.engine.executors.local import Local
 from viva.engine.repeating import UntilDecided
-from viva.engine.scheduler import Scheduler
+from viva.engine.scheduler import FailFast, Scheduler
 from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
 from viva.errors import BadInput, HelperFailed, RunStopped
@@ -91,7 +91,9 @@ async def examine(
     bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, *reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
-    scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
+    known = [event.record for event in past.ended] if past else []
+    fail_fast = FailFast(options.rule, known) if options.fail_fast else None
+    scheduler = Scheduler(stage, Local(prepared.parallel), tally, fail_fast, options.retry_faults)
     why: str | None = None
     try:
         with capturing_prints(), nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
