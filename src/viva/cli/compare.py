@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from viva.cli.history import history_here
+from viva.cli.history import history_here, tell_cut_off
 from viva.errors import BadInput
 from viva.history.comparison import Change, Comparison, FailOn, Metric, compare
 from viva.history.index import ResultRow
 from viva.model import codec
 from viva.model.record import TrialRecord
+from viva.record.files import replace_file
 from viva.reporters.visible import one_line, visible
 
 EPILOG = """\b
@@ -57,6 +58,7 @@ def command(base: str, head: str, fail_on: FailOn, alpha: float, outputs: tuple[
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.saying(f"-o {path}: a comparison is written as .md or .json")
+    tell_cut_off(history_here())
     comparison = compare(_results(base), _results(head))
     for line in _lines(comparison, alpha):
         print(line)
@@ -65,7 +67,7 @@ def command(base: str, head: str, fail_on: FailOn, alpha: float, outputs: tuple[
             codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison, alpha)
         )
         try:
-            path.write_text(text + "\n", encoding="utf-8")
+            replace_file(path, f"{text}\n".encode())
         except OSError as wrong:
             raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
     return 1 if comparison.is_regression(fail_on, alpha) else 0

@@ -25,6 +25,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
+from viva.record.files import replace_file
 from viva.session.agents import Agents
 from viva.session.evals import EvalSummary, eval_summary, task_summary
 from viva.session.options import RunOptions
@@ -184,7 +185,7 @@ def _keep_summary(host: Host, run: Run, ending: list[Draft], log: RunLog) -> Non
     """Also as a file by the run's name, so that it can be a baseline."""
     path = _summary_file(host, run.id)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(codec.encode(run.summary))
+    replace_file(path, codec.encode(run.summary))
     host.runs.end(run, log, "completed", ending)
     host.list_run(run.id)
 
