@@ -85,7 +85,7 @@ what_is_shown = _group(
         "-r",
         "--reporter",
         metavar="AGENT",
-        help="An agent that writes the reports of -o; without -o its words are printed.",
+        help="An agent that writes the reports of -o; without -o its words are printed. It has the time of a case for each.",
     ),
 )
 """What is shown and written."""
@@ -237,7 +237,7 @@ what_is_kept = _group(
     click.option(
         "--resume",
         metavar="RUN",
-        help="Go on with a run that was cut off (its id, or latest), or tell again of one that was not.",
+        help="Continue a run that stopped early (its id, or latest), or write the reports of one that did not.",
     ),
     click.option("--force", is_flag=True, help="With --resume: go on although suites, agents or Viva have changed."),
     click.option("--no-history", is_flag=True, help="Leave nothing in .viva."),

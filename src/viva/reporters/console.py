@@ -11,10 +11,12 @@ from viva.model.event import (
     RunEnded,
     RunStarted,
     TrialEnded,
+    TrialRetried,
     TrialStarted,
     TurnEnded,
     TurnStarted,
 )
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate
 from viva.reporters.again import quoted
@@ -57,7 +59,10 @@ class Progress:
     def add(self, record: TrialRecord) -> None:
         self.done += 1
         self.counts[record.status] = self.counts.get(record.status, 0) + 1
-        if (usage := record.usage) is not None:
+        self.spend(record.usage)
+
+    def spend(self, usage: Usage | None) -> None:
+        if usage is not None:
             if usage.cost_usd is None:
                 self._unpriced_calls += usage.calls
             else:
@@ -140,6 +145,8 @@ class Console:
                         self._pending.append(self._tree.pause())
                 case TrialStarted() if self.live:
                     self._trial_started(event)
+                case TrialRetried() if self._progress is not None:
+                    self._progress.spend(event.usage)
                 case Note():
                     self._note(event)
                 case RunStarted():

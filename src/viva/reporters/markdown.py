@@ -15,7 +15,7 @@ from viva.reporters.figures import counted, seconds
 from viva.reporters.prose import cut, transcript, why_text
 from viva.reporters.repeats import Repeats, case_text, open_text
 from viva.reporters.report import CaseTrials, Report, grouped, numbered
-from viva.reporters.summary import counts_text, spending, standings, stopped_text, trials_text
+from viva.reporters.summary import counts_text, losses, retries, spending, standings, stopped_text, trials_text
 from viva.reporters.visible import one_line
 from viva.reporters.why import why
 from viva.stats.values import summarize
@@ -97,7 +97,8 @@ def _overview(ended: RunEnded) -> str:
         f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
         f"{counted(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
         seconds(summary.duration_ms),
-        *(f"{label.lower()}: {text}" for label, text in (*spending(summary), *standings(summary))),
+        *(f"{label.lower()}: {text}" for label, text in (*retries(summary), *spending(summary), *standings(summary))),
+        *(f"{label.lower()}: {as_text(text)}" for label, text in losses(summary)),
     ]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
         facts.append(f"trials: {trials_text(summary)}")
