@@ -22,12 +22,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.agents.cli.dialect import Asked, Dialect, read
 from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
 from viva.agents.cli.installed import located, too_old
 from viva.agents.cli.place import placed, spare
+from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.model.case import Feature
@@ -174,6 +175,9 @@ class CliSession:
         work.judge(code, asked.session if dialect.names_sessions else None)
         self._session = turn.session or self._session
         reply = turn.reply()
+        if reply.warnings:
+            said = tuple(f"{dialect.title}: {one_line(warning)}" for warning in reply.warnings)
+            reply = structs.replace(reply, warnings=said)
         if not dialect.resumes:
             self._said += [message, Message("assistant", reply.content)]
         return reply
