@@ -138,9 +138,23 @@ def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stage:
     persona = {"initial_user_input": "WRITE shared/new.txt: from inside", "context": "-", "max_turns": 1}
     criteria = {"files_contain": {"shared/new.txt": ["from inside"], "shared/given.txt": ["given"]}}
     name = stage.playbook("linked", tmpdir={"link_paths": ["shared"]}, persona=persona | {"success_criteria": criteria})
-    _, (record,) = stage.test("-i", name)  # P5: without --include-directories the CLI would refuse the path
+    # P5: without --include-directories the CLI would refuse the path
+    _, (record,) = stage.test("-i", name, "--link-mode", "symlink")
     assert (stage.project.folder / "shared" / "new.txt").read_text(encoding="utf-8") == "from inside"
     assert any("shared/new.txt" in warning for warning in record["warnings"])
+
+
+def test_what_a_playbook_links_is_copied_for_it(stage: Stage) -> None:
+    """P5: it would refuse to edit a linked file; the host's own files stay as they are."""
+    stage.project.write("given.txt", "given")
+    stage.project.write("shared/node_modules/dep.txt", "dep")
+    persona = {"initial_user_input": "WRITE given.txt: from inside", "context": "-", "max_turns": 1}
+    criteria = {"files_contain": {"given.txt": ["from inside"], "shared/node_modules/dep.txt": ["dep"]}}
+    links = {"link_paths": ["given.txt", "shared/node_modules"]}
+    name = stage.playbook("copied", tmpdir=links, persona=persona | {"success_criteria": criteria})
+    _, (record,) = stage.test("-i", name)
+    assert "warnings" not in record
+    assert (stage.project.folder / "given.txt").read_text(encoding="utf-8") == "given"
 
 
 def test_two_cases_at_once_do_not_see_each_other(stage: Stage) -> None:

@@ -38,7 +38,7 @@ def coder(messages, options):
         elif verb == "remove":
             (work / rest).unlink()
         elif verb == "refused":
-            calls.append({"name": rest, "arguments": {"path": "refused.txt"}, "error": "refused by the user"})
+            calls.append({"name": rest, "arguments": {"path": "refused.txt"}, "error": "no", "refused": True})
         elif verb == "list":
             said.append("files " + " ".join(sorted(str(p.relative_to(work)) for p in work.rglob("*") if p.is_file())))
         elif verb == "read":
@@ -332,6 +332,8 @@ def test_a_turn_has_the_playbooks_time_and_the_case_none(books: Books):
     assert books.record["error"] == "timeout after 1s"
     books.book(timeout=60, steps=[step("hi")])
     assert books.run("--timeout", "1s").code == 1
+    assert books.record["error"] == "timeout after 1s"
+    assert books.run("--turn-timeout", "1000ms").code == 1
     assert books.record["error"] == "timeout after 1s"
 
 

@@ -54,6 +54,8 @@ class NamedAgent(Struct, kw_only=True):
     parallel: int | None = None
     unasked: bool | None = None
     """Does it, being a command, run every tool without asking? None: it is no such."""
+    follows_links: bool = True
+    """Can it work with links in its workspace?"""
     agent_id: str | None = None
     model_class: str | None = None
 
@@ -209,6 +211,7 @@ class Agents:
             model_class=written.get("model_class"),
             parallel=written.get("parallel", terminal_agents.PARALLEL if kind in terminal_agents.KINDS else None),
             unasked=getattr(agent, "is_unasked", None),
+            follows_links=getattr(agent, "follows_links", True),
         )
 
     def _kind(self, name: str, written: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

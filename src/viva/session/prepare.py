@@ -359,6 +359,7 @@ def _wanted(options: RunOptions, settings: Settings, people: People, places: Pla
                 limits,
                 turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
                 overruled=turn_timeout_s is not None,
+                turn_timeout_text="",
             )
         if options.sequential is not None and case.runs is not None:
             case = structs.replace(case, runs=None)  # how often it runs is what the test decides

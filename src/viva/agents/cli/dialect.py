@@ -49,6 +49,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     One that is `plain` has no stream: all it prints is its reply, and exit code 0 the end. Of those that do not
     `name_sessions` the session is known by our own id; one that does not `resume` is told each time what was said before.
+    One that does not `follow_links` gets copies of what a playbook links, unless the user asks for links.
     All messages go to standard input, or with `pipes` those that no command line would hold. One that `prints_to_file` is
     given a file for its standard output: it loses what a pipe does not take at once when it exits.
     """
@@ -73,6 +74,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     prints_to_file: bool = False
     resumes: bool = True
     names_sessions: bool = True
+    follows_links: bool = True
 
 
 def read(dialect: Dialect, line: bytes) -> list[CliEvent] | None:

@@ -135,6 +135,7 @@ GEMINI = Dialect(
     argv=argv,
     pipes=True,
     prints_to_file=True,
+    follows_links=False,  # its file tools refuse a linked file, and its glob does not look behind links
     events=events,
     settings=_settings,
     files=_files,

@@ -89,6 +89,11 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
         """Does it run every tool without asking?"""
         return self.approves == self.dialect.approvals[0]
 
+    @property
+    def follows_links(self) -> bool:
+        """Can it work with links in its workspace?"""
+        return self.dialect.follows_links
+
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
         executable = located(self.called[0], self.host, self.dialect)
