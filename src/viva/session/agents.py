@@ -19,7 +19,7 @@ from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
 from viva.model import credentials
 from viva.model.case import Feature
-from viva.model.connector import Connector, reaching
+from viva.model.connector import Connector, provider_of, reaching
 from viva.model.duration import parse_duration
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
@@ -72,8 +72,11 @@ class Nobody:
 class Agents:
     """Builds each agent once, when it is first asked for."""
 
-    def __init__(self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None) -> None:
+    def __init__(
+        self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None, *, replaying: bool = False
+    ) -> None:
         self._settings = settings
+        self._needs_keys = not replaying and settings.unset is None  # else nothing is called
         self._connector = self._known_connector(connector, "-c") if connector else None
         self._wrap = wrap
         self._built: dict[str, NamedAgent] = {}
@@ -124,8 +127,20 @@ class Agents:
         """The connector of that name, or the one that reaches the model of that name."""
         if name in self._settings.connectors:
             return {"connector": name}
-        connector = reaching(name, self._settings.connectors)
-        return {"connector": connector.name, "model": name} if connector else None
+        connector = self._reaching(name)
+        if connector is None:
+            return None
+        return {"connector": name} if connector.is_default else {"connector": connector.name, "model": name}
+
+    def _reaching(self, model: str) -> Connector | None:
+        """The connector by which a model is reached. BadInput if it is a well-known one, and there is no key for it."""
+        connector = reaching(model, self._settings.connectors)
+        if connector is not None and self._needs_keys and connector.lacks_key and provider_of(model):
+            what = f"model {model!r} needs a key: the environment variable {connector.key_from} is not set"
+            if connector.is_default:
+                raise BadInput.saying(what)
+            raise self._settings.problem(what, "connectors", connector.name)
+        return connector
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
@@ -160,7 +175,8 @@ class Agents:
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
-        known = connector or self._settings.connectors.get(str(written.get("connector", "")))
+        wanted = str(written.get("connector", ""))
+        known = connector or self._settings.connectors.get(wanted) or reaching(wanted, self._settings.connectors)
         if known is not None:
             definition["model"] = written.get("model", known.model)
         return definition
@@ -394,6 +410,8 @@ class Agents:
     def _known_connector(self, name: str, who: str) -> Connector:
         if name in self._settings.connectors:
             return self._settings.connectors[name]
+        if (reached := self._reaching(name)) is not None:
+            return reached
         known = list(self._settings.connectors)
         near = get_close_matches(name, known, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"

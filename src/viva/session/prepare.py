@@ -131,7 +131,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     redactor = settings.redactor
     redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
     taping = Taping(options, redactor)
-    agents = Agents(settings, options.connector, taping.wrap)
+    agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
     if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):
         raise BadInput(*wrong)
