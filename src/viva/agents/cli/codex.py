@@ -144,6 +144,7 @@ CODEX = Dialect(
     oldest="0.61.0",
     approvals=("bypass", "workspace-write", "read-only"),
     keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+    keyless=("OPENAI_BASE_URL",),
     variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
     logins=(".codex/auth.json",),
     argv=_argv,

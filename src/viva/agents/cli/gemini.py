@@ -127,6 +127,7 @@ GEMINI = Dialect(
     oldest="0.30.0",
     approvals=("yolo", "auto_edit", "default", "plan"),
     keys=_KEYS,
+    keyless=("GOOGLE_GENAI_USE_VERTEXAI",),
     variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
         "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL",

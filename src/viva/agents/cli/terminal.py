@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 
 from viva.agents.cli.dialect import Asked, Dialect, read
 from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
-from viva.agents.cli.installed import located, too_old
+from viva.agents.cli.installed import located, missing_login, too_old
 from viva.agents.cli.place import placed, spare
 from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
@@ -102,6 +102,10 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
             raise Unreachable(old)
         async with placed(context) as workspace:
             env = furnished(self.dialect, self.host, workspace, self.env, self.login)
+            # Without a login some wait for ever. A command or flags of the user's own may bring one that is not seen here.
+            is_plain = self.dialect.needs_login and not (self.command or self.args)
+            if is_plain and (missing := missing_login(env, self.dialect, workspace.home)) is not None:
+                raise Unreachable(f"{self.dialect.title} has {missing}")
             yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
 
 
