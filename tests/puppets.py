@@ -57,8 +57,8 @@ def _evaluator(prompt: str) -> Line:
 class Stage:
     """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
 
-    def __init__(self, project: Project, server: ModelServer, dotted: str) -> None:
-        found = search_path()
+    def __init__(self, project: Project, server: ModelServer, dotted: str, *clis: str) -> None:
+        found = search_path(*clis)
         assert found is not None
         self.project = project
         self.server = server

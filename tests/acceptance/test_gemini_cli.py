@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 @pytest.fixture
 def stage(project: Project) -> Iterator[Stage]:
     with GeminiServer(puppet) as server:
-        yield Stage(project, server, ".gemini")
+        yield Stage(project, server, ".gemini", "gemini")
 
 
 def step(said: str, outcome: str = "It did so.") -> dict[str, str]:
