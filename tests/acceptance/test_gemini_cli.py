@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import Stage, processes, puppet
-from viva.testing import GeminiServer
+from puppets import JUDGE, Stage, processes, puppet
+from viva.model.message import ToolCall
+from viva.testing import Asked, GeminiServer, Say
+from viva.testing.model_server import Line
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 
@@ -123,6 +125,24 @@ def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_fault
     # P10: it writes what it sent to its TMPDIR, the values of variables too; that goes, though the workspace is kept.
     assert Path(bad["workspace"]).is_dir()
     assert not list(stage.temporary.rglob("gemini-client-error*"))
+
+
+def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
+    """A model that calls the same tool again and again: the CLI ends the turn by itself, as a success."""
+
+    def again(asked: Asked) -> Line:
+        return (
+            puppet(asked) if asked.model == JUDGE else Say(tool_calls=[ToolCall("list_directory", {"dir_path": "."})])
+        )
+
+    with GeminiServer(again) as server:
+        stage = Stage(project, server, ".gemini", "gemini")
+        persona = {"initial_user_input": "Look around.", "context": "-", "max_turns": 1}
+        criteria = {"tool_calls_contain": {"list_directory": []}}
+        name = stage.playbook("loop", timeout=60, persona=persona | {"success_criteria": criteria})
+        ended, (record,) = stage.test("-i", name)
+    assert record["warnings"] == ["Gemini CLI: Loop detected, stopping execution"]
+    assert "Loop detected" in ended.out
 
 
 def test_a_turn_without_a_result_is_a_failed_turn(stage: Stage) -> None:

@@ -9,7 +9,7 @@ _PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
 
 CLI_TOOLS: tuple[tuple[str, ...], ...] = (
     # Gemini CLI, qwen-code; Claude Code; Codex (its stream, its own name); opencode; ACP (kind)
-    ("run_shell_command", "Bash", "command_execution", "shell", "bash", "execute"),
+    ("run_shell_command", "Bash", "command_execution", "exec_command", "shell", "bash", "execute"),
     ("write_file", "Write", "file_change", "apply_patch", "write"),
     ("replace", "Edit", "MultiEdit", "file_change", "apply_patch", "edit"),
     ("read_file", "Read", "read"),
