@@ -205,6 +205,16 @@ def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path)
     assert Agents(config.load(None, tmp_path, only_look=True)).under_test("gpt-4o").kind == "chat"
 
 
+@pytest.mark.usefixtures("keyless")
+def test_a_missing_key_of_an_evaluator_is_told_where_it_is_named(agents, tmp_path: Path):
+    known = agents("[defaults]\nevaluator = 'gpt-4o'\n")
+    settings = config.load(None, tmp_path)
+    (flag,) = evaluator_check(known, settings, "o3")("o3")
+    assert flag.what == "--evaluator: model 'o3' needs a key: the environment variable OPENAI_API_KEY is not set"
+    (default,) = evaluator_check(known, settings)("gpt-4o")
+    assert (Path(default.file).name, default.line) == ("viva.toml", 2)
+
+
 def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents, monkeypatch: pytest.MonkeyPatch):
     """P3: by the patterns of connectors; an agent or connector of that name comes first."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
