@@ -141,7 +141,7 @@ def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
         criteria = {"tool_calls_contain": {"list_directory": []}}
         name = stage.playbook("loop", timeout=60, persona=persona | {"success_criteria": criteria})
         ended, (record,) = stage.test("-i", name)
-    assert record["warnings"] == ["Gemini CLI: Loop detected, stopping execution"]
+    assert record["warnings"] == ["turn 1: Gemini CLI: Loop detected, stopping execution"]
     assert "Loop detected" in ended.out
 
 

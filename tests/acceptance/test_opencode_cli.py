@@ -12,7 +12,6 @@ from project import Project
 from puppets import Stage, puppet
 from real_clis import search_path
 from viva.agents.cli.opencode import OPENCODE, Opencode
-from viva.engine.sending import provider_trouble
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ToolCall
@@ -86,13 +85,9 @@ def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
                     while not turn.done() and "small=false agent=build mode=primary error" not in _text(tmp_path, log):
                         await asyncio.sleep(0.2)
                 turn.cancel()
-                try:
-                    await turn
-                except asyncio.CancelledError as cut:
-                    return provider_trouble(cut)
-                finally:
-                    await http.close()
-        return None
+                await asyncio.wait([turn])
+                await http.close()
+            return context.progress.provider_trouble
 
     with OpenAIServer(opencode_puppet) as server:
         assert asyncio.run(scenario(dict(server.env))) == "opencode: AI_APICallError: the puppet fails"

@@ -72,6 +72,16 @@ def test_what_it_leaves_in_its_tmpdir_goes_though_its_workspace_is_kept(place: P
     assert [path.name for path in kept.iterdir()] == ["work"]
 
 
+@pytest.mark.parametrize("end", [DONE, "sys.exit(1)"])
+def test_what_a_cli_warns_of_stands_in_the_record_however_the_turn_ends(place: Project, tmp_path: Path, end: str):
+    warning = 'say(type="error", severity="warning", message="Loop detected, stopping execution")\n'
+    fake(tmp_path, "gemini", INIT + warning + warning + end)
+    place.suite(case("hello", "x"))
+    _, (record,) = place.report(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
+    assert record["warnings"][0] == "turn 1: Gemini CLI: Loop detected, stopping execution"  # P11
+    assert str(record["warnings"]).count("Loop detected") == 1
+
+
 def test_a_missing_login_is_in_the_error_of_the_case(place: Project, tmp_path: Path):
     fake(tmp_path, "qwen", 'print("No auth type is selected.", file=sys.stderr); sys.exit(1)')
     place.suite(case("hello", "x"))

@@ -162,5 +162,3 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """The model calls behind it."""
     elapsed_ms: float | None = None
     """How long it took, where known better than by the clock."""
-    warnings: tuple[str, ...] = ()
-    """What the report should say about it, in the agent's own words."""

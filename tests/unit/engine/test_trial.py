@@ -15,6 +15,7 @@ from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.case import Limits, Utterance
 from viva.model.message import Message, Reply
+from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
 
 HI = [{"type": "contains", "value": "hi"}]
@@ -110,18 +111,13 @@ class Hung:
     ],
 )
 def test_a_limit_is_told_as_its_file_writes_it(own: float | None, limits: Limits, said: str):  # P7, P11
-    send = in_session(Hung(), {}, {}, limits)
+    send = in_session(Hung(), {}, {}, limits, CallProgress())
     with pytest.raises(viva.AgentFailed, match=f"^{said}$"):
         asyncio.run(asyncio.wait_for(_sent(send, Utterance(Message("user", "x"), timeout_s=own)), 20))
 
 
 async def _sent(send: Send, line: Utterance) -> Reply:
     return await send(line)
-
-
-def test_warnings_of_an_agent_stand_in_the_record():  # P11
-    record = one(case(), agent=lambda messages: Reply("hi", warnings=("Loop detected",)))
-    assert (record.status, record.warnings) == ("passed", ["Loop detected"])
 
 
 def test_an_agent_that_is_out_of_reach_is_an_error_of_the_infrastructure():

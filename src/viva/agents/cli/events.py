@@ -111,7 +111,7 @@ class Unfolding:
         self._turn: tuple[ModelCall, ...] | None = None
         self._awaits: Awaits | None = None
         self._trouble = ""
-        self._warnings: dict[str, None] = {}  # each once, in order
+        self.warnings: dict[str, None] = {}  # each once, in order
 
     def add(self, event: CliEvent) -> None:
         match event:
@@ -134,7 +134,7 @@ class Unfolding:
             case Troubled(text=text, is_warning=is_warning):
                 self._trouble = text
                 if is_warning and text:
-                    self._warnings[text] = None
+                    self.warnings[text] = None
 
     def _call(self, event: Called) -> None:
         key = event.id or f"#{len(self._calls)}"
@@ -187,7 +187,6 @@ class Unfolding:
             protocol_state=waits.state if waits else None,
             input_hint=(waits.hint or None) if waits else None,
             calls=self.used,
-            warnings=tuple(self._warnings),
         )
 
 

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from viva.agents.cli.dialect import Asked, Dialect, read
 from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
@@ -184,9 +184,6 @@ class CliSession:
         work.judge(code, asked.session if dialect.names_sessions else None)
         self._session = turn.session or self._session
         reply = turn.reply()
-        if reply.warnings:
-            said = tuple(f"{dialect.title}: {one_line(warning)}" for warning in reply.warnings)
-            reply = structs.replace(reply, warnings=said)
         if not dialect.resumes:
             self._said += [message, Message("assistant", reply.content)]
         return reply
@@ -248,6 +245,7 @@ class _Running:
     def report(self, progress: CallProgress) -> None:
         """What is known of the turn, for a turn that ends without a usable reply."""
         progress.partial = self._turn.reply()
+        progress.warnings += [f"{self._dialect.title}: {one_line(warning)}" for warning in self._turn.warnings]
         self._watch.report(progress)
 
     async def _heard_out(self, process: Process, typed: str | None) -> int | None:

@@ -274,7 +274,7 @@ def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
     assert call.refused
 
 
-def test_its_own_warnings_come_with_the_reply_once_each():  # P11
+def test_its_own_warnings_are_kept_once_each():  # P11
     line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
     events = [*(read(GEMINI, line) or ()), *(read(GEMINI, line) or ()), Ended()]
-    assert unfold(events).reply().warnings == ("Loop detected, stopping execution",)
+    assert list(unfold(events).warnings) == ["Loop detected, stopping execution"]

@@ -332,12 +332,6 @@ def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[st
     talk(Codex(host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
 
 
-def test_warnings_of_the_cli_come_with_its_name(tmp_path):
-    warning = 'say(type="error", severity="warning", message="Loop detected, stopping execution")\n'
-    told = talk(gemini(tmp_path, INIT + warning + DONE), "x")
-    assert told.reply.warnings == ("Gemini CLI: Loop detected, stopping execution",)
-
-
 def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):
     """Its message is shown, not a timeout."""
     body = 'print("Please sign in: visit http://127.0.0.1/auth", file=sys.stderr, flush=True); time.sleep(600)'
