@@ -86,7 +86,7 @@ class Stage:
 
     def test(self, *arguments: str, code: int = 0, agent: str | None = None) -> tuple[Ended, list[dict[str, Any]]]:
         """What `viva test` says, and its records; it has to end with this code."""
-        ended, records = self.project.report(*arguments, agent=agent)
+        ended, records = self.project.report(*arguments, agent=agent, timeout_s=300)
         assert ended.code == code, f"{ended}\n{json.dumps(records, indent=1)}"
         return ended, records
 
