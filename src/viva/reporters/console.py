@@ -25,7 +25,7 @@ from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
-from viva.reporters.visible import columns, one_line, visible, visible_lines
+from viva.reporters.visible import columns, one_line, short_id, visible, visible_lines
 from viva.reporters.why import why
 from viva.stats.deciding import Rule
 
@@ -253,7 +253,7 @@ class Console:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
         turns = record.total_turns
         tail = f"  {turns} turn{'' if turns == 1 else 's'}  {seconds(record.duration_ms)}"
-        case = one_line(record.id, self._width // 2)
+        case = short_id(record.id, self._width // 2)
         if trial is not None:
             case += f" (trial {trial})"
         name = record.name
@@ -302,6 +302,6 @@ class Console:
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{one_line(name[1], 40)}: {case_text(statuses, rule)}")
+                lines.append(f"{short_id(name[1], 40)}: {case_text(statuses, rule)}")
             lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
         return ["", *lines] if lines else []

@@ -131,7 +131,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     redactor = settings.redactor
     redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
     taping = Taping(options, redactor)
-    agents = Agents(settings, options.connector, taping.wrap)
+    agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
     if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):
         raise BadInput(*wrong)
@@ -365,6 +365,7 @@ def _wanted(options: RunOptions, settings: Settings, people: People, places: Pla
                 limits,
                 turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
                 overruled=turn_timeout_s is not None,
+                turn_timeout_text="",
             )
         if options.sequential is not None and case.runs is not None:
             case = structs.replace(case, runs=None)  # how often it runs is what the test decides
