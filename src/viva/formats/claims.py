@@ -8,13 +8,14 @@ from msgspec import Struct, field, structs
 from viva import catalog
 from viva.checks.files import refuse_outside
 from viva.checks.late import Late
+from viva.checks.wording import labelled
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Claim, Feature, On, Over
 from viva.model.component import Building
 from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
-from viva.model.template import has_variables
+from viva.model.template import fill, has_variables, is_template
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints, unknown_name
 
@@ -101,8 +102,11 @@ class ClaimBuilder(Struct):
         return found.build(fields, Building(self.folder, self.roots, self._nested, self.update_snapshots))
 
     def _nested(self, written: Mapping[str, Any]) -> Claim:
-        late = has_variables(written) and str(written["type"]) not in _COMBINING
-        return self._late(written) if late else self._built(written)
+        if not is_template(written) or str(written["type"]) in _COMBINING:
+            return self._built(written)
+        if has_variables(written):
+            return self._late(written)
+        return structs.replace(self._built(fill(written, {})), written=written)  # only escaped braces
 
     def _late(self, written: Mapping[str, Any]) -> Claim:
         kind = str(written["type"])
@@ -111,21 +115,30 @@ class ClaimBuilder(Struct):
             fields.setdefault("use", _JUDGE)
         for name, value in fields.items():
             if not has_variables(value):
-                self._check_alone(kind, name, value)
+                self._check_alone(kind, name, fill(value, {}))
         self.needs.update(getattr(catalog.find("check", kind), "needs", ()))
         late = Late(
             dict(written),
             self._built,
             costly=kind in _JUDGED,
-            label=f"{kind} (with variables)",
+            label=self._template_label(kind, fields),
             looks_outside=kind == "script" or ":" in kind,
         )
         return Claim(
             check=late,
             written=written,
             message=str(written.get("message", "")),
+            negate=bool(written.get("negate", False)),
             weight=float(written.get("weight", 1.0)),
+            resolve=late.resolve,
         )
+
+    def _template_label(self, kind: str, fields: Mapping[str, Any]) -> str:
+        """The label with its `{{variables}}` as they are written: what it is called before their values are known."""
+        try:
+            return str(self._check(kind, fields).label)
+        except (ValueError, BadInput, codec.ValidationError):  # a value is needed to build it
+            return labelled(kind, codec.compact(fields))
 
     def _will_ask(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.at)

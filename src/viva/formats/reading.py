@@ -19,6 +19,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     update_snapshots: bool = False
+    before_run: bool = False
+    """A `before` of the run may set variables that no file names."""
     simulator: str | None = None
     timeout_s: float = TIMEOUT_S
     folder: str = "."

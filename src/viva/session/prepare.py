@@ -199,6 +199,7 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
         attachment_roots=settings.attachment_roots,
         wrong_with=agents.wrong_with,
         update_snapshots=options.update_snapshots,
+        before_run=options.before is not None,
         simulator=simulator.removeprefix("agents:") if simulator else None,
         timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
         folder=str(options.folder.resolve()),

@@ -46,7 +46,7 @@ class Simulator(Struct, frozen=True):
     async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
         for line in self.lines:
             yield filled_line(line, talk) if self.filled else line
-        options = fill(self.options, talk.variables) if self.filled else self.options
+        options = fill(self.options, talk.variables, why_unset=talk.not_found) if self.filled else self.options
         facts = cast("Mapping[str, Any]", dict(options.get("metadata", {})).get("facts") or {})
         heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
