@@ -17,7 +17,7 @@ from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
 from viva.model.template import fill, has_variables, is_template
 from viva.schemas.positions import Place
-from viva.schemas.words import complaints, unknown_name
+from viva.schemas.words import unknown_name
 
 _OURS = frozenset({"type", "message", "negate", "weight"})
 _REQUIRED_SOMEHOW = {
@@ -75,12 +75,6 @@ class ClaimBuilder(Struct):
         except (ValueError, codec.ValidationError) as wrong:
             complain(at, str(wrong), None)
         return None
-
-    def check_fitting(self, case: Mapping[str, Any], complain: Complain) -> None:
-        """Complains about assertions of a case that does not fit the schema, where they fit by themselves."""
-        for at, assertion in _assertions_in(case):
-            if not complaints("native", {"id": "x", "input": "x", "assertions": [assertion]}):
-                self.claim(assertion, at, complain)
 
     def _built(self, written: Mapping[str, Any]) -> Claim:
         check = self._check(str(written["type"]), canonical(written))
@@ -166,21 +160,6 @@ class NestedComplaint(ValueError):  # noqa: N818 -- it never leaves this room
     def __init__(self, at: Place, what: str, key: str | None = None) -> None:
         super().__init__(what)
         self.at, self.what, self.key = at, what, key
-
-
-def _assertions_in(case: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """All that stands where assertions stand, whatever it is."""
-    holders: list[tuple[Place, Any]] = [((), case)]
-    for key in ("turns", "checkpoints"):
-        if isinstance(items := case.get(key), list):
-            holders += [((key, i), item) for i, item in enumerate(cast("list[Any]", items))]
-    for at, holder in holders:
-        for key in ("assertions", "assert", "assertion", "final_assertions"):
-            found: Any = holder.get(key) if isinstance(holder, Mapping) else None
-            if isinstance(found, list):
-                yield from (((*at, key, i), each) for i, each in enumerate(cast("list[Any]", found)))
-            elif found is not None:
-                yield (*at, key), found
 
 
 def canonical(written: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
+from viva.formats.checkable import StandIns, checkable
 from viva.formats.documents import Document, Documents
 from viva.formats.links import wrong_with_link
 from viva.formats.reading import Reading
@@ -35,6 +36,21 @@ BUILT_IN = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CRITERIA = ("persona", "success_criteria")
 _GOAL = "as said above. The conversation is ended for you: never set goal_achieved, and always write a message"
+_STAND_INS = StandIns(
+    members={
+        "name": lambda _: "x",
+        "steps": lambda _: [_STEP],
+        "user_input": lambda _: "x",
+        "expected_outcome": lambda _: "x",
+        "persona": lambda _: {"context": "x", "success_criteria": _REACHABLE},
+        "context": lambda _: "x",
+        "success_criteria": lambda _: _REACHABLE,
+    },
+    items={"steps": lambda _: _STEP, "flow_contains": lambda _: "x", "llm_checks": lambda _: "x"},
+)
+"""For parts that do not fit the schema: each is as good as what should stand there."""
+_STEP = {"user_input": "x", "expected_outcome": "x"}
+_REACHABLE = {"flow_contains": ["x"]}
 _NO_EVALUATOR = (
     "nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME, or `evaluator` in [defaults] "
     "of viva.toml"
@@ -102,14 +118,22 @@ class _Builder:
         self._problems = problems
         self._building = Building(str(folder), reading.roots, _no_claims)
         self._env: dict[str, str] = {}
+        self._unclear: set[str | int | None] = set()
+        """Keys that are there, but in or below which something does not fit: of these nothing is missing."""
 
     def build(self) -> Case | None:
         """The case; None where the document does not fit the schema. What is wrong is among the problems by then."""
         value: Any = self._document.value
-        if found := complaints("playbook", value):
-            self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
-            self._check_parts(value)
-            return None
+        if not (found := complaints("playbook", value)):
+            return self._built(value)
+        self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
+        rest = checkable("playbook", value, found, _STAND_INS) if isinstance(value, dict) else None
+        if rest is not None:
+            self._unclear = {step for each in found for step in (*each.path, each.near)}
+            self._built(rest)
+        return None
+
+    def _built(self, value: Mapping[str, Any]) -> Case:
         self._env = self._environment(value.get("env", ()))
         steps, persona = value.get("steps", ()), value.get("persona")
         if not steps and persona is None:
@@ -135,20 +159,6 @@ class _Builder:
             written=value,
             digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
         )
-
-    def _check_parts(self, value: Any) -> None:
-        """What can be said of a document that does not fit as a whole: of those of its parts that fit."""
-        parts: dict[str, Any] = {}
-        for key in ("env", "tmpdir", "steps", "persona"):
-            part: Any = value.get(key) if isinstance(value, dict) else None
-            if part is not None and not complaints("playbook", {"name": "", "steps": [], key: part}):
-                parts[key] = part
-        self._env = self._environment(parts.get("env", ()))
-        self._workspace(parts.get("tmpdir"))
-        persona = parts.get("persona")
-        self._user(parts.get("steps", ()), persona, BUILT_IN)
-        if persona is not None:
-            list(self._checkpoints(persona, BUILT_IN))
 
     def _complain(self, path: Place, what: str) -> None:
         self._problems.append(self._document.problem(path, what))
@@ -188,7 +198,7 @@ class _Builder:
         reading = self._reading
         chosen = reading.evaluator or value.get("evaluator_model") or reading.default_evaluator
         if chosen is None:
-            if reading.environ is not None and _asks_somebody(value):
+            if reading.environ is not None and "evaluator_model" not in self._unclear and _asks_somebody(value):
                 self._complain((), _NO_EVALUATOR)
             return BUILT_IN
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
@@ -221,7 +231,7 @@ class _Builder:
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
         """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
         criteria: Mapping[str, Any] = persona["success_criteria"]
-        if not any(criteria.values()):
+        if not any(criteria.values()) and "success_criteria" not in self._unclear:
             self._complain(_CRITERIA, "holds nothing; without a criterion the case could not pass")
         seen: dict[str, Mapping[str, Any]] = {}
         for name, place, kind, fields in self._criteria(criteria, evaluator):

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from viva.model.template import variables_in
 from viva.schemas.positions import Place
+from viva.users.simulator import facts_in
 
 _ASSERTIONS = ("assertions", "assert")
 
@@ -21,15 +22,21 @@ def unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     for number, turn in enumerate(turns, 1):
         for name in turn.get("set", {}):
             setters.setdefault(name, number)
-    known: set[str] = set()
     for place, text, turn in _texts(case, turns):
         known = {name for name, number in setters.items() if number <= turn}
-        for name in dict.fromkeys(variables_in(text)):
-            if name not in known:
-                yield place, _wrong_with(name, known, setters)
+        yield from ((place, what) for what in _wrong_with(text, known, setters))
+    simulator: Mapping[str, Any] = case.get("simulator") or {}
+    options: Mapping[str, Any] = simulator.get("options") or {}
+    for place, text in _all_texts(options, ("simulator", "options")):
+        yield from ((place, what) for what in _wrong_with(text, set(facts_in(options)), {}))
 
 
-def _wrong_with(name: str, known: set[str], setters: Mapping[str, int]) -> str:
+def _wrong_with(text: str, known: set[str], setters: Mapping[str, int]) -> list[str]:
+    unset = [name for name in dict.fromkeys(variables_in(text)) if name not in known]
+    return [_described(name, known, setters) for name in unset]
+
+
+def _described(name: str, known: set[str], setters: Mapping[str, int]) -> str:
     what = f"nothing sets {{{{{name}}}}}"
     if name in setters:
         return f"{what} before this: turn {setters[name]} does, which comes later"
@@ -50,8 +57,6 @@ def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[
     for i, checkpoint in enumerate(cast("list[Mapping[str, Any]]", case.get("checkpoints", ()))):
         for key in ("assertion", "assert"):
             yield from ((*each, last) for each in _all_texts(checkpoint.get(key), ("checkpoints", i, key)))
-    simulator = cast("Mapping[str, Any]", case.get("simulator", {}))
-    yield from ((*each, last) for each in _all_texts(simulator.get("options"), ("simulator", "options")))
 
 
 def _said(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
