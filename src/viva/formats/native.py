@@ -79,9 +79,7 @@ class _Reader:
                 if len(self._kept) < KEPT and not _has_attachments(case):
                     self._kept[case.id] = case
         if not self.count and not self.problems:
-            self.problems.append(
-                Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
-            )
+            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_how_to_write(self._name)}"))
 
     def _note_id(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
@@ -140,6 +138,14 @@ class _Reader:
             self.problems.append(document.problem(path, what, key=key))
 
         return complain
+
+
+def _how_to_write(name: str) -> str:
+    if name.endswith((".yaml", ".yml")):
+        return "write a list of cases, each with an id and an input: `- {id: hello, input: Hello}`"
+    if name.endswith(".json"):
+        return 'write a list of cases, each with an id and an input: `[{"id": "hello", "input": "Hello"}]`'
+    return 'write one JSON object a line, with an id and an input: `{"id": "hello", "input": "Hello"}`'
 
 
 def _has_attachments(case: Case) -> bool:

@@ -198,7 +198,9 @@ class _Builder:
         reading = self._reading
         chosen = reading.evaluator or value.get("evaluator_model") or reading.default_evaluator
         if chosen is None:
-            if reading.environ is not None and "evaluator_model" not in self._unclear and _asks_somebody(value):
+            says_something = any(key in self._document.value for key in ("steps", "persona"))
+            is_asked = says_something and "evaluator_model" not in self._unclear and _asks_somebody(value)
+            if reading.environ is not None and is_asked:
                 self._complain((), _NO_EVALUATOR)
             return BUILT_IN
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
