@@ -11,6 +11,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
+from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Price, Secret
@@ -27,6 +28,10 @@ _ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "g
 """Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+_WRONG_PREFIX = re.compile(r"agents?:(.+)", re.IGNORECASE)
+_PLACE = re.compile(r"[\w.-]+:\d+(/\S*)?")
+"""An address that misses its scheme."""
 
 
 class Defaults(Struct, frozen=True):
@@ -112,6 +117,10 @@ class Settings(Struct, kw_only=True):
     def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
         known, name = list(self.agents), credentials.masked_reference(name)
+        if mistyped := _WRONG_PREFIX.fullmatch(name):
+            return BadInput.saying(f"{name!r}: the prefix of an agent is agents:, as in agents:{mistyped[1]}")
+        if _PLACE.fullmatch(name):
+            return BadInput.saying(f"there is no agent {name!r}; did you mean http://{name}?")
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
             return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
@@ -230,6 +239,8 @@ def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: 
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
     provider = str(written.get("provider") or (name if name in _KEYS else "openai"))
     address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
+    if address and not address.startswith("$") and (wrong := wrong_with_address(address)):
+        raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
     headers = {k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}

@@ -200,6 +200,14 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
         return blamed(fault)
 
 
+def _fill_history(talk: Talk) -> None:
+    """What was said before the first turn may hold variables that `before` set."""
+    history = talk.case.history
+    if history and is_template([message.text for message in history]):
+        history = tuple(fill_message(message, talk.variables) for message in history)
+        talk.case = structs.replace(talk.case, history=history)
+
+
 def _keep_stderr(talk: Talk) -> None:
     if talk.progress.stderr_tail:
         talk.warnings.append(f"stderr: {talk.progress.stderr_tail}")

@@ -41,6 +41,8 @@ class ClaimBuilder(Struct):
     update_snapshots: bool = False
     references: dict[str, Place] = field(default_factory=dict[str, Place])
     """The agents that the checks built so far will ask, and where."""
+    connectors: dict[tuple[str, str | None], Place] = field(default_factory=dict[tuple[str, str | None], Place])
+    """The connectors that options name, whose options they are (those of the agent under test: None), and where."""
     needs: set[Feature] = field(default_factory=set[Feature])
     """What the checks built so far cannot do without."""
     at: Place = ()
@@ -80,6 +82,7 @@ class ClaimBuilder(Struct):
         check = self._check(str(written["type"]), canonical(written))
         for name in getattr(check, "references", ()):
             self._will_ask(name)
+            self.note_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.at)
         self.needs.update(getattr(check, "needs", ()))
         return Claim(
             check=check,
@@ -88,6 +91,11 @@ class ClaimBuilder(Struct):
             negate=bool(written.get("negate", False)),
             weight=float(written.get("weight", 1.0)),
         )
+
+    def note_connector(self, options: Mapping[str, Any], helper: str | None, at: Place) -> None:
+        """Options may name a connector, which has to be there."""
+        if isinstance(name := options.get("connector"), str):
+            self.connectors.setdefault((name, helper), (*at, "options"))
 
     def _check(self, kind: str, fields: Mapping[str, Any]) -> Any:
         found = catalog.find("check", kind)

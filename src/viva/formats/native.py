@@ -103,11 +103,15 @@ class _Reader:
                 self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
-        """Can all helpers be had that the case names? What is wrong in the config is said there, and only once."""
+        """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
         for name, at in self._claims.references.items():
             wrong = self._reading.wrong_with(name)
             self.problems += [each if each.file else document.problem(at, each.what, key="use") for each in wrong]
+        for (name, helper), at in self._claims.connectors.items():
+            wrong = self._reading.wrong_with_connector(name, helper)
+            self.problems += [document.problem(at, each.what, key="connector") for each in wrong]
         self._claims.references.clear()
+        self._claims.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""

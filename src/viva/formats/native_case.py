@@ -100,6 +100,7 @@ class CaseBuilder:
         claims.needs.clear()
         history, lines = self._lines()
         goal = self._goal()
+        claims.note_connector(value.get("options", {}), None, ())
         finals = claims.claims(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
         fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
@@ -188,6 +189,7 @@ class CaseBuilder:
         elif use:  # without one, that is what is wrong
             self._around.claims.references.setdefault(use, ("simulator",))
         options = written.get("options", {})
+        self._around.claims.note_connector(options, use, ("simulator",))
         if use == "viva.rules":
             try:
                 Rules.read(options.get("metadata", {}))
@@ -233,6 +235,8 @@ class CaseBuilder:
             if self._value is not turn or not self._is_dynamic
             else ()
         )
+        if self._value is not turn:
+            self._around.claims.note_connector(turn.get("options", {}), None, at)
         return messages[:-1], Utterance(
             message=line,
             by=by,

@@ -147,6 +147,24 @@ class Agents:
             return wrong.problems
         return ()
 
+    def uses_connectors(self, name: str) -> bool:
+        """Is it an agent that reaches a model through a connector of the config, as `options.connector` may choose it?"""
+        bare = name.removeprefix("agents:")
+        written = self._settings.agents.get(bare)
+        if written is None:
+            return bare.removeprefix("viva.") in _PROMPTS.values() or self._through(bare) is not None
+        kind = written.get("type") or next((kind for key, kind in _TELLING.items() if key in written), None)
+        return "use" not in written and (kind == "prompt" or kind in KINDS)
+
+    def wrong_with_connector(self, name: str) -> tuple[Problem, ...]:
+        """Why there is no connector of that name; nothing, if there is one."""
+        known = list(self._settings.connectors)
+        if name in known:
+            return ()
+        near = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        return (Problem("", 0, "", f"there is no connector {name!r}; {hint}"),)
+
     def _wrapped(self, agent: Agent, name: str, definition: Any) -> Agent:
         self.definitions[name] = definition
         return agent if self._wrap is None else self._wrap(agent, name, definition)
@@ -389,12 +407,9 @@ class Agents:
         return self._known_connector(wanted, f"agent {name!r}")
 
     def _known_connector(self, name: str, who: str) -> Connector:
-        if name in self._settings.connectors:
-            return self._settings.connectors[name]
-        known = list(self._settings.connectors)
-        near = get_close_matches(name, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
-        raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
+        if wrong := self.wrong_with_connector(name):
+            raise BadInput.saying(f"{who}: {wrong[0].what}")
+        return self._settings.connectors[name]
 
 
 def _code_of(agent: Agent) -> dict[str, str]:

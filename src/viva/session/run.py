@@ -27,7 +27,7 @@ from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
 from viva.errors import BadInput, HelperFailed, RunStopped
 from viva.history.index import History, HistorySink
-from viva.llm.budget import Budget
+from viva.llm.budget import UNPRICED, Budget
 from viva.model.credentials import masked, masked_reference
 from viva.model.duration import show_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
@@ -220,8 +220,7 @@ def _watch(budget: Budget, bus: Bus) -> None:
     """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
 
     def warn() -> None:
-        what = "calls of unknown price are not in the budget; `price` in the connector sets it"
-        bus.emit(Note(f"--max-cost: {what}", "warning"))
+        bus.emit(Note(f"--max-cost: {UNPRICED}", "warning"))
 
     if budget.max_usd is None:
         return

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -271,7 +271,7 @@ def test_a_folder_that_leads_back_to_itself_is_read_once(tmp_path: Path):
 
 
 @contextmanager
-def an_ordinary_user() -> Iterator[None]:
+def an_ordinary_user() -> Generator[None]:
     """Whom permissions stop: root is stopped by none."""
     if os.geteuid() != 0:
         yield
