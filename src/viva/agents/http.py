@@ -11,7 +11,6 @@ from viva.agents.answers import Places, reply_in
 from viva.agents.openai_messages import encoded
 from viva.errors import AgentFailed
 from viva.llm.calls import Retry, is_busy, post, secrets_in, short_text, status_line
-from viva.llm.target import wrong_with_address
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -55,10 +54,6 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
         for name in self._used():
             if name not in VARIABLES:
                 raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(VARIABLES)}")
-        if not self.url.startswith("$") and (
-            wrong := wrong_with_address(fill(self.url, dict.fromkeys(VARIABLES, "x")))
-        ):
-            raise ValueError(f"`url` {wrong}")  # a variable of the environment may not be known yet
         if self.fixtures and "fixtures" not in variables_in(self.template()):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
         self.places()

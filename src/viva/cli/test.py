@@ -70,13 +70,14 @@ def command(ctx: click.Context, **flags: Any) -> int:
         refuse_others(ctx, WITH_RESUME, "--resume goes on with the settings that the run had")
         return run_loop(_resume(flags))
     refuse_alone(ctx)
+    if flags["interactive"] and not flags["inputs"]:
+        refuse_others(ctx, WITH_TALK, "--interactive without an input is a conversation by hand, without cases")
     if flags["interactive"]:
         _check_interactive(flags)
     if not flags["inputs"]:
         if flags["interactive"]:
             from viva.cli.conversation import talk_freely
 
-            refuse_others(ctx, WITH_TALK, "--interactive without an input is a conversation by hand, without cases")
             return run_loop(talk_freely(flags))
         raise click.UsageError("No input given. Pass a suite, a folder or a message: viva test -i tests/")
     if words := _direct_messages(flags["inputs"]):
