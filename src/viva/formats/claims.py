@@ -45,6 +45,8 @@ class ClaimBuilder(Struct):
     """The connectors that options name, whose options they are (those of the agent under test: None), and where."""
     needs: set[Feature] = field(default_factory=set[Feature])
     """What the checks built so far cannot do without."""
+    may_hold_variables: bool = True
+    """Where no text of the document can hold a variable, none is looked for."""
     at: Place = ()
     """Where the assertion stands that is being built."""
 
@@ -104,7 +106,7 @@ class ClaimBuilder(Struct):
         return found.build(fields, Building(self.folder, self.roots, self._nested, self.update_snapshots))
 
     def _nested(self, written: Mapping[str, Any]) -> Claim:
-        if not is_template(written) or str(written["type"]) in _COMBINING:
+        if not self.may_hold_variables or not is_template(written) or str(written["type"]) in _COMBINING:
             return self._built(written)
         if has_variables(written):
             return self._late(written)

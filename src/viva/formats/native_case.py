@@ -94,9 +94,11 @@ class CaseBuilder:
         value = self._value
         self._read = read
         self._check_mode()
-        if not read:
-            self._check_variables()
         claims = self._around.claims
+        raw = self._document.raw
+        claims.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
+        if claims.may_hold_variables and not read:
+            self._check_variables()
         claims.needs.clear()
         history, lines = self._lines()
         goal = self._goal()
@@ -173,15 +175,14 @@ class CaseBuilder:
 
     def _check_variables(self) -> None:
         """A variable that nothing could set is a mistake; with a `before`, only the run can tell."""
-        document = self._document
-        may_hold_some = not document.raw or b"{{" in document.raw
-        if may_hold_some and "before" not in self._value and not self._around.reading.before_run:
+        if "before" not in self._value and not self._around.reading.before_run:
             for at, what in unset_variables(self._value):
                 self._complain(at, what, None)
 
     def _user(self, lines: tuple[Utterance, ...]) -> User:
         if not self._is_dynamic:
-            return Script(lines, filled=is_template([line.message.text for line in lines]))
+            templates = self._around.claims.may_hold_variables
+            return Script(lines, filled=templates and is_template([line.message.text for line in lines]))
         written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.reading.simulator or ""}
         use = str(written["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):

@@ -8,7 +8,7 @@ import pytest
 
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_of
+from viva.formats.documents import documents_in, documents_of
 from viva.formats.reading import Reading
 from viva.model.case import Case, Fixtures, Key, ToolStub, Utterance
 from viva.model.judging import label_of
@@ -555,3 +555,11 @@ def test_before_its_variables_are_known_a_label_shows_their_names():
         'not contains "{{name}}"',
         'regex {"pattern":"({{name}}"}',
     ]  # N21
+
+
+def test_a_brace_may_be_written_as_an_escape(tmp_path: Path):
+    """A file without `{{` is not searched for variables: an escaped brace is one all the same."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"id": "a", "input": "\\u007b\\u007bname}}"}', encoding="utf-8")
+    with pytest.raises(BadInput, match="nothing sets {{name}}"):  # N21
+        native.load(documents_in(path, "s.jsonl"), "s.jsonl", tmp_path, Reading())
