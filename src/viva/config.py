@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -149,9 +149,6 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     if file is None and (file := find_config(start)) is None:
         return Settings(folder=start, environ=environ, redactor=redactor)
     text, value = _read(file)
-    found = complaints("config", value)
-    if found:
-        raise BadInput(*sorted({_problem(file, text, c.path, c.what, c.key) for c in found}))
     settings = Settings(
         folder=file.resolve().parent,
         file=file,
@@ -160,6 +157,10 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
         text=text,
         unset=[] if only_look else None,
     )
+    problems = {_problem(file, text, c.path, c.what, c.key) for c in complaints("config", value)}
+    settings.connectors = dict(_connectors(value, settings, problems))
+    if problems:
+        raise BadInput(*sorted(problems))
     settings.defaults = _defaults(value.get("defaults", {}), settings)
     settings.agents = value.get("agents", {})
     settings.plugins = tuple(value.get("plugins", ()))
@@ -168,9 +169,6 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
     settings.openwop = _openwop(value.get("openwop", {}), settings)
     settings.serve = value.get("serve", {})
-    settings.connectors = {
-        name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
-    }
     return settings
 
 
@@ -234,6 +232,20 @@ def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: 
         return parse_duration(written[key])
     except ValueError as wrong:
         raise settings.problem(str(wrong), *place, key) from wrong
+
+
+def _connectors(
+    value: Mapping[str, Any], settings: Settings, problems: set[Problem]
+) -> Iterator[tuple[str, Connector]]:
+    """The connectors; what is wrong with one is added to the problems. After others, those that fit by themselves are checked."""
+    written: Any = value.get("connectors", {})
+    fits = not problems
+    for name, each in cast("Mapping[str, Any]", written).items() if isinstance(written, Mapping) else ():
+        if fits or not complaints("config", {"connectors": {name: each}}):
+            try:
+                yield name, _connector(name, each, settings)
+            except BadInput as wrong:
+                problems.update(wrong.problems)
 
 
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
