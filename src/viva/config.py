@@ -114,6 +114,13 @@ class Settings(Struct, kw_only=True):
 
         return _VARIABLE.sub(value_of, text)
 
+    def unknown_connector(self, name: str) -> str:
+        """No connector has that name: the near ones, or all."""
+        known = list(self.connectors)
+        near = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        return f"there is no connector {name!r}; {hint}"
+
     def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
         known, name = list(self.agents), credentials.masked_reference(name)
@@ -251,7 +258,7 @@ def _connectors(
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
     provider = str(written.get("provider") or (name if name in _KEYS else "openai"))
     address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
-    if address and not address.startswith("$") and (wrong := wrong_with_address(address)):
+    if address and (wrong := wrong_with_address(address)):
         raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)

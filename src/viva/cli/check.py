@@ -47,7 +47,6 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     settings = config.load(config_file, Path.cwd(), only_look=True)
     catalog.load_plugins(settings.plugins, settings.folder)
     roots = (str(settings.folder),)
-    agents = Agents(settings)
     if before is not None:
         from viva.session.hooks import run_hook
 
@@ -57,8 +56,8 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         attachment_roots=settings.attachment_roots,
         before_run=before is not None,
         simulator=settings.defaults.simulator,
-        wrong_with=helper_check(agents, settings),
-        wrong_with_connector=connector_check(agents, settings, RunOptions(inputs=files)),
+        wrong_with=helper_check(Agents(settings), settings),
+        wrong_with_connector=connector_check(settings, RunOptions(inputs=files)),
         evals=eval_reading(RunOptions(inputs=files), settings, checked_only=True),
     )
     problems: list[Problem] = []

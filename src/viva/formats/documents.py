@@ -4,12 +4,7 @@ A `.jsonl` file is read twice as a stream: once to check it, once as its cases a
 objects of a large suite are held. Pretty-printed objects one after another, with `//` lines between them, load as well.
 """
 
-import io
-import os
 import re
-import shutil
-import stat
-import tempfile
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
@@ -20,16 +15,12 @@ from typing import Any, BinaryIO, cast
 from msgspec import UNSET, Struct
 
 from viva.errors import BadInput, Problem
+from viva.formats.raw_files import HEAD, MAX_BYTES, Spooled, bytes_of, refuse_foreign, refuse_special
 from viva.model import codec
 from viva.schemas.positions import Place, error_place, json_item_lines, json_line, yaml_lines
 
-MAX_BYTES = 64 * 1024 * 1024
-"""A single document larger than this is a mistake."""
 _TOO_LONG = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
 CASES = "cases"
-_HEAD = 4096
-_CONTROL = bytes({*range(9), *range(14, 32), 127} - {27})
-"""Bytes that a text hardly has."""
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
@@ -81,46 +72,19 @@ class Chunk(Struct, frozen=True):
     is_too_long: bool = False
 
 
-class Spooled:
-    """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
+def chunks(path: Path | Spooled, most: int = MAX_BYTES) -> Iterator[Chunk]:
+    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
-        shutil.copyfileobj(stream, self._file)
-        self._file.flush()
-
-    def __del__(self) -> None:
-        self._file.close()
-
-    def open(self, _mode: str) -> BinaryIO:
-        """Reads it from its beginning, whoever else reads it too."""
-        return io.BufferedReader(_FromStart(self._file.fileno()))
-
-
-class _FromStart(io.RawIOBase):
-    def __init__(self, file: int) -> None:
-        self._file, self._at = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = os.pread(self._file, len(buffer), self._at)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-def chunks(path: Path | Spooled) -> Iterator[Chunk]:
-    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line."""
+    It ends at a document of more than so many bytes.
+    """
     offset = line = depth = size = 0
     held: list[bytes] = []
     start = (0, 0)
     with path.open("rb") as file:
-        for text in iter(partial(file.readline, MAX_BYTES + 1), b""):
+        for text in iter(partial(file.readline, most + 1), b""):
             size = size + len(text) if held else len(text)
             line += 1
-            if size > MAX_BYTES:
+            if size > most:
                 yield Chunk(*(start if held else (line, offset)), b"", is_too_long=True)
                 return  # where it ends cannot be told without reading all of it
             at, offset = offset, offset + len(text)
@@ -234,7 +198,7 @@ class Streamed:
         """Every document that can be read; what cannot is added to the problems."""
         try:
             with self._path.open("rb") as file:
-                _refuse_foreign(file.read(_HEAD), self._file)
+                refuse_foreign(file.read(HEAD), self._file)
             for chunk in chunks(self._path):
                 self._offsets.append(chunk.offset)
                 self._digests.append(_digest(chunk.raw))
@@ -290,26 +254,10 @@ Documents = Streamed | Held
 
 def documents_in(path: Path, file: str) -> Documents:
     """The documents of a file, by its ending. Raises BadInput for one that cannot be read as a whole."""
-    _refuse_special(path, file)
+    refuse_special(path, file)
     if path.suffix == ".jsonl":
         return Streamed(path, file)
-    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(_bytes_of(path, file), file)
-
-
-def _refuse_special(path: Path, file: str) -> None:
-    """A pipe would be waited for, a device may never end: only a file can be read, and read again."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        raise BadInput.saying(
-            "is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file
-        )
-    if stat.S_ISDIR(mode):
-        raise BadInput.saying("is a folder, not a file", file)
-    if not stat.S_ISREG(mode):
-        raise BadInput.saying("is a device, not a file; give a file of cases, or `-` for standard input", file)
+    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(bytes_of(path, file), file)
 
 
 def documents_from(stream: BinaryIO, file: str) -> Documents:
@@ -347,7 +295,7 @@ def json_document(raw: bytes, file: str) -> Document:
 
 def _json_file(raw: bytes, file: str) -> Held:
     """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
-    _refuse_foreign(raw, file)
+    refuse_foreign(raw, file)
     stripped = _without_comments(raw)
     whole = _decoded(file, 1, stripped)
     _refuse_repeated_keys(file, 1, stripped, whole)
@@ -429,8 +377,8 @@ def _yaml_file(path: Path, file: str) -> Held:
 
     from viva.formats.yaml_values import yaml_values
 
-    raw = _bytes_of(path, file, MAX_BYTES)
-    _refuse_foreign(raw, file)
+    raw = bytes_of(path, file, MAX_BYTES)
+    refuse_foreign(raw, file)
     try:
         text = raw.decode("utf-8-sig")
         values = yaml_values(text)
@@ -460,32 +408,3 @@ def _yaml_file(path: Path, file: str) -> Held:
             for (prefix, value), line in zip(members, starts, strict=True)
         ]
     return Held(tuple(documents), tuple(problems))
-
-
-def _refuse_foreign(head: bytes, file: str) -> None:
-    """What is no UTF-8 text at all is said once, not for each of its lines."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise BadInput.saying("is UTF-16 text; save the file as UTF-8", file, 1)
-    head = head[:_HEAD]
-    odd = len(head) - len(head.translate(None, _CONTROL))
-    if odd > len(head) * (0.3 if _is_utf8(head) else 0.05):
-        raise BadInput.saying("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
-
-
-def _is_utf8(head: bytes) -> bool:
-    try:
-        head.decode()
-    except UnicodeDecodeError as wrong:
-        return wrong.start > len(head) - 4  # a character that is cut in two
-    return True
-
-
-def _bytes_of(path: Path, file: str, most: int = 16 * MAX_BYTES) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > most:
-            what = f"is {size // 2**20} MB; at most {most // 2**20} MB. Write it as .jsonl, which is read line by line"
-            raise BadInput.saying(what, file)
-        return path.read_bytes()
-    except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong

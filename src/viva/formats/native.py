@@ -11,9 +11,10 @@ from viva.formats.attachments import Attachments
 from viva.formats.checkable import checkable
 from viva.formats.claims import ClaimBuilder, Complain
 from viva.formats.documents import Document, Documents
-from viva.formats.native_case import STAND_INS, Around, CaseBuilder
+from viva.formats.native_case import Around, CaseBuilder
 from viva.formats.reading import Reading
 from viva.formats.rows import expanded
+from viva.formats.stand_ins import NATIVE
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
@@ -91,7 +92,7 @@ class _Reader:
         """All that can be said of cases that do not fit as a whole, beside that."""
         for written in cases:
             found = complaints("native", written)
-            value = checkable("native", written, found, STAND_INS) if isinstance(written, Mapping) else None
+            value = checkable("native", written, found, NATIVE) if isinstance(written, Mapping) else None
             if value is None:
                 continue
             if isinstance(written.get("id"), str) and "for" not in written:

@@ -12,7 +12,6 @@ from viva.agents.replies import tool_calls_from
 from viva.agents.rules import Rules
 from viva.errors import AgentFailed
 from viva.formats.attachments import Attachments
-from viva.formats.checkable import StandIns
 from viva.formats.claims import ClaimBuilder, Complain
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER, BEFORE, find_hook
@@ -55,28 +54,6 @@ class Around(Struct, frozen=True):
     def leaving_variables(self) -> "Around":
         """The same, for cases of which nobody can tell what sets their variables."""
         return structs.replace(self, reading=structs.replace(self.reading, before_run=True))
-
-
-_FINE = {"type": "contains", "value": "x"}
-STAND_INS = StandIns(
-    members={
-        "id": lambda at: f"?{at}",
-        "input": lambda _: "x",
-        "turns": lambda _: [{"input": "x"}],
-        "checkpoints": lambda at: [{"id": f"?{at}", "assertion": _FINE}],
-        "simulator": lambda _: {"use": "viva.rules", "options": {"metadata": {"rules": []}}},
-        "assertion": lambda _: _FINE,
-        "assertions": lambda _: _FINE,
-    },
-    items={
-        "turns": lambda _: {"input": "x"},
-        "checkpoints": lambda at: {"id": f"?{at}", "assertion": _FINE},
-        "assertions": lambda _: _FINE,
-        "assert": lambda _: _FINE,
-        "final_assertions": lambda _: _FINE,
-    },
-)
-"""For parts of a case that do not fit its schema: each is as good as what should stand there."""
 
 
 class CaseBuilder:

@@ -16,10 +16,11 @@ from viva.checks.judge import BUILT_IN, Criterion, Rubric
 from viva.checks.leaks import without_secrets
 from viva.checks.safety import Safety, SafetyJudge, Stubbed
 from viva.errors import BadInput, Problem
-from viva.formats.checkable import StandIns, checkable
+from viva.formats.checkable import checkable
 from viva.formats.documents import Document, Documents
-from viva.formats.modes import LIVE, MODES, Mode, chosen_modes
+from viva.formats.modes import LIVE, Mode, chosen_modes
 from viva.formats.reading import Reading
+from viva.formats.stand_ins import OPENWOP
 from viva.model import codec
 from viva.model.case import (
     Audience,
@@ -140,35 +141,6 @@ class Terms(Struct, frozen=True, kw_only=True):
 _NO_TERMS = Terms()
 
 
-def _free_id(at: Place) -> str:
-    """An id that no task of the file has."""
-    return "x-viva-" + "-".join(str(step).lower() for step in at)
-
-
-_MATCH = {"strategy": "exact", "value": ""}
-_EXPECTED = {"kind": "golden", "match": _MATCH}
-_STAND_INS = StandIns(
-    members={
-        "suiteId": lambda _: "x.evals.x",
-        "version": lambda _: "0.0.0",
-        "modes": lambda _: list(MODES),
-        "tasks": lambda at: [{"taskId": _free_id(at), "input": "", "expected": _EXPECTED}],
-        "taskId": _free_id,
-        "input": lambda _: "",
-        "expected": lambda _: _EXPECTED,
-        "match": lambda _: _MATCH,
-        "rubric": lambda _: [{"criterion": "x", "weight": 1}],
-        "weight": lambda _: 1,
-        "criterion": lambda _: "x",
-    },
-    items={
-        "tasks": lambda at: {"taskId": _free_id(at), "input": "", "expected": _EXPECTED},
-        "rubric": lambda _: {"criterion": "x", "weight": 1},
-    },
-)
-"""For parts of a suite that do not fit its schema: each is as good as what should stand there."""
-
-
 def load(documents: Documents, name: str, _folder: Path, reading: Reading) -> Suite:
     """The suite in a file, by the name that messages show. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
@@ -203,7 +175,7 @@ def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], 
     found = complaints("openwop", value)
     problems = [document.problem(each.path, each.what, key=each.key) for each in found]
     if found:
-        value = checkable("openwop", value, found, _STAND_INS) if isinstance(value, dict) else None
+        value = checkable("openwop", value, found, OPENWOP) if isinstance(value, dict) else None
     if value is None:
         return None, set(), problems
     problems += _problems(document, value)

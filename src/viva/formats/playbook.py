@@ -12,10 +12,11 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
-from viva.formats.checkable import StandIns, checkable
+from viva.formats.checkable import checkable
 from viva.formats.documents import Document, Documents
 from viva.formats.links import wrong_with_link
 from viva.formats.reading import Reading
+from viva.formats.stand_ins import PLAYBOOK
 from viva.model import codec
 from viva.model.case import Case, Checkpoint, Claim, Goal, Limits, Origin, Suite, Utterance, WorkspaceSpec
 from viva.model.component import Building
@@ -36,21 +37,6 @@ BUILT_IN = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CRITERIA = ("persona", "success_criteria")
 _GOAL = "as said above. The conversation is ended for you: never set goal_achieved, and always write a message"
-_STAND_INS = StandIns(
-    members={
-        "name": lambda _: "x",
-        "steps": lambda _: [_STEP],
-        "user_input": lambda _: "x",
-        "expected_outcome": lambda _: "x",
-        "persona": lambda _: {"context": "x", "success_criteria": _REACHABLE},
-        "context": lambda _: "x",
-        "success_criteria": lambda _: _REACHABLE,
-    },
-    items={"steps": lambda _: _STEP, "flow_contains": lambda _: "x", "llm_checks": lambda _: "x"},
-)
-"""For parts that do not fit the schema: each is as good as what should stand there."""
-_STEP = {"user_input": "x", "expected_outcome": "x"}
-_REACHABLE = {"flow_contains": ["x"]}
 _NO_EVALUATOR = (
     "nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME, or `evaluator` in [defaults] "
     "of viva.toml"
@@ -127,7 +113,7 @@ class _Builder:
         if not (found := complaints("playbook", value)):
             return self._built(value)
         self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
-        rest = checkable("playbook", value, found, _STAND_INS) if isinstance(value, dict) else None
+        rest = checkable("playbook", value, found, PLAYBOOK) if isinstance(value, dict) else None
         if rest is not None:
             self._unclear = {step for each in found for step in (*each.path, each.near)}
             self._built(rest)

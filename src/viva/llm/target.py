@@ -68,7 +68,12 @@ class Target(Struct, frozen=True, dict=True):
 
 
 def wrong_with_address(url: str) -> str | None:
-    """Why nothing can be sent to an address, and what may have been meant; passwords and queries are not shown."""
+    """Why nothing can be sent to an address, and what may have been meant; passwords and queries are not shown.
+
+    One that begins with a variable of the environment that is not set is not judged.
+    """
+    if url.startswith("$"):
+        return None
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

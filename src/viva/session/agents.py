@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -148,24 +147,6 @@ class Agents:
         except BadInput as wrong:
             return wrong.problems
         return ()
-
-    def uses_connectors(self, name: str) -> bool:
-        """Is it an agent that reaches a model through a connector of the config, as `options.connector` may choose it?"""
-        bare = name.removeprefix("agents:")
-        written = self._settings.agents.get(bare)
-        if written is None:
-            return bare.removeprefix("viva.") in _PROMPTS.values() or self._through(bare) is not None
-        kind = written.get("type") or next((kind for key, kind in _TELLING.items() if key in written), None)
-        return "use" not in written and (kind == "prompt" or kind in KINDS)
-
-    def wrong_with_connector(self, name: str) -> tuple[Problem, ...]:
-        """Why there is no connector of that name; nothing, if there is one."""
-        known = list(self._settings.connectors)
-        if name in known:
-            return ()
-        near = get_close_matches(name, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
-        return (Problem("", 0, "", f"there is no connector {name!r}; {hint}"),)
 
     def _wrapped(self, agent: Agent, name: str, definition: Any) -> Agent:
         self.definitions[name] = definition
@@ -324,8 +305,7 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
-        filled = fill(url, dict.fromkeys(variables_in(url), "x"))
-        if not url.startswith("$") and (wrong := wrong_with_address(filled)):  # a variable may not be known yet
+        if wrong := wrong_with_address(fill(url, dict.fromkeys(variables_in(url), "x"))):
             raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
         self._settings.redactor.learn((*credentials.in_headers(headers), *credentials.in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
@@ -412,8 +392,8 @@ class Agents:
         return self._known_connector(wanted, f"agent {name!r}")
 
     def _known_connector(self, name: str, who: str) -> Connector:
-        if wrong := self.wrong_with_connector(name):
-            raise BadInput.saying(f"{who}: {wrong[0].what}")
+        if name not in self._settings.connectors:
+            raise BadInput.saying(f"{who}: {self._settings.unknown_connector(name)}")
         return self._settings.connectors[name]
 
 

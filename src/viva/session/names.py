@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from viva.agents.models import KINDS
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
+from viva.model.connector import reaching
 from viva.session.agents import Agents
 from viva.session.options import RunOptions
 
@@ -30,7 +32,7 @@ def helper_check(agents: Agents, settings: Settings, under_test: Any = None) -> 
     return wrong_with
 
 
-def connector_check(agents: Agents, settings: Settings, options: RunOptions) -> WrongWithConnector:
+def connector_check(settings: Settings, options: RunOptions) -> WrongWithConnector:
     """Says why `options.connector` of a case cannot be used: by the agent under test, or by a helper.
 
     An agent that is no model of ours gets its options as they are: what a connector is called there, only it knows.
@@ -42,11 +44,26 @@ def connector_check(agents: Agents, settings: Settings, options: RunOptions) -> 
         if helper is None and options.connector is not None:
             return ()  # -c stands over what cases say
         who = candidates if helper is None else [helper]
-        if not who or not all(isinstance(each, str) and agents.uses_connectors(each) for each in who):
+        if name in settings.connectors or not who or not all(_uses_connectors(each, settings) for each in who):
             return ()
-        return agents.wrong_with_connector(name)
+        return (Problem("", 0, "", settings.unknown_connector(name)),)
 
     return wrong_with
+
+
+def _uses_connectors(agent: Any, settings: Settings) -> bool:
+    """Is it an agent that reaches a model through a connector of the config?"""
+    if not isinstance(agent, str):
+        return False
+    name = agent.removeprefix("agents:")
+    written = settings.agents.get(name)
+    if written is None:
+        named = name in settings.connectors or reaching(name, settings.connectors) is not None
+        return named or (name.startswith("viva.") and name != "viva.rules")
+    kind = written.get("type")
+    if kind is None:
+        return "use" not in written and ("prompt" in written or "connector" in written)
+    return kind == "prompt" or kind in KINDS
 
 
 def wrong_flags(options: RunOptions, agents: Agents) -> Iterator[Problem]:

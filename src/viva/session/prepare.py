@@ -198,7 +198,7 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
         wrong_with=helper_check(agents, settings, options.agent),
-        wrong_with_connector=connector_check(agents, settings, options),
+        wrong_with_connector=connector_check(settings, options),
         update_snapshots=options.update_snapshots,
         before_run=options.before is not None,
         simulator=simulator.removeprefix("agents:") if simulator else None,
