@@ -146,7 +146,7 @@ UNUSABLE: dict[str, tuple[bytes, str]] = {
         "3: $.id: id 'a' is taken; line 1 has",
     ),
     "twice.yaml": (b"- id: a\n  input: x\n  input: y\n", "3: is not YAML: the key 'input' stands here twice"),
-    "utf16.jsonl": (json.dumps(case("a")).encode("utf-16"), "1: is not UTF-8"),
+    "utf16.jsonl": (json.dumps(case("a")).encode("utf-16"), "1: is UTF-16 text"),
     "utf8.jsonl": (json.dumps(case("a")).encode() + b'\n{"id": "b", "input": "\xff"}\n', "2: is not UTF-8"),
 }
 

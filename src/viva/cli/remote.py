@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from msgspec import UNSET
 
 from viva import config
@@ -19,25 +18,6 @@ from viva.session.evals import EvalSummary
 from viva.session.interrupts import stopping
 from viva.session.prepare import check_writable
 from viva.session.remote import Remote, Wanted, wanted
-
-_ALLOWED = frozenset(
-    {
-        "host", "inputs", "agent", "modes", "live", "baseline", "allow_agent_mismatch", "fail_on_regression",
-        "eval_summary", "as_json", "quiet", "verbose", "config", "env_file", "format_",
-    }
-)  # fmt: skip
-
-
-def check_flags(ctx: click.Context) -> None:
-    """What another host decides cannot be said here."""
-    given = [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        and parameter.name not in _ALLOWED
-    ]
-    if given:
-        raise click.UsageError(f"--host: the suite runs over there; leave out {', '.join(given)}")
 
 
 async def run_remote(flags: dict[str, Any]) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from viva.formats.documents import CASES, holds_cases
+
 MAX_DEPTH = 300
 MAX_NODES = 5_000_000
 """More values than this, aliases counted as often as they are used, are a mistake or an attack."""
@@ -63,8 +65,10 @@ def _loader() -> Any:
 
 
 def _members(node: Any) -> list[Any]:
-    if isinstance(node, yaml.MappingNode) and [key.value for key, _ in node.value] == ["cases"]:
-        node = node.value[0][1]
+    if isinstance(node, yaml.MappingNode):
+        members = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+        if holds_cases(members) and isinstance(members[CASES], yaml.SequenceNode):
+            node = members[CASES]
     return node.value if isinstance(node, yaml.SequenceNode) else [node]
 
 

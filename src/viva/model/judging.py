@@ -16,6 +16,8 @@ from viva.model.tracebacks import describe_error, error_text, is_users_error
 def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
     """The claim and its verdict; something to await only where the check itself has to wait."""
     try:
+        if claim.resolve is not None:
+            claim = structs.replace(claim.resolve(evidence), written=claim.written, on=claim.on, over=claim.over)
         found = claim.check.check(evidence)
     except (RunStopped, TrialOver):
         raise

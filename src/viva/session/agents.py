@@ -16,10 +16,12 @@ from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
+from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import Feature
 from viva.model.connector import Connector, reaching
 from viva.model.duration import parse_duration
+from viva.model.template import fill, variables_in
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.schemas.words import complaints
@@ -142,6 +144,14 @@ class Agents:
         """Why there can be no helper of that name; nothing, if there can."""
         try:
             self.named(name)
+        except BadInput as wrong:
+            return wrong.problems
+        return ()
+
+    def wrong_with_connector(self, name: str) -> tuple[Problem, ...]:
+        """Why no model can be reached by this name; nothing, if one can."""
+        try:
+            self._connectors.named(name, "")
         except BadInput as wrong:
             return wrong.problems
         return ()
@@ -305,6 +315,8 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
+        if wrong := wrong_with_address(fill(url, dict.fromkeys(variables_in(url), "x"))):
+            raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
         self._settings.redactor.learn((*credentials.in_headers(headers), *credentials.in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
             fields.pop(theirs, None)

@@ -6,7 +6,7 @@ the same, `fails` of `runs` trials have to.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from viva.model import codec
 from viva.model.case import Case, Claim, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
+from viva.model.template import has_variables
 from viva.protocols import Planned
 from viva.session.hooks import ProjectHooks
 from viva.session.prepare import Prepared
@@ -109,6 +110,7 @@ class Shrinker:
             attachment_roots=prepared.settings.attachment_roots,
             simulator=None,
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
+            before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
         )
         self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
@@ -222,13 +224,17 @@ class Shrinker:
     def _written(self, small: "_Small", folder: Path) -> dict[str, Any]:
         """This conversation as a static case, with the checks that failed."""
         case = small.around(self._held.case)
-        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder)
+        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder, filled=True)
         value.pop("final_assertions", None)
         if self._claims:
             value["turns"][-1]["assertions"] = self._claims
         if self._finals:
             value["final_assertions"] = self._finals
         return value
+
+
+_FOUND = frozenset({"label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"})
+"""What a record adds to a check as it was written."""
 
 
 class _Small(Struct, frozen=True):
@@ -304,13 +310,17 @@ def _failed(claims: Sequence[Claim], verdicts: Sequence[dict[str, Any]]) -> list
     return [dict(claim.written) for claim, verdict in zip(claims, verdicts, strict=False) if verdict["passed"] is False]
 
 
+def _check_in(verdict: Mapping[str, Any]) -> str:
+    """Which check a verdict is about: its label or, where that shows the values of variables, the check as written."""
+    written = {key: value for key, value in verdict.items() if key not in _FOUND}
+    return codec.compact(written) if has_variables(written) else str(verdict.get("label"))
+
+
 def _signature(record: TrialRecord) -> set[str]:
     """In which way it failed: by which checks, or by what kind of error of the agent's own."""
     verdicts = [*(each for turn in record.turns for each in turn.assertions), *record.final_assertions]
-    failed = {str(each["label"]) for each in verdicts if each["passed"] is False}
+    failed = {_check_in(each) for each in verdicts if each["passed"] is False}
     failed |= {
-        str((each.assertion or {}).get("label"))
-        for each in record.checkpoints or ()
-        if each.required and not each.reached
+        _check_in(each.assertion or {}) for each in record.checkpoints or () if each.required and not each.reached
     }
     return failed or {":".join((record.error or "").split(":")[:2])}
