@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.errors import Unreachable
+from viva.errors import NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.model.case import Feature, Key
@@ -110,7 +110,7 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
         tape = Tape(path, "error", hiding_of(now))
         replayed = asyncio.run(talk(Replayed(Counting(""), "bot", definition(now), tape), sessions, now, spent))
         other = Replayed(Counting(""), "bot", {"header": "changed"}, Tape(path, "error", hiding_of(now)))
-        with pytest.raises(Unreachable, match="was defined otherwise"):
+        with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
             asyncio.run(talk(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
         [reply.content for reply in each] for each in recorded

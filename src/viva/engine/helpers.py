@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from viva.engine.sending import Listed, merged
-from viva.errors import HelperFailed, Role, TrialFault, TrialOver
+from viva.errors import HelperFailed, NotRecorded, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
@@ -21,6 +21,8 @@ from viva.protocols import AgentSession, Meter, SessionContext, Transport
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
+_NOT_ITS_FAULT = (HelperFailed, NotRecorded, TrialOver)
+"""Already charged to somebody, or to nobody: what is raised as it is."""
 
 
 class Crew:
@@ -82,7 +84,7 @@ class Crew:
                     must_quote=getattr(helper, "must_quote", False),
                 )
         except TrialFault as fault:
-            if opened or isinstance(fault, HelperFailed | TrialOver):
+            if opened or isinstance(fault, _NOT_ITS_FAULT):
                 raise
             raise HelperFailed(role, fault.said, deterministic=fault.deterministic) from fault
 
@@ -146,7 +148,7 @@ class _Asked:
         with self._waited_for():
             try:
                 return await self._session.send(Message("user", text), options)
-            except (HelperFailed, TrialOver):
+            except _NOT_ITS_FAULT:
                 raise
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.said, deterministic=fault.deterministic) from fault

@@ -66,6 +66,13 @@ class Connector(Struct, frozen=True, kw_only=True):
             raise ValueError("the Anthropic API takes no `seed`: its answers cannot be made the same again")
 
 
+def settings_that_answer(connector: Connector) -> dict[str, object]:
+    """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
+    names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
+    found = {name: getattr(connector, name) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, "", {})}
+
+
 def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
     """The connector by which a model is reached: the one that is for it or, else, the first with a pattern that fits its name."""
     exact = (connector for connector in connectors.values() if model and connector.model == model)

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import count
@@ -22,11 +22,13 @@ from msgspec import Struct, structs
 from viva.errors import BadInput, Role, RunStopped
 from viva.model import codec
 from viva.model.case import Key
+from viva.model.connector import Connector, settings_that_answer
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.record.drift import list_changes
 
-VERSION = 2
+VERSION = 3
 Missing = Literal["error", "live", "skip"]
 Change = Callable[[bytes], bytes]
 Place = tuple[Role, str, Key]
@@ -34,6 +36,7 @@ CUT_OFF = "cut off"
 _FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
 """What a variable leaves behind where its value stood in another form: that depends on the value, and so does not count."""
 _DIFF_LINES = 40
+_CHANGES = 6
 
 
 class Header(Struct, frozen=True, tag_field="line", tag="cassette"):
@@ -66,6 +69,8 @@ class Sent(Struct, omit_defaults=True, gc=False):
     options: Any
     fixtures: Any = None
     conversation: Any = None
+    connector: Any = None
+    """What the connector is that the case asked for by name; an agent's own is part of its definition."""
 
 
 class Made(Struct, frozen=True, omit_defaults=True):
@@ -202,12 +207,14 @@ class Tape:
         self.missing: Missing = missing
         self._hiding = hiding
         self._lines = list(read_cassette(path))
-        self._definitions = {line.agent: line.definition for line in self._lines if isinstance(line, Definition)}
+        self._recorded = {line.agent: line.definition for line in self._lines if isinstance(line, Definition)}
+        self._present: dict[str, Any] = {}
         self._took = {line.key: line.duration_ms for line in self._lines if isinstance(line, Took)}
         self._talks: dict[Place, list[Entry]] = defaultdict(list)
         for session, entry in replies(self._lines):
             self._talks[_place(session)].append(entry)
-        self._first_misses: dict[tuple[str, str, int], str] = {}
+        self._attempts = {key for _, _, key in self._talks}
+        self._missed: dict[Key, str] = {}
 
     @cached_property
     def _entries(self) -> dict[str, list[Entry]]:
@@ -228,17 +235,46 @@ class Tape:
             same.sort(key=lambda entry: entry.session, reverse=True)  # they are taken from the end
         return found
 
+    def define(self, agent: str, definition: Any) -> None:
+        """What an agent is now."""
+        self._present[agent] = definition
+
     def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
         """What the chain of all that is sent in a session begins with."""
         return self.link("", (place, definition, history))
 
     def link(self, chain: str, sent: Any) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        kept = _FORM.sub(rb"***\1***", self._hiding.keep(codec.encode(sent)))
-        return blake2b(chain.encode() + codec.canonical(codec.decode(kept)), digest_size=12).hexdigest()
+        return blake2b(chain.encode() + codec.canonical(self._plain(sent)), digest_size=12).hexdigest()
 
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
+
+    def may_retry(self, key: Key) -> bool:
+        """May the trial be tried once more after this attempt? Only where it was when it was recorded, or may go on live."""
+        if self.missing == "live":
+            return True
+        return key not in self._missed and structs.replace(key, attempt=key.attempt + 1) in self._attempts
+
+    def asked_live(self, key: Key) -> str | None:
+        """Why the real agent was asked in this attempt, if it was."""
+        return f"asked live: {self._missed[key]}" if self.missing == "live" and key in self._missed else None
+
+    def drift(self, connectors: Mapping[str, Connector]) -> list[str]:
+        """What has changed since the recording: one line for each agent, and for each connector that a case asked for."""
+        drifts = [self._agent_drift(name, self._recorded.get(name)) for name in self._present]
+        found = [drift for drift in drifts if drift is not None]
+        seen: set[bytes] = set()
+        for line in self._lines:
+            sent = line.sent if isinstance(line, Entry) else None
+            if sent is None or sent.connector is None or (known := codec.canonical(sent.connector)) in seen:
+                continue
+            seen.add(known)
+            name = sent.options["connector"]
+            now = settings_that_answer(connectors[name]) if name in connectors else {}
+            if changed := list_changes(self._plain(sent.connector), self._plain(now)):
+                found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
+        return found
 
     def next(self, digest: str) -> Entry | None:
         left = self._entries.get(digest)
@@ -255,29 +291,57 @@ class Tape:
             entry.made = structs.replace(entry.made, files=files)
         return entry
 
-    def miss(self, place: Place, turn: int, sent: Sent, definition: Any) -> str:
-        """Why nothing fits. A trial that is tried again says what was found the first time."""
+    def miss(self, place: Place, turn: int, sent: Sent) -> str:
+        """Why nothing fits: what has changed, with the recorded value and the present one."""
         key = place[2]
-        trial = (key.suite, key.case, key.trial)
-        if trial not in self._first_misses:
-            self._first_misses[trial] = self._divergence(place, turn, sent, definition)
-        return self._first_misses[trial]
+        said = f"case {key.case!r}, trial {key.trial}, turn {turn}: {self._divergence(place, turn, sent)}"
+        self._missed.setdefault(key, said)
+        return said
 
-    def _divergence(self, place: Place, turn: int, sent: Sent, definition: Any) -> str:
-        """What the cassette had at this very place, as a diff."""
+    def _divergence(self, place: Place, turn: int, sent: Sent) -> str:
         role, name, key = place
-        where = f"case {key.case!r}, trial {key.trial}, turn {turn}: the {role} {name!r}"
-        had, now = self._definitions.get(name), self._plain(definition)
-        if had is not None and codec.canonical(had) != codec.canonical(now):
-            return f"{where} was defined otherwise (its prompt, settings or code changed)\n{diff(had, now)}"
-        known = [entry for entry in self._talks.get(place, ()) if entry.turn == turn]
-        if not known:
-            return f"{where} was not asked when the cassette was recorded"
-        what = "the criteria or the conversation" if role == "judge" else "what it was sent"
-        return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
+        known = self._talks.get(place, ())
+        if (drifted := self._agent_drift(name, self._definition_at(place), role)) is not None:
+            return drifted
+        here = [entry for entry in known if entry.turn == turn]
+        if here:
+            now = self._plain(sent)
+            changed = min((list_changes(self._plain(entry.sent), now) for entry in here), key=len)
+            if changed:
+                more = f" (and {len(changed) - _CHANGES} more)" if len(changed) > _CHANGES else ""
+                return f"the {role} {name!r} was sent something else: {'; '.join(changed[:_CHANGES])}{more}"
+            return f"the {role} {name!r} was asked this less often, or what was said before it has changed"
+        if known:
+            last = max(entry.turn for entry in known)
+            return (
+                f"the {role} {name!r} was not asked here when the cassette was recorded: that conversation ended after "
+                f"turn {last}. What ends it has changed: a check, a checkpoint or a limit"
+            )
+        if key not in self._attempts:
+            return "the cassette holds no such conversation"
+        return f"the {role} {name!r} was not asked in this conversation when the cassette was recorded"
+
+    def _definition_at(self, place: Place) -> Any:
+        """What the agent was in this conversation: a run that was resumed by force may have had two."""
+        definitions: dict[str, Any] = {}
+        for line in self._lines:
+            if isinstance(line, Definition):
+                definitions[line.agent] = line.definition
+            elif isinstance(line, Entry) and line.opened is not None and _place(line.opened) == place:
+                return definitions.get(place[1])
+        return self._recorded.get(place[1])
+
+    def _agent_drift(self, name: str, recorded: Any, role: Role = "agent") -> str | None:
+        """How an agent differs from what it was, if it does."""
+        if name not in self._recorded:
+            known = ", ".join(map(repr, self._recorded)) or "none"
+            return f"the {role} {name!r} is not in the cassette, which has {known}"
+        changed = list_changes(self._plain(recorded), self._plain(self._present.get(name)))
+        return f"the {role} {name!r} has changed since the recording: {'; '.join(changed)}" if changed else None
 
     def _plain(self, value: Any) -> Any:
-        return codec.decode(self._hiding.keep(codec.encode(value)))
+        """As a cassette holds it, without secrets: equal for what was recorded and what is the same now."""
+        return codec.decode(_FORM.sub(rb"***\1***", self._hiding.keep(codec.encode(value))))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:

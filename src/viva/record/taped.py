@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.errors import AgentFailed, CutOff, Skipped, TrialFault, Undecidable, Unreachable
+from viva.errors import AgentFailed, CutOff, NotRecorded, Skipped, TrialFault, Undecidable, Unreachable
 from viva.model import codec
 from viva.model.case import Feature
+from viva.model.connector import settings_that_answer
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
@@ -43,6 +44,8 @@ class _Session:
         if options is not self._options:  # mostly they are the same for all turns
             self._options, self._kept = options, codec.frozen(_lasting(options))
         sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
+        if isinstance(asked_for := options.get("connector"), str) and asked_for in context.connectors:
+            sent.connector = settings_that_answer(context.connectors[asked_for])
         if context.fixtures is not None and turn == 1:
             sent.fixtures = codec.frozen(context.fixtures)
         if context.role == "simulator":
@@ -178,6 +181,7 @@ class Replayed(_Wrapped):
 
     def __init__(self, agent: Agent, name: str, definition: Any, tape: Tape) -> None:
         super().__init__(agent, name)
+        tape.define(name, definition)
         self._definition = definition
         self._tape = tape
 
@@ -191,7 +195,7 @@ class Replayed(_Wrapped):
                 context.meter(call)
             raise _fault(entry, context.progress)
         async with AsyncExitStack() as stack:
-            yield _ReplayedSession(self._agent, place, self._definition, context, tape, chain, stack)
+            yield _ReplayedSession(self._agent, place, context, tape, chain, stack)
 
 
 class _ReplayedSession(_Session):
@@ -199,14 +203,13 @@ class _ReplayedSession(_Session):
         self,
         agent: Agent,
         place: Place,
-        definition: Any,
         context: SessionContext,
         tape: Tape,
         chain: str,
         stack: AsyncExitStack,
     ) -> None:
         super().__init__(context)
-        self._agent, self._place, self._definition = agent, place, definition
+        self._agent, self._place = agent, place
         self._tape, self._chain, self._stack = tape, chain, stack
         self._said: list[tuple[Message, Mapping[str, Any]]] = []
         self._live: AgentSession | None = None
@@ -224,7 +227,7 @@ class _ReplayedSession(_Session):
             self._context.meter(call)
         if (made := entry.made) is not None and self._context.workspace is not None:
             if made.missing:
-                raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
+                raise NotRecorded(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
             await self._context.workspace.put(made.files, made.changes)
         if entry.reply is None:
             raise _fault(entry, self._context.progress)
@@ -233,15 +236,15 @@ class _ReplayedSession(_Session):
     async def _miss(self, message: Message, options: Mapping[str, Any], sent: Sent, turn: int) -> Reply:
         """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
         tape = self._tape
+        where = tape.miss(self._place, turn, sent)
         if tape.missing == "live":
             self._live = await self._stack.enter_async_context(self._agent.open(self._context))
             for said, with_options in self._said:
                 await self._live.send(said, with_options)
             return await self._live.send(message, options)
-        where = tape.miss(self._place, turn, sent, self._definition)
         if tape.missing == "skip":
-            raise Skipped(f"not in the cassette: {where.splitlines()[0]}")
-        raise Unreachable(f"not in the cassette: {where}")
+            raise Skipped(f"not in the cassette: {where}")
+        raise NotRecorded(f"not in the cassette: {where}")
 
 
 def _fault(entry: Entry, progress: CallProgress) -> TrialFault:

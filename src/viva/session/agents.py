@@ -1,10 +1,8 @@
 """Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from difflib import get_close_matches
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +16,13 @@ from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
 from viva.model.case import Feature
-from viva.model.connector import Connector, reaching
+from viva.model.connector import Connector, reaching, settings_that_answer
 from viva.model.duration import parse_duration
 from viva.protocols import Agent, AgentSession, SessionContext
+from viva.record.drift import FILES
 from viva.schemas.words import complaints
 from viva.session import terminal_agents
+from viva.session.source_files import digest_files
 
 _PROMPTS: dict[Role, str] = {
     "simulator": "simulator",
@@ -84,7 +84,7 @@ class Agents:
         """
         if asked is not None and not isinstance(asked, str):
             given = _given(asked, self._settings.provider_packages)
-            given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
+            given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | self._code_of(given.agent))
             return given
         if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
             return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
@@ -146,8 +146,8 @@ class Agents:
         self.definitions[name] = definition
         return agent if self._wrap is None else self._wrap(agent, name, definition)
 
-    def _definition(self, name: str, written: Mapping[str, Any], connector: Connector | None) -> dict[str, Any]:
-        """What was written, with the texts of the files that it names, and the model that it speaks to."""
+    def _definition(self, name: str, written: Mapping[str, Any], agent: Agent) -> dict[str, Any]:
+        """What was written, with the texts of the files that it names, the model that it speaks to, and its code."""
         definition = dict(written)
         for key in ("system_file", "prompt", "file"):
             path = str(written.get(key, ""))
@@ -156,10 +156,14 @@ class Agents:
         for table in ("headers", "env"):
             if table in definition:
                 definition[table] = sorted(definition[table])  # their values may be secrets that nobody told us of
-        known = connector or self._settings.connectors.get(str(written.get("connector", "")))
-        if known is not None:
-            definition["model"] = written.get("model", known.model)
-        return definition
+        connector = getattr(agent, "connector", None) or self._settings.connectors.get(str(written.get("connector")))
+        if isinstance(connector, Connector):
+            definition |= settings_that_answer(connector) | {"connector": connector.name}
+        return definition | self._code_of(agent)
+
+    def _code_of(self, agent: Agent) -> dict[str, Any]:
+        files = digest_files(_targets(agent), self._settings.folder)
+        return {FILES: files} if files else {}
 
     def names(self) -> list[str]:
         return list(self._settings.agents)
@@ -192,7 +196,7 @@ class Agents:
         if kind == "python" and "connector" in written:  # it speaks to a model by itself, and has to know through what
             options.setdefault("connector", connector.name if connector else written["connector"])
         agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
-        definition = self._definition(name, written, connector) | _code_of(agent)
+        definition = self._definition(name, written, agent)
         speaking = JsonReplies(agent) if written.get("reply_format") == "json" else agent
         return NamedAgent(
             name=name,
@@ -392,16 +396,11 @@ class Agents:
         raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
 
 
-def _code_of(agent: Agent) -> dict[str, str]:
-    """A digest of the file that a Python agent stands in: what it is made of. What it imports is not followed."""
-    if not isinstance(agent, PythonAgent):
-        return {}
-    target = agent.target if inspect.isclass(agent.target) or inspect.isroutine(agent.target) else type(agent.target)
-    try:
-        code = Path(inspect.getsourcefile(target) or "").read_bytes()
-    except (OSError, TypeError):  # it was not read from a file
-        return {}
-    return {"code": blake2b(code, digest_size=8).hexdigest()}
+def _targets(agent: Agent) -> list[Any]:
+    """The Python code of the user's own that an agent is made of: itself, or the tools of a model."""
+    if isinstance(agent, PythonAgent):
+        return [agent.target]
+    return [tool.run for tool in getattr(agent, "tools", ()) if isinstance(tool, Tool) and tool.run is not None]
 
 
 def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:

@@ -126,7 +126,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     _refuse_overwriting(options, [path for path in needed_files if path])
     redactor = Redactor(settings.secrets)
-    taping = Taping(options, redactor)
+    taping = Taping(options, redactor, settings.connectors)
     agents = Agents(settings, options.connector, taping.wrap)
     reading = _reading(options, settings, agents)
     if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):

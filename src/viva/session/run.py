@@ -98,6 +98,8 @@ async def examine(
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
                 if note:
                     bus.emit(Note(note))
+            for warning in prepared.taping.drift():
+                bus.emit(Note(prepared.redactor.text(warning), "warning"))
             try:
                 await hooks.before_run(prepared.plan)
                 await scheduler.run(_due(prepared, scheduler, past))
@@ -200,6 +202,8 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         meter=prepared.budget.spend,
         others=prepared.agents.named,
         took_ms=prepared.taping.took_ms,
+        may_retry=prepared.taping.may_retry,
+        asked_live=prepared.taping.asked_live,
         taped=prepared.taping.in_use,
         workspaces=prepared.places.opened,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
