@@ -127,10 +127,10 @@ class _Asked:
         self._talk = talk
         self._progress = progress
         self._options = options
-        self._metadata = metadata
+        self.metadata = metadata
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**_about(self._talk), **self._metadata, **(metadata or {})}}
+        options = {**self._options, "metadata": {**_about(self._talk), **self.metadata, **(metadata or {})}}
         reply = await self._send(text, options)
         try:
             return parse(reply)

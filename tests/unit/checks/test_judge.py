@@ -27,14 +27,15 @@ class Judges:
         self.must_quote = must_quote
         self._answers = list(answers)
         self.asked: list[str] = []
-        self.metadata: list[Mapping[str, Any]] = []
+        self.metadata: Mapping[str, Any] = {}
+        self.told: list[Mapping[str, Any]] = []
         self.working = 0
 
     @asynccontextmanager
     async def open(
         self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Judges"]:
-        self.metadata.append((options or {})["metadata"])
+        self.told.append((options or {})["metadata"])
         yield self
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
@@ -67,7 +68,7 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
     judges = Judges({"passed": True, "score": 0.9, "reason": "paid", "suggestions": ["say so"]})
     verdict = verdict_of(bench, judges, metadata={"tone": "warm"})
     assert verdict == Verdict("passed", "paid", score=0.9, suggestions=("say so",))
-    (metadata,) = judges.metadata
+    (metadata,) = judges.told
     assert {**metadata, "output": ""} == {
         "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "turn_count": 2, "files": [],
     }  # fmt: skip
@@ -88,7 +89,7 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
     assert "Pay W1" not in step
     assert '{"role":"user","text":"Pay W1"}' in whole
     assert '{"path":"old.txt","change":"removed"}' in whole
-    assert [len(told["files"]) for told in judges.metadata] == [1, 2]
+    assert [len(told["files"]) for told in judges.told] == [1, 2]
 
 
 @pytest.mark.parametrize(
