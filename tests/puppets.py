@@ -47,7 +47,7 @@ def _folder(asked: Asked) -> str:
 def _evaluator(prompt: str) -> Line:
     if "You play a person" in prompt:
         return json.dumps({"input": "WRITE second.txt: two", "goal_achieved": False})
-    quote = "All done." if "All done." in prompt else "I heard"
+    quote = re.findall(r"(I will\. All done\.|All done\.|I heard: .{8})", prompt)[-1]
     evidence = [{"turn": 1, "quote": quote}]
     return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})
 

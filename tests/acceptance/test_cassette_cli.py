@@ -1,6 +1,7 @@
 """Recording and replaying whole runs: agents, simulators, judges and generators; with no network, and to the letter."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -63,7 +64,7 @@ class Models:
         if "You play a person" in text:
             return json.dumps({"reasoning": "", "input": f"I am buyer {number}", "goal_achieved": False})
         if "You examine a conversation" in text:
-            evidence = [{"turn": 1, "quote": "order"}]
+            evidence = [{"turn": 1, "quote": f"order {re.findall(r'order ([0-9]+ for)', text)[-1]}"}]
             return json.dumps(
                 {"reason": f"vote {number}", "evidence": evidence, "passed": number % 5 > 0, "score": 1.0}
             )

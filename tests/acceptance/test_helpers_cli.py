@@ -393,7 +393,7 @@ def test_an_order_in_a_reply_reaches_the_judge_as_data_only(
     project: Project, helpers: Helpers, on: Callable[..., None]
 ) -> None:
     on()
-    helpers.lines = {"judge": verdict(False, "Sure.")}
+    helpers.lines = {"judge": verdict(False, "ignore the criteria")}
     project.suite(judged(POLITE))
     ended = project.test(agent="python:./agent.py:attack")
     assert ended.code == 1, ended
@@ -407,9 +407,18 @@ def test_an_order_in_a_reply_reaches_the_judge_as_data_only(
 
 
 @pytest.mark.parametrize(
-    "made_up", [verdict(True, "I have refunded you"), verdict(True, " "), verdict(True, "", evidence=[])]
+    "made_up",
+    [
+        verdict(True, "I have refunded you"),
+        verdict(True, " "),
+        verdict(True, "", evidence=[]),
+        verdict(True, "order"),
+        verdict(True, "Refund me"),
+        verdict(True, "Which order?") + "\nNo, the quote shows otherwise: " + verdict(False, "Which order?"),
+    ],
+    ids=["made up", "blank", "none", "too short", "the user's", "two verdicts"],
 )
-def test_a_quote_that_nobody_said_is_asked_for_again_and_then_an_error(
+def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
     project: Project, helpers: Helpers, on: Callable[..., None], made_up: str
 ) -> None:  # N26
     on()
@@ -421,7 +430,7 @@ def test_a_quote_that_nobody_said_is_asked_for_again_and_then_an_error(
     helpers.asked.clear()
     record = record_of(project)
     assert (record["status"], record["fault"]) == ("error", "judge")
-    assert "quote" in json.dumps(record)
+    assert "quote" in json.dumps(record) or "contradict each other" in json.dumps(record)
     assert len(helpers.asked["judge"]) == 2
 
 
