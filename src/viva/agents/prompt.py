@@ -20,7 +20,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.model.talk import shown
+from viva.model.talk import EXAMPLE_INPUT, shown
 from viva.model.template import fill, variables_in
 from viva.protocols import AgentSession, SessionContext
 
@@ -64,7 +64,7 @@ class _Ending(NamedTuple):
 _CAN_END = _Ending(
     "The goal is achieved only when the assistant has really done it or clearly says so; a promise is not enough. "
     "Then set goal_achieved to true and leave input empty.",
-    '{"input": "your next message", "goal_achieved": false, "reasoning": "why, in a few words"}',
+    f'{{"input": "{EXAMPLE_INPUT}", "goal_achieved": false, "reasoning": "why, in a few words"}}',
     {
         "type": "object",
         "properties": {"reasoning": _TEXT, "input": _TEXT, "goal_achieved": {"type": "boolean"}},
@@ -74,7 +74,7 @@ _CAN_END = _Ending(
 )
 _CANNOT_END = _Ending(
     "You cannot end the conversation; somebody else does. Always write a message.",
-    '{"input": "your next message", "reasoning": "why, in a few words"}',
+    f'{{"input": "{EXAMPLE_INPUT}", "reasoning": "why, in a few words"}}',
     {
         "type": "object",
         "properties": {"reasoning": _TEXT, "input": _TEXT},

@@ -10,7 +10,7 @@ from viva.errors import HelperFailed
 from viva.model import codec
 from viva.model.case import Utterance
 from viva.model.message import Message, Reply
-from viva.model.talk import Talk, answer_in, text_of
+from viva.model.talk import EXAMPLE_INPUT, Talk, answer_in, text_of
 from viva.model.template import fill
 from viva.users.script import filled_line
 
@@ -102,6 +102,8 @@ class Guard(Struct, frozen=True):
             return spoken
         if not spoken.text.strip():
             raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation goes on"))
+        if folded(spoken.text) == EXAMPLE_INPUT:
+            raise ValueError("it copies the example; the user's own words are wanted")
         if _OTHER_SIDE.match(spoken.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
         if (last := folded(self._last_reply())) and folded(spoken.text) == last:

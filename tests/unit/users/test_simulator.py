@@ -50,6 +50,7 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
     ("text", "said"),
     [
         ("   ", "it is empty"),
+        ('{"input": "your next message", "goal_achieved": false}', "it copies the example"),
         ("Assistant: of course", "it speaks for the assistant"),
         ("  agent : of course", "it speaks for the assistant"),
         ("**Assistant:** of course", "it speaks for the assistant"),
