@@ -17,8 +17,9 @@ from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import Hiding, Recorder, Sent, Tape
+from viva.record.cassette import Hiding, Recorder, Sent
 from viva.record.drift import list_changes
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.redaction import Redactor
 

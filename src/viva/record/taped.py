@@ -16,7 +16,8 @@ from viva.model.connector import settings_that_answer
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
-from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session, Tape
+from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session
+from viva.record.tape import Tape
 
 _PASSING = ("session_id", "workspace")
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}

@@ -8,7 +8,8 @@ from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.protocols import Agent, Ledger
-from viva.record.cassette import Hiding, Recorder, Tape
+from viva.record.cassette import Hiding, Recorder
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
 from viva.session.redaction import Redactor

@@ -14,7 +14,8 @@ from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import Entry, Hiding, Missing, Recorder, Tape, Took, read_cassette, replies
+from viva.record.cassette import Entry, Hiding, Missing, Recorder, Took, read_cassette, replies
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.redaction import Redactor
 

@@ -16,7 +16,8 @@ from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Hiding, Made, Recorder, Session, Tape, read_cassette
+from viva.record.cassette import Entry, Hiding, Made, Recorder, Session, read_cassette
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.workspace import folders as rooms_of_viva
 

@@ -1,6 +1,5 @@
 """Which files an agent is made of: found by reading imports, wherever they stand."""
 
-import sys
 from pathlib import Path
 from textwrap import indent
 
@@ -8,12 +7,6 @@ import pytest
 
 from viva.agents.python import PythonAgent
 from viva.session.source_files import digest_files
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
 
 
 def files_of(project: Path, sources: dict[str, str], reference: str = "./agent.py:agent") -> dict[str, str]:
@@ -41,33 +34,33 @@ AGENT = "def agent(messages):\n    return ''\n"
         ("def late():\n    import a", {"a.py": "this is no python"}, ["a.py"]),
     ],
 )  # fmt: skip
-def test_imports_within_the_project_are_followed(project: Path, line: str, others: dict[str, str], found: list[str]):
+def test_imports_within_the_project_are_followed(tmp_path: Path, line: str, others: dict[str, str], found: list[str]):
     never = "def never():\n" + indent(line, "    ")  # nothing has to be imported to be found
-    assert list(files_of(project, {"agent.py": f"{never}\n{AGENT}", **others})) == sorted(["agent.py", *found])
+    assert list(files_of(tmp_path, {"agent.py": f"{never}\n{AGENT}", **others})) == sorted(["agent.py", *found])
 
 
-def test_packages_that_are_installed_are_not(project: Path):
+def test_packages_that_are_installed_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     others = {"a.py": "import inside\n", "lib/site-packages/inside.py": "x = 1\n"}
-    sys.path.append(str(project / "lib" / "site-packages"))
-    found = files_of(project, {"agent.py": f"def late():\n    import a\n{AGENT}", **others})
+    monkeypatch.syspath_prepend(tmp_path / "lib" / "site-packages")
+    found = files_of(tmp_path, {"agent.py": f"def late():\n    import a\n{AGENT}", **others})
     assert list(found) == ["a.py", "agent.py"]
 
 
-def test_a_part_of_the_project_that_is_on_the_path_belongs_to_it(project: Path):
-    sys.path.append(str(project / "src"))
-    found = files_of(project, {"agent.py": f"def late():\n    import kept_here\n{AGENT}", "src/kept_here.py": ""})
+def test_a_part_of_the_project_that_is_on_the_path_belongs_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    found = files_of(tmp_path, {"agent.py": f"def late():\n    import kept_here\n{AGENT}", "src/kept_here.py": ""})
     assert list(found) == ["agent.py", "src/kept_here.py"]
 
 
-def test_line_endings_do_not_count_and_everything_else_does(project: Path):
-    (project / "agent.py").write_bytes(AGENT.encode())
-    target = PythonAgent.named("./agent.py:agent", str(project)).target
-    before = digest_files([target], project)
-    (project / "agent.py").write_bytes(AGENT.replace("\n", "\r\n").encode())
-    assert digest_files([target], project) == before
-    (project / "agent.py").write_bytes(AGENT.encode() + b"# changed\n")
-    assert digest_files([target], project) != before
+def test_line_endings_do_not_count_and_everything_else_does(tmp_path: Path):
+    (tmp_path / "agent.py").write_bytes(AGENT.encode())
+    target = PythonAgent.named("./agent.py:agent", str(tmp_path)).target
+    before = digest_files([target], tmp_path)
+    (tmp_path / "agent.py").write_bytes(AGENT.replace("\n", "\r\n").encode())
+    assert digest_files([target], tmp_path) == before
+    (tmp_path / "agent.py").write_bytes(AGENT.encode() + b"# changed\n")
+    assert digest_files([target], tmp_path) != before
 
 
-def test_code_without_a_file_has_none(project: Path):
-    assert digest_files([print, eval("lambda: 1")], project) == {}
+def test_code_without_a_file_has_none(tmp_path: Path):
+    assert digest_files([print, eval("lambda: 1")], tmp_path) == {}
