@@ -40,7 +40,7 @@ def compare(base: Path, reports: Path) -> int:
         print("there is no run of the base branch to compare with yet")
         return 0
     rule = os.environ.get("VIVA_FAIL_ON", "never")
-    chosen = [] if rule == "never" else ["--fail-on", rule]
+    chosen = [] if rule == "never" else [flag for gate in rule.split() for flag in ("--fail-on", gate)]
     code = viva("compare", str(base), str(reports / "report.jsonl"), *chosen, "-o", str(reports / "comparison.md"))
     return 0 if rule == "never" else code
 

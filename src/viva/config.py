@@ -11,11 +11,13 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
+from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Price, Secret
 from viva.model.duration import parse_duration
 from viva.model.finding import Severity
 from viva.provider_errors import MODEL_CLIENT_PACKAGES
+from viva.record.redaction import Redactor
 from viva.schemas.positions import Place, toml_line
 from viva.schemas.words import complaints
 
@@ -23,6 +25,7 @@ FILE = "viva.toml"
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 _ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
 """Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -50,13 +53,14 @@ class OpenwopSettings(Struct, frozen=True):
     safety_judge: str | None = None
     fail_at: Severity = "low"
     trusted_keys: tuple[str, ...] = ()
+    require_signature: bool = False
     suites: tuple[str, ...] = ()
     tenants: Mapping[str, Mapping[str, Any]] = {}
     """What `viva serve` offers, to all and to each tenant."""
 
 
 class Settings(Struct, kw_only=True):
-    """What a run knows of its surroundings. `folder` is where paths of the config start; `secrets` never leave."""
+    """What a run knows of its surroundings. `folder` is where paths of the config start."""
 
     folder: Path
     file: Path | None = None
@@ -70,9 +74,8 @@ class Settings(Struct, kw_only=True):
     openwop: OpenwopSettings = OpenwopSettings()
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
-    secrets: list[str] = field(default_factory=list[str])
-    variables: dict[str, str] = field(default_factory=dict[str, str])
-    """Secrets that have a name: the variables that playbooks declare."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Knows every secret of the project. It is the only one: agents that are built later add theirs to it."""
     text: str = ""
     unset: list[str] | None = None
     """Where a variable that is not set is no reason to stop: what is to be said of it."""
@@ -101,14 +104,14 @@ class Settings(Struct, kw_only=True):
                     raise missing
                 self.unset.append(str(missing))
                 return match[0]
-            self.secrets.append(self.environ[name])
+            self.redactor.learn([self.environ[name]])
             return self.environ[name]
 
         return _VARIABLE.sub(value_of, text)
 
     def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
-        known = list(self.agents)
+        known, name = list(self.agents), credentials.masked_reference(name)
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
             return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
@@ -130,19 +133,23 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     """The settings of a project; those of an empty config where there is none. With `only_look` nothing will be called,
     and variables need not be set.
     """
-    if env_file is not None:
-        os.environ.update(_env_file(env_file))  # an agent that is Python code looks there by itself
+    added = {} if env_file is None else _env_file(env_file)
+    os.environ.update(added)  # an agent that is Python code looks there by itself
     environ = dict(os.environ)
+    redactor = Redactor([*_secrets_of(environ), *credentials.in_environment(added)])
     if file is None and (file := find_config(start)) is None:
-        settings = Settings(folder=start, environ=environ)
-        settings.secrets += _key_values(environ)
-        return settings
+        return Settings(folder=start, environ=environ, redactor=redactor)
     text, value = _read(file)
     found = complaints("config", value)
     if found:
         raise BadInput(*sorted({_problem(file, text, c.path, c.what, c.key) for c in found}))
     settings = Settings(
-        folder=file.resolve().parent, file=file, environ=environ, text=text, unset=[] if only_look else None
+        folder=file.resolve().parent,
+        file=file,
+        environ=environ,
+        redactor=redactor,
+        text=text,
+        unset=[] if only_look else None,
     )
     settings.defaults = _defaults(value.get("defaults", {}), settings)
     settings.agents = value.get("agents", {})
@@ -150,12 +157,11 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
     settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
     settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
-    settings.openwop = _openwop(value.get("openwop", {}), settings.folder)
+    settings.openwop = _openwop(value.get("openwop", {}), settings)
     settings.serve = value.get("serve", {})
     settings.connectors = {
         name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
     }
-    settings.secrets += _key_values(environ)
     return settings
 
 
@@ -194,14 +200,19 @@ def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
     )
 
 
-def _openwop(written: Mapping[str, Any], folder: Path) -> OpenwopSettings:
+def _openwop(written: Mapping[str, Any], settings: Settings) -> OpenwopSettings:
+    folder = settings.folder
     keys = [key if key.startswith("ed25519:") else str(folder / key) for key in written.get("trusted_keys", ())]
+    if written.get("require_signature") and not keys:
+        what = "require_signature needs the keys of signers: name them as `trusted_keys`"
+        raise settings.problem(what, "openwop", "require_signature")
     return OpenwopSettings(
         pass_score=written.get("pass_score"),
         judge=written.get("judge"),
         safety_judge=written.get("safety_judge"),
         fail_at=written.get("fail_at", "low"),
         trusted_keys=tuple(keys),
+        require_signature=written.get("require_signature", False),
         suites=tuple(written.get("suites", ())),
         tenants=written.get("tenants", {}),
     )
@@ -221,8 +232,9 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
     address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
-    if key:
-        settings.secrets.append(key)
+    headers = {k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}
+    settings.redactor.learn([key] if key else [])
+    settings.redactor.learn(credentials.in_table({**written, "headers": headers, "base_url": address}))
     price = written.get("price")
     try:
         return Connector(
@@ -232,9 +244,7 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
             base_url=(address or settings.environ.get(_ADDRESSES[provider], "")).rstrip("/"),
             api_key=Secret(key) if key else None,
             key_from=key_from,
-            headers={
-                k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()
-            },
+            headers=headers,
             temperature=written.get("temperature"),
             seed=written.get("seed"),
             max_tokens=written.get("max_tokens"),
@@ -251,8 +261,16 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
         raise settings.problem(f"connector {name!r}: {wrong}", "connectors", name, "seed") from wrong
 
 
-def _key_values(environ: Mapping[str, str]) -> list[str]:
-    return [environ[name] for name in _KEYS.values() if environ.get(name)]
+def _secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """The providers' keys, and what the addresses of providers and proxies hold."""
+    keys = [environ[name] for name in _KEYS.values() if environ.get(name)]
+    addresses = [environ.get(name, "") for name in (*_ADDRESSES.values(), *_PROXIES, *map(str.lower, _PROXIES))]
+    return [*keys, *(found for text in addresses for found in credentials.in_text(_as_address(text)))]
+
+
+def _as_address(text: str) -> str:
+    """A proxy may be written without `http://`."""
+    return text if "://" in text else f"http://{text}"
 
 
 def _env_file(path: Path) -> dict[str, str]:

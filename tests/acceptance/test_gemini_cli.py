@@ -120,6 +120,9 @@ def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_fault
     assert "the puppet fails" in bad["error"]
     assert (busy["status"], busy["fault"]) == ("error", "infra")  # P11
     assert "503" in busy["error"]
+    # P10: it writes what it sent to its TMPDIR, the values of variables too; that goes, though the workspace is kept.
+    assert Path(bad["workspace"]).is_dir()
+    assert not list(stage.temporary.rglob("gemini-client-error*"))
 
 
 def test_a_turn_without_a_result_is_a_failed_turn(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from project import Project
-from puppets import Stage, processes, puppet
+from puppets import COMPILED, Stage, processes, puppet
 from viva.testing import GeminiServer
 
 STEPS = [
@@ -21,7 +21,8 @@ def stage(project: Project) -> Iterator[Stage]:
 
 
 def agent(stage: Stage, permissions: str) -> None:
-    stage.config(f'[agents.talker]\ntype = "acp"\ncommand = "gemini --acp"\nmodel = "m-1"\npermissions = {permissions}')
+    talker = f'[agents.talker]\ntype = "acp"\ncommand = "gemini --acp"\nmodel = "m-1"\npermissions = {permissions}'
+    stage.config(f"{talker}\n{COMPILED}")
 
 
 @pytest.mark.parametrize("permissions", ['"allow"', '["edit"]', '["write_file"]'])

@@ -1,13 +1,20 @@
 """Eval runs on a host, requirement by requirement: `# R9` is row 9 of section 1 of the specification of OpenWOP."""
 
+import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from hosting import ECHO, OTHER, SUITE, Client, golden, hosted, suite, types, write_project
+from viva.errors import BadInput
+from viva.host.opening import opening
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -377,3 +384,27 @@ def test_inputs_that_the_task_schema_forbids_are_refused_with_their_tasks(client
     finally:
         path.write_text(before)
     assert (refused.status, refused.json["details"]) == (400, {"field": "evalSuiteRef", "tasks": ["text"]})
+
+
+def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
+    """W6: others are refused when it starts, and one that is changed later with each request."""
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "signer.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_pack(tmp_path)
+    write_project(tmp_path, packs=("pack",))
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    config = (tmp_path / "viva.toml").read_text()
+    trusting = config.replace("[openwop]\n", f'[openwop]\ntrusted_keys = ["ed25519:{public}"]\n', 1)
+    assert trusting != config
+    (tmp_path / "viva.toml").write_text(trusting)
+    with pytest.raises(BadInput, match="it is not signed"):
+        opening(None, tmp_path, bind=None, port=0, public_url=None, seams=False)
+    subprocess.run(
+        [sys.executable, "-m", "viva", "pack", "sign", "pack", "--key", "signer.pem"], cwd=tmp_path, check=True
+    )
+    with hosted(tmp_path) as client:
+        _, events = client.evaluated("acme.evals.own@1.0.0", agent="local.acme.structured.default")
+        assert types(events)[-1] == "run.completed"
+        (tmp_path / "pack" / "evals.sha256.sig").unlink()
+        refused = client.eval("acme.evals.own@1.0.0", agent="local.acme.structured.default")
+        assert (refused.status, refused.json["details"]["field"]) == (400, "evalSuiteRef")

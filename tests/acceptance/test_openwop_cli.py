@@ -665,7 +665,7 @@ def test_a_pack_says_whether_it_is_signed(project: Project):
     assert (ended.code, "signature present, not verified" in ended.out) == (0, True), ended
     project.write("viva.toml", '[openwop]\ntrusted_keys = ["ed25519:' + "Qk" * 21 + '8="]\n')
     refused = project.test("-i", "pack.tgz")
-    assert (refused.code, "the signature does not hold" in refused.err) == (4, True), refused
+    assert (refused.code, "is refused: the signature of pack.json does not hold" in refused.err) == (4, True), refused
 
 
 def test_a_pack_that_is_not_there_is_no_message(project: Project):

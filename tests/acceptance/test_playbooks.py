@@ -138,13 +138,17 @@ def test_a_folder_of_playbooks_runs_like_any_suite(books: Books):
 def test_yaml_with_lines_and_the_nearest_key(books: Books):
     """P1: nothing runs, and every problem is told."""
     books.write("books/a.yaml", "name: A\nstep:\n  - user_input: hi\n    expected_outcome: x\n")
-    books.write("books/b.yml", "name: B\nsteps: []\ntmpdir:\n  link_paths: [../x, gone]\nenv:\n  - VIVA_NOT_SET\n")
+    (books.folder / "away").symlink_to("/etc")
+    books.write(
+        "books/b.yml", "name: B\nsteps: []\ntmpdir:\n  link_paths: [../x, gone, away]\nenv:\n  - VIVA_NOT_SET\n"
+    )
     ended = books.run()
     assert ended.code == 4
     assert "books/a.yaml:2: $: unknown key 'step'; did you mean 'steps'?" in ended.err
     assert "books/b.yml:2: $.steps: is empty, and there is no persona" in ended.err
     assert "books/b.yml:4: $.tmpdir.link_paths[0]: '../x' leaves the working folder" in ended.err  # P5
     assert "books/b.yml:4: $.tmpdir.link_paths[1]: there is no 'gone' in the working folder" in ended.err
+    assert "books/b.yml:4: $.tmpdir.link_paths[2]: 'away' leads outside the working folder, to /" in ended.err
     assert "books/b.yml:6: $.env[0]: VIVA_NOT_SET is not set" in ended.err  # P6
     assert not (books.folder / "told.jsonl").exists()
     checked = books.viva("check", "books")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import Stage, processes, puppet
+from puppets import COMPILED, Stage, processes, puppet
 from viva.testing import OpenAIServer
 
-AGENT = '[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n'
+AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 
 
 @pytest.fixture

@@ -60,6 +60,18 @@ def test_time_is_up_and_the_last_words_of_the_agent_are_shown(place: Project, tm
     assert "still thinking" in ended.out
 
 
+def test_what_it_leaves_in_its_tmpdir_goes_though_its_workspace_is_kept(place: Project, tmp_path: Path):
+    """P10: the Gemini CLI writes what its provider refused there, with the values of variables."""
+    leave = 'open(os.environ["TMPDIR"] + "/client-error.json", "w").write(os.environ["GEMINI_API_KEY"])\n'
+    fake(tmp_path, "gemini", INIT + leave + 'say(type="result", status="error", error={"message": "400"})\n')
+    place.suite(case("hello", "x"))
+    _, (record,) = place.report(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
+    assert record["status"] == "failed"
+    (kept,) = (tmp_path / "tmp").iterdir()
+    assert str(kept / "work") == record["workspace"]
+    assert [path.name for path in kept.iterdir()] == ["work"]
+
+
 def test_a_missing_login_is_in_the_error_of_the_case(place: Project, tmp_path: Path):
     fake(tmp_path, "qwen", 'print("No auth type is selected.", file=sys.stderr); sys.exit(1)')
     place.suite(case("hello", "x"))

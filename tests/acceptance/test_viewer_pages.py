@@ -134,7 +134,7 @@ def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
     page.locator("#runs input").nth(1).check()
     page.click("#compare-chosen")
     page.wait_for_selector("#changes a")
-    assert "broken" in page.text_content("#changes")
+    assert "suspect" in page.text_content("#changes")
     assert "pass rate" in page.text_content("#metrics")
     page.locator("#changes a[data-case='yes-but']").first.click()
     page.wait_for_selector("#pair .turn")

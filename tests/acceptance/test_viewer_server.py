@@ -437,4 +437,4 @@ def test_without_the_extra_it_says_what_to_install(project: Project):
     project.write("starlette.py", "raise ModuleNotFoundError(\"No module named 'starlette'\", name='starlette')\n")
     ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)})
     assert ended_.code == 4
-    assert "pip install 'viva[serve]'" in ended_.err
+    assert "pip install 'viva-eval[serve]'" in ended_.err

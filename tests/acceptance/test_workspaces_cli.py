@@ -1,9 +1,12 @@
 """Agents that work on files, from the command line: checked, reported, cleaned up, replayed, and never outlived."""
 
+import json
 import os
 import select
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 import bubblewrap
 from project import Ended, Project
-from rooms import git
+from rooms import git, tree
 from viva.workspace.processes import marked
 
 WRITER = """
@@ -163,7 +166,7 @@ def of(base: Path) -> list[int]:
     found: list[int] = []
     for pid in marked():
         try:
-            if f"TMPDIR={base}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if f"\0TMPDIR={base}/viva-".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)
         except OSError:
             continue
@@ -253,6 +256,76 @@ def test_a_command_in_a_sandbox_reaches_its_workspace_and_not_the_project(projec
     ended = project.test("--sandbox", "bwrap", agent="shell")
     assert ended.code == 0, ended
     assert not (project.folder / "outside").exists()
+
+
+CHAT = """
+import asyncio, viva
+
+async def main():
+    async with viva.Conversation("called") as chat:
+        await chat.say("x")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["bwrap", None])
+def test_what_has_no_workspace_of_its_own_is_confined_too(sandbox: str | None, project: Project, base: Path):
+    """P10: a judge that is a command, and calls from a hook, a script test and a program."""
+    if not bubblewrap.works():
+        return
+    outside = project.folder / "outside"
+    outside.mkdir()
+    said = json.dumps({"passed": True, "reason": "x", "evidence": []}).replace('"', '\\"')
+    script = f"touch {outside}/by-$0; cat > /dev/null; echo '{said}'"
+    config = f'[defaults]\nsandbox = "{sandbox}"\n' if sandbox else ""
+    for name in ("agent", "judge", "called"):
+        config += f'[agents.{name}]\ntype = "command"\ncommand = ["sh", "-c", "{script}", "{name}"]\n'
+    project.write("viva.toml", config)
+    project.write("hooks.py", "def before(ctx, case):\n    ctx.call('called', 'x')\n    return {}\n")
+    test = "def test_it(t, ctx):\n    t.assert_.Contains(ctx.call('called', 'x').content, 'passed')\n"
+    project.write("script.py", test)
+    claim = {"type": "agent", "use": "agents:judge", "criteria": "it works"}
+    project.suite({"id": "a", "input": "x", "assertions": [claim], "before": "hooks:before"})
+
+    def written(*ended: int) -> set[str]:
+        assert ended in ((), (0,)), ended
+        found = {path.name for path in outside.iterdir()}
+        for path in outside.iterdir():
+            path.unlink()
+        return found
+
+    project.test(agent="agent")
+    assert written() == (set() if sandbox else {"by-agent", "by-judge", "by-called"})
+    assert written(project.test("-i", "scripts:script", agent="agent").code) == (set() if sandbox else {"by-called"})
+    program = project.write("chat.py", CHAT)
+    chat = subprocess.run([sys.executable, program], cwd=project.folder, env=project.env, check=False)
+    assert written(chat.returncode) == (set() if sandbox else {"by-called"})
+
+
+NOSY = """#!/bin/sh
+touch {outside}/by-its-version
+test -e {outside}/kept || rm -rf ./* "$HOME"/* "$TMPDIR"/*  # never where the host can be seen
+echo 0.61.0
+"""
+
+
+def test_a_version_is_asked_for_in_a_sandbox_too(project: Project, base: Path):
+    """P10: by `viva agents`, and before the first turn."""
+    if not bubblewrap.works():
+        return
+    outside = project.folder / "outside"
+    program = project.write("bin/gemini", NOSY.format(outside=outside))
+    program.chmod(0o755)
+    project.write("outside/kept", "")
+    project.write("viva.toml", '[defaults]\nsandbox = "bwrap"\n')
+    project.suite({"id": "a", "input": "x", "assertions": [exists("a")]})
+    env = {"GEMINI_API_KEY": "k-123456", "PATH": f"{program.parent}:{project.env['PATH']}"}
+    before = tree(project.folder)
+    assert "✓ gemini  0.61.0" in project.viva("agents", env=env).out
+    _, (record,) = project.report("--no-history", agent="gemini", env=env)
+    assert (record["status"], record["fault"]) == ("failed", "agent")
+    assert {name: held for name, held in tree(project.folder).items() if name != "report.jsonl"} == before
 
 
 def test_a_replay_of_a_command_needs_no_command(project: Project, base: Path):

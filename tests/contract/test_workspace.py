@@ -54,6 +54,8 @@ def test_it_is_a_folder_with_a_home_apart_and_the_cases_environment(room: Room):
         assert os.path.isdir(workspace.home)
         assert not workspace.home.startswith(f"{workspace.path}/")
         assert os.listdir(workspace.home) == []
+        assert os.listdir(workspace.tmp) == []  # P10
+        assert os.path.dirname(workspace.tmp) == os.path.dirname(workspace.home)
         assert dict(workspace.env) == {"CASE": "x"}
         assert workspace.confined(["run", "it"]) == ["run", "it"]
 

@@ -17,14 +17,16 @@ from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import Hiding, Recorder, Sent
+from viva.record.cassette import Recorder, Sent
 from viva.record.drift import list_changes
+from viva.record.redaction import Redactor
 from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
-from viva.session.redaction import Redactor
 
 VALUE = "§§"
 """Stands for what the variable is by then."""
+STRUCTURE = ("assistant", "message", "content", "options", "session", "history", "123456")
+"""Secrets that are words of a cassette's own: they stay where they belong to its structure."""
 SECRETS = ('s3cr€t "value"\\n', "another-one", "a\nsecret of\nthree lines")
 
 texts = st.one_of(st.text(max_size=12), st.just(f"it is {VALUE}!"))
@@ -90,16 +92,17 @@ async def talk(agent: Any, sessions: list[Said], secret: str, spent: list[ModelC
     return await asyncio.gather(*(one(number, said) for number, said in enumerate(sessions)))
 
 
-def hiding_of(secret: str) -> Hiding:
-    redactor = Redactor(variables={"KEY": secret})
-    return Hiding(redactor.taped, redactor.restored)
+def hiding_of(secret: str) -> Redactor:
+    return Redactor(variables={"KEY": secret})
 
 
 def definition(secret: str) -> dict[str, str]:
     return {"header": secret}
 
 
-@given(st.lists(lines, min_size=1, max_size=3), st.sampled_from(SECRETS), st.sampled_from(SECRETS))
+@given(
+    st.lists(lines, min_size=1, max_size=3), st.sampled_from(SECRETS + STRUCTURE), st.sampled_from(SECRETS + STRUCTURE)
+)
 def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(sessions: list[Said], then: str, now: str):
     paid: list[ModelCall] = []
     spent: list[ModelCall] = []
@@ -108,7 +111,7 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
         recorder = Recorder(path, "1.0", hiding_of(then))
         recorded = asyncio.run(talk(Recorded(Counting(then), "bot", definition(then), recorder), sessions, then, paid))
         recorder.close()
-        assert codec.encode(then)[1:-1] not in path.read_bytes()
+        assert then in STRUCTURE or codec.encode(then)[1:-1] not in path.read_bytes()
         tape = Tape(path, "error", hiding_of(now))
         replayed = asyncio.run(talk(Replayed(Counting(""), "bot", definition(now), tape), sessions, now, spent))
         other = Replayed(Counting(""), "bot", {"header": "changed"}, Tape(path, "error", hiding_of(now)))
@@ -142,9 +145,9 @@ def test_what_differs_is_named_and_nothing_else_is(had: Any, now: Any):
 def test_a_key_is_that_of_all_that_was_sent_and_of_nothing_else(first: list[Any], second: list[Any]):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
-        recorder = Recorder(path, "1.0", Hiding())
+        recorder = Recorder(path, "1.0", Redactor())
         recorder.close()
-        tape = Tape(path, "error", Hiding())
+        tape = Tape(path, "error", Redactor())
 
     def chain(sent: list[Any]) -> str:
         key = ""

@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from viva.stats.paired import holm, mcnemar, paired_difference
+from viva.stats.paired import cases_to_correct_for, mcnemar, paired_difference
 from viva.stats.proportions import Interval, Tally, suite_rate, wilson
 from viva.stats.repeats import pass_at_k, pass_hat_k, pass_k
 from viva.stats.sequential import SequentialTest
@@ -177,18 +177,8 @@ def test_a_difference_holds_its_mean_and_turns_around_with_its_pairs(pairs, conf
         assert abs(there.interval.low + back.interval.high) < 1e-6
 
 
-@given(st.lists(chances, max_size=12))
-def test_holm_only_raises_p_and_keeps_its_order(p_values):
-    adjusted = holm(p_values)
-    assert all(p <= more <= 1 for p, more in zip(p_values, adjusted, strict=True))
-    for one, more in zip(p_values, adjusted, strict=True):
-        for other, other_more in zip(p_values, adjusted, strict=True):
-            assert one > other or more <= other_more
-
-
-@given(st.lists(chances, min_size=1, max_size=12), st.data())
-def test_a_smaller_p_never_raises_holms(p_values, data):
-    place = data.draw(st.integers(0, len(p_values) - 1))
-    smaller = p_values.copy()
-    smaller[place] = data.draw(st.floats(0, p_values[place]))
-    assert all(after <= before for before, after in zip(holm(p_values), holm(smaller), strict=True))
+@given(st.lists(chances, max_size=12), st.floats(0.001, 0.5))
+def test_no_more_cases_than_are_corrected_for_can_raise_an_alarm(smallest, alpha):
+    k = cases_to_correct_for(smallest, alpha)
+    assert 1 <= k <= max(1, len(smallest))
+    assert sum(each <= alpha / k for each in smallest) <= k

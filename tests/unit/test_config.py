@@ -85,7 +85,7 @@ price = { input = 1.0, output = 2 }
     assert acme.api_key is not None
     assert acme.api_key.reveal() == "sk-0123456789"
     assert "sk-0123456789" not in repr(acme.api_key)
-    assert {"sk-0123456789", "example.test"} <= set(settings.secrets)
+    assert {"sk-0123456789", "example.test"} <= set(settings.redactor.secrets)
     assert settings.where("agents", "a") == "viva.toml:14"
 
 

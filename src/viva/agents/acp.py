@@ -28,11 +28,13 @@ from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.place import placed
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.terminal import furnished, with_history
+from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, TrialFault, Undecidable, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext, Workspace
+from viva.workspace.opening import open_file
 from viva.workspace.processes import Process, running, surely
 
 _VERSION = 1
@@ -231,7 +233,7 @@ class AcpSession:
         if isinstance(wrong, RpcError):
             said = f"{wrong.message}: {_detail(wrong.data)}" if _detail(wrong.data) else wrong.message
             if wrong.code == _AUTH_REQUIRED and not self._turn.reply().content:
-                return Unreachable(f"{title} needs a login: {said}")
+                return Unreachable(f"{title} needs a login: {one_line(said)}")
             return self._watch.fault(said) or AgentFailed(said)
         assert self._process is not None
         try:
@@ -285,12 +287,13 @@ class AcpSession:
         outcome = {"outcome": "cancelled"} if chosen is None else {"outcome": "selected", "optionId": chosen}
         return {"outcome": outcome}
 
-    def _place(self, params: Mapping[str, Any]) -> Path:
+    def _place(self, params: Mapping[str, Any]) -> str:
         path = str(params.get("path") or "")
-        place = self._workspace.inside(os.path.relpath(path, self._workspace.path)) if path else None
+        named = path and "\0" not in path
+        place = self._workspace.inside(os.path.relpath(path, self._workspace.path)) if named else None
         if place is None:
             raise RpcError(BAD_PARAMS, f"{path} is not in the workspace")
-        return Path(place)
+        return place
 
 
 async def _ended(task: asyncio.Future[None]) -> None:
@@ -305,11 +308,12 @@ def _option(options: Sequence[Any], word: str) -> str | None:
     return next((str(kinds[kind]) for kind in (f"{word}_once", f"{word}_always") if kind in kinds), None)
 
 
-def _read(path: Path, line: Any, limit: Any) -> str:
+def _read(path: str, line: Any, limit: Any) -> str:
     try:
-        if path.stat().st_size > _READ_BYTES:
-            raise RpcError(INTERNAL, f"{path} is too large")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with open(open_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- it is open already
+            if os.fstat(file.fileno()).st_size > _READ_BYTES:
+                raise RpcError(INTERNAL, f"{path} is too large")
+            text = file.read()
     except FileNotFoundError:
         raise RpcError(NOT_FOUND, f"Resource not found: {path}") from None
     except OSError as wrong:
@@ -321,10 +325,11 @@ def _read(path: Path, line: Any, limit: Any) -> str:
     return "".join(lines[:limit] if isinstance(limit, int) else lines)
 
 
-def _write(path: Path, text: str) -> dict[str, Any]:
+def _write(path: str, text: str) -> dict[str, Any]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
+        opened = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
+        with open(opened, "wb") as file:  # noqa: PTH123 -- it is open already
+            file.write(text.encode(errors="replace"))
     except OSError as wrong:
         raise RpcError(INTERNAL, f"{path}: {wrong.strerror}") from None
     return {}

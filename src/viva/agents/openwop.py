@@ -16,6 +16,7 @@ from viva.agents.openwop_client import HostClient, Refused
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
+from viva.model.credentials import masked
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.talk import shown
 from viva.protocols import SessionContext
@@ -44,7 +45,7 @@ def parse_reference(text: str) -> tuple[str, str]:
     address, _, agent = text.removeprefix(PREFIX).partition("#")
     host = parse_address(address, "openwop:https://host#agent.id")
     if not agent:
-        raise ValueError(f"{text!r} names no agent: write openwop:{address}#agent.id")
+        raise ValueError(f"{masked(text)!r} names no agent: write openwop:{masked(address)}#agent.id")
     return host, agent
 
 
@@ -57,7 +58,7 @@ def parse_address(text: str, example: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("a token does not belong into the address: give it as OPENWOP_TOKEN or `token` in viva.toml")
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} names no host: write {example}")
+        raise ValueError(f"{masked(text)!r} names no host: write {example}")
     return text.rstrip("/")
 
 

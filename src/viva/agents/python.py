@@ -35,6 +35,7 @@ from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import describe_error, error_place, error_text
+from viva.model.words import with_article
 from viva.protocols import SessionContext
 from viva.provider_errors import MODEL_CLIENT_PACKAGES, blame_for
 from viva.threads import OneThread
@@ -278,7 +279,9 @@ def _call_of(speaker: Any) -> Callable[..., Any]:
         return reply
     if callable(speaker):
         return speaker
-    raise AgentFailed(f"a {type(speaker).__name__} cannot be talked to: it is not callable and has no `reply`")
+    raise AgentFailed(
+        f"{with_article(type(speaker).__name__)} cannot be talked to: it is not callable and has no `reply`"
+    )
 
 
 def _imported(reference: str, folder: str) -> Any:
@@ -299,7 +302,7 @@ def _imported(reference: str, folder: str) -> Any:
         found = getattr(found, part)
     if not callable(found) and not callable(getattr(found, "reply", None)):
         raise BadInput.saying(
-            f"python:{reference} is a {type(found).__name__}: neither callable nor an object with `reply`"
+            f"python:{reference} is {with_article(type(found).__name__)}: neither callable nor an object with `reply`"
         )
     return found
 

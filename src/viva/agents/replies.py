@@ -11,6 +11,7 @@ from viva.errors import AgentFailed
 from viva.llm.price import reported_cost_usd
 from viva.model import codec
 from viva.model.message import Declared, ModelCall, Reply, ToolCall
+from viva.model.words import with_article
 
 _SPEAKING = ("content", "data", "tool_calls")
 KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
@@ -99,6 +100,7 @@ def _tool_call(item: Any) -> ToolCall:
         id=str(call.get("id") or ""),
         result=call.get("result", UNSET),
         error=None if error is None or error is False else str(error),
+        pending=call.get("status") == "pending",
     )
 
 
@@ -159,4 +161,4 @@ def _text(value: Mapping[str, Any], key: str) -> str | None:
 
 
 def _named(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else with_article(type(value).__name__)

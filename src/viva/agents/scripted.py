@@ -18,6 +18,7 @@ from viva.model.case import Feature
 from viva.model.duration import parse_duration
 from viva.model.message import Message, Reply
 from viva.model.pattern import compile_pattern, search
+from viva.model.words import with_article
 from viva.protocols import SessionContext
 
 _OURS = frozenset({"error", "delay", "when"})
@@ -36,7 +37,9 @@ class ScriptedAgent(Struct, frozen=True):
         """What cannot be said is a mistake of the config, found before anything runs."""
         for number, reply in enumerate(self.replies, 1):
             if not isinstance(reply, str | Mapping):
-                raise ValueError(f"reply {number} is a {type(reply).__name__}; write a text, or a table with `content`")
+                raise ValueError(
+                    f"reply {number} is {with_article(type(reply).__name__)}; write a text, or a table with `content`"
+                )
             if isinstance(reply, Mapping):
                 _refuse_typos(number, reply)
                 parse_duration(reply.get("delay", 0))

@@ -12,6 +12,7 @@ from viva.errors import CheckBroken
 from viva.model.case import Feature
 from viva.model.talk import PASSED, Evidence, Verdict
 from viva.threads import in_thread
+from viva.workspace.opening import open_file
 
 _CHUNK = 1024 * 1024
 """Up to this size a file is read at once; larger ones piece by piece, in a thread."""
@@ -84,7 +85,7 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
             about = os.stat(place)  # noqa: PTH116 -- the workspace speaks in texts
         except OSError as wrong:
             raise CheckBroken(f"{self.path}: {wrong.strerror}") from wrong
-        if not stat.S_ISREG(about.st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(about.st_mode):
             return self._failed("is a folder" if stat.S_ISDIR(about.st_mode) else "is no ordinary file")
         return self._look_into(place) if about.st_size <= _CHUNK else in_thread(self._look_into, place)
 
@@ -115,7 +116,7 @@ def _missing(place: str, values: Sequence[str]) -> tuple[list[str], bytes]:
             ways.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
     overlap = max(len(way) for ways in wanted.values() for way in ways) - 1
     begins, piece = b"", b""
-    with open(place, "rb") as file:  # noqa: PTH123 -- the workspace speaks in texts
+    with open(open_file(place), "rb") as file:  # noqa: PTH123 -- it is open already
         while wanted and (read := file.read(_CHUNK)):
             begins = begins or read[:8192]
             piece += read

@@ -9,19 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from viva.model.credentials import TOKEN
 from viva.model.finding import Finding
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
-_TOKENS = re.compile(
-    r"""\b(?:
-        (?:AKIA|ASIA)[0-9A-Z]{16}                                    # AWS
-      | gh[pousr]_[A-Za-z0-9]{36,} | github_pat_[A-Za-z0-9_]{22,} | glpat-[A-Za-z0-9_-]{20,}
-      | sk-[A-Za-z0-9_-]{20,} | [rs]k_(?:live|test)_[A-Za-z0-9]{16,}  # OpenAI, Anthropic, Stripe
-      | xox[abprs]-[A-Za-z0-9-]{10,} | AIza[0-9A-Za-z_-]{35}          # Slack, Google
-      | eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,}
-    )(?![A-Za-z0-9])""",
-    re.VERBOSE,
-)
 _IN_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
 _ASSIGNED = re.compile(
     r"""\b(?:api[_ -]?key|secret(?:[_ -]?(?:key|token|code))?|(?:access|auth|bearer)[_ -]?token|password|passphrase|passwd)
@@ -92,7 +83,7 @@ def refuses(sentence: str) -> bool:
 def secrets_in(text: str) -> list[str]:
     """The secrets that stand in a text, by their shape."""
     found = [match.group() for match in _PRIVATE_KEY.finditer(text)]
-    found += [match.group() for match in _TOKENS.finditer(text) if not _PLACEHOLDER.search(match.group())]
+    found += [match.group() for match in TOKEN.finditer(text) if not _PLACEHOLDER.search(match.group())]
     found += [match[1] for match in _IN_ADDRESS.finditer(text) if _is_random(match[1])]
     found += [value for match in _ASSIGNED.finditer(text) if _is_random(value := match[1].rstrip(".!?)]"))]
     return found

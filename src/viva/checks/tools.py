@@ -1,6 +1,6 @@
 """Checks of what the agent did: which tools it called, how often, in what order, with what, and what came back."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -14,7 +14,8 @@ from viva.model.pattern import compile_pattern
 from viva.model.talk import PASSED, Evidence, Verdict
 from viva.model.tool_names import is_named
 
-Status = Literal["ok", "error", "any"]
+CallStatus = Literal["ok", "error", "pending"]
+Status = CallStatus | Literal["any"]
 _REGEX = "regex:"
 
 
@@ -68,7 +69,7 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
 
     def check(self, evidence: Evidence) -> Verdict:
         calls = evidence.tool_calls
-        count, near = _count(calls, _names(self.name), self.arguments, self.status)
+        count, near = _count(_with_status(evidence), _names(self.name), self.arguments, self.status)
         times = self._times
         if times.min <= count and (times.max is None or count <= times.max):
             return PASSED
@@ -135,8 +136,8 @@ class ToolNotCalled(Cheap, frozen=True, kw_only=True):
 
     def check(self, evidence: Evidence) -> Verdict:
         names = _names(self.name)
-        for call in evidence.tool_calls:
-            if _is_any(call, names) and _unlike(call, self.arguments, self.status) is None:
+        for call, status in _with_status(evidence):
+            if _is_any(call, names) and _unlike(call, status, self.arguments, self.status) is None:
                 reason = f"{quoted(call.name)} must not be called, but was, with {quoted(_arguments(call))}"
                 return Verdict("failed", reason)
         return PASSED
@@ -268,25 +269,41 @@ def _is_any(call: ToolCall, names: Sequence[str]) -> bool:
     return any(is_named(call.name, name) for name in names)
 
 
-def _unlike(call: ToolCall, arguments: dict[str, Any] | None, status: Status) -> str | None:
+def _with_status(evidence: Evidence) -> Iterator[tuple[ToolCall, CallStatus]]:
+    """Each call and what became of it. One without a result waits if its reply does; else its result is not reported."""
+    for turn in evidence.turns:
+        for call in turn.reply.tool_calls if turn.reply else ():
+            if call.error is not None:
+                yield call, "error"
+            else:
+                yield call, "pending" if call.pending or (call.result is UNSET and turn.unanswered) else "ok"
+
+
+def _unlike(call: ToolCall, status: CallStatus, arguments: dict[str, Any] | None, wanted: Status) -> str | None:
     """In what a call differs from the one that is looked for; None if it is such a call."""
-    if status == "ok" and call.error is not None:
-        return f"it failed: {quoted(call.error)}"
-    if status == "error" and call.error is None:
-        return "it did not fail"
+    if wanted not in ("any", status):
+        became = {
+            "ok": "it did not fail",
+            "error": f"it failed: {quoted(call.error)}",
+            "pending": "it is still pending",
+        }
+        return became[status] if (wanted, status) != ("pending", "ok") else "it is not pending"
     if arguments and (why := misfit(arguments, _arguments(call), _matches)) is not None:
         return f"its arguments differ: {why}"
     return None
 
 
 def _count(
-    calls: Sequence[ToolCall], names: Sequence[str], arguments: dict[str, Any] | None, status: Status
+    calls: Iterable[tuple[ToolCall, CallStatus]],
+    names: Sequence[str],
+    arguments: dict[str, Any] | None,
+    wanted: Status,
 ) -> tuple[int, str | None]:
     """How many calls are meant, and what is wrong with the last one that is nearly meant."""
     count, near = 0, None
-    for call in calls:
+    for call, status in calls:
         if _is_any(call, names):
-            unlike = _unlike(call, arguments, status)
+            unlike = _unlike(call, status, arguments, wanted)
             if unlike is None:
                 count += 1
             else:

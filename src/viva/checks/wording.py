@@ -7,6 +7,8 @@ from viva.model import codec
 LABEL = 80
 VALUE = 120
 _KEPT = 4000
+_JOINERS = "\u200c\u200d"
+"""They join what stands around them into one sign, in emoji and in many scripts."""
 
 
 def shorten(text: str, limit: int) -> str:
@@ -37,4 +39,6 @@ def around(text: str, start: int, length: int) -> str:
 
 
 def _visible(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _JOINERS else repr(c)[1:-1] for c in text)

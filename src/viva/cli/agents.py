@@ -13,9 +13,11 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
+from viva.model.credentials import masked
 from viva.session import terminal_agents
 from viva.session.agents import Agents
 from viva.session.loop import run_loop
+from viva.session.workspaces import SpareWorkspaces
 
 EPILOG = """\b
 Examples:
@@ -65,7 +67,8 @@ async def _looked_at(settings: Settings) -> tuple[list[_Row], list[_Row]]:
     names = agents.names()
     rows = [_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
     others = [_row(agents, name) for name in terminal_agents.CLIS if name not in names]
-    await asyncio.gather(*(_look_at(row, agents) for row in (*rows, *others)))
+    spare = SpareWorkspaces(settings)
+    await asyncio.gather(*(_look_at(row, agents, spare) for row in (*rows, *others)))
     return rows, others
 
 
@@ -77,16 +80,21 @@ def _row(agents: Agents, name: str, *, default: bool = False) -> _Row:
     return _Row(name=name, kind=found.kind, default=default, description=found.description)
 
 
-async def _look_at(row: _Row, agents: Agents) -> None:
+async def _look_at(row: _Row, agents: Agents, spare: SpareWorkspaces) -> None:
     """Fills in whether it is there."""
     if row.missing is not None:
         return
     agent: Any = agents.named(row.name).agent
     if row.kind in terminal_agents.KINDS:
-        row.executable, row.version, row.missing = await terminal_agents.looked_at(agent)
+        try:
+            row.executable, row.version, row.missing = await terminal_agents.looked_at(agent, spare)
+        except BadInput as broken:  # the sandbox that the config asks for is not there
+            row.missing = broken.problems[0].what
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
-    row.missing = await _unreachable(url) if url and "$" not in url else url and f"{url} has a variable that is not set"
+    row.missing = (
+        await _unreachable(url) if url and "$" not in url else url and f"{masked(url)} has a variable that is not set"
+    )
 
 
 def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
@@ -98,7 +106,7 @@ def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
         print(_line(row))
     for connector in settings.connectors.values():
         key = "" if connector.api_key else f"  {connector.key_from} is not set"
-        print(f"  connector {connector.name}  {connector.provider} {connector.model} {connector.base_url}{key}")
+        print(f"  connector {connector.name}  {connector.provider} {connector.model} {masked(connector.base_url)}{key}")
     print("\nCLIs that -n can name without a config:")
     for row in clis:
         print(_line(row))
@@ -117,7 +125,7 @@ def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[st
             "name": each.name,
             "provider": each.provider,
             "model": each.model,
-            "base_url": each.base_url,
+            "base_url": masked(each.base_url),
             "missing": None if each.api_key else f"{each.key_from} is not set",
         }
         for each in settings.connectors.values()

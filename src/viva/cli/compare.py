@@ -1,6 +1,6 @@
 """`viva compare`: two runs side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -8,23 +8,46 @@ from msgspec import Struct
 
 from viva.cli.history import history_here
 from viva.errors import BadInput
-from viva.history.comparison import Change, Comparison, FailOn, Metric, compare
+from viva.history.comparison import (
+    ALPHA,
+    ORDER,
+    CaseChange,
+    Change,
+    Comparison,
+    Gate,
+    Metric,
+    TrialCounts,
+    compare,
+)
 from viva.history.index import ResultRow
+from viva.history.trends import known_flaky
 from viva.model import codec
-from viva.model.record import TrialRecord
+from viva.model.record import Status, TrialRecord
+from viva.reporters.figures import counted
 from viva.reporters.visible import one_line, visible
 
 EPILOG = """\b
 Examples:
   viva compare latest~1 latest
   viva compare main.jsonl pr.jsonl -o comparison.md        reports as written by -o
-  viva compare 20261114 latest --fail-on significant --alpha 0.01
+  viva compare 20261114 latest --alpha 0.01
+  viva compare latest~1 latest --fail-on pass-rate --fail-on cost
 
 \b
 Exit codes: 0 no regression, 1 a regression by --fail-on, 4 bad input.
 """
-_SHOWN: tuple[Change, ...] = ("broken", "fixed", "flaky", "still failing", "not judged", "changed", "new", "gone")
-_MARKS: dict[Change, str] = {"broken": "✗", "fixed": "✓", "flaky": "~", "changed": "≠", "new": "+", "gone": "-"}
+_SHOWN: tuple[Change, ...] = tuple(change for change in ORDER if change != "still passing")
+_MARKS: dict[Change, str] = {
+    "broken": "✗",
+    "suspect": "?",
+    "fixed": "✓",
+    "maybe fixed": "?",
+    "flaky": "~",
+    "changed": "≠",
+    "new": "+",
+    "gone": "-",
+}
+_GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
 
 
 @click.command(epilog=EPILOG)
@@ -32,17 +55,22 @@ _MARKS: dict[Change, str] = {"broken": "✗", "fixed": "✓", "flaky": "~", "cha
 @click.argument("head")
 @click.option(
     "--fail-on",
-    type=click.Choice(["broken", "significant", "any"]),
-    default="broken",
+    "gates",
+    type=click.Choice(_GATES),
+    multiple=True,
+    default=("pass-rate",),
     show_default=True,
-    help="broken: a case that passed fails now. significant: a metric is worse beyond chance. any: either, however small.",
+    help=(
+        "Exit 1 if HEAD is worse by this. pass-rate, score, time, cost: the paired test says so. broken: a single case is "
+        "broken. Repeatable."
+    ),
 )
 @click.option(
     "--alpha",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.05,
+    default=ALPHA,
     show_default=True,
-    help="How often chance alone may look significant.",
+    help="How often an alarm may be raised where nothing changed.",
 )
 @click.option(
     "-o",
@@ -52,23 +80,24 @@ _MARKS: dict[Change, str] = {"broken": "✗", "fixed": "✓", "flaky": "~", "cha
     type=click.Path(path_type=Path),
     help="Write it as .md (for a pull request) or .json. Repeatable.",
 )
-def command(base: str, head: str, fail_on: FailOn, alpha: float, outputs: tuple[Path, ...]) -> int:
+def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs: tuple[Path, ...]) -> int:
     """Compare BASE with HEAD: runs (an id, `latest`, `latest~1`) or .jsonl and .json reports, case by case."""
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.saying(f"-o {path}: a comparison is written as .md or .json")
-    comparison = compare(_results(base), _results(head))
-    for line in _lines(comparison, alpha):
+    before, after = _results(base), _results(head)
+    flaky = known_flaky(history_here(), [before[0], after[0]])
+    comparison = compare(before, after, alpha=alpha, gates=gates, flaky=flaky)
+    failed = comparison.failed_gates(gates)
+    for line in _lines(comparison, gates, failed):
         print(line)
     for path in outputs:
-        text = (
-            codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison, alpha)
-        )
+        text = codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison)
         try:
             path.write_text(text + "\n", encoding="utf-8")
         except OSError as wrong:
             raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
-    return 1 if comparison.is_regression(fail_on, alpha) else 0
+    return 1 if failed else 0
 
 
 def _results(name: str) -> tuple[str, list[ResultRow]]:
@@ -109,48 +138,77 @@ class _Whole(Struct):
     cases: list[_Case]
 
 
-def _lines(comparison: Comparison, alpha: float) -> list[str]:
+def _lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]) -> list[str]:
     lines = [f"{comparison.base} → {comparison.head}", ""]
     for change in _SHOWN:
         found = [case for case in comparison.cases if case.change == change]
         if found:
             lines.append(f"{change} ({len(found)})")
-            lines += [
-                f"  {_MARKS.get(change, '·')} {visible(c.case)}  {c.base or '–'} → {c.head or '–'}"
-                + (f"  {one_line(c.why, 200)}" if c.why and change == "broken" else "")
-                for c in found[:50]
-            ]
+            lines += [f"  {_MARKS.get(change, '·')} {_case(case)}" for case in found[:50]]
             lines += [f"  … and {len(found) - 50} more"] if len(found) > 50 else []
     lines += [f"still passing ({comparison.count('still passing')})", ""]
-    lines += [f"  {_metric(metric, alpha)}" for metric in comparison.metrics]
-    return lines
+    lines += [f"  {_metric(metric)}" for metric in comparison.metrics]
+    lines += ["", *(f"  {note}" for note in comparison.notes)] if comparison.notes else []
+    verdict = f"worse by {', '.join(failed)}" if failed else "no regression shown"
+    return [*lines, "", f"{verdict} (--fail-on {' --fail-on '.join(gates)}, alpha {comparison.alpha:g})"]
 
 
-def _metric(metric: Metric, alpha: float) -> str:
-    interval = f" [{metric.low:+.4g}, {metric.high:+.4g}]" if metric.low is not None and metric.high is not None else ""
-    verdict = "worse" if metric.worse else "better" if metric.delta else "same"
-    beyond = (
-        "" if not metric.delta else f"{verdict}, p={metric.p:.3g}" + ("" if metric.p <= alpha else " (may be chance)")
-    )
-    return f"{metric.name:10} {metric.base:.4g} → {metric.head:.4g}  Δ {metric.delta:+.4g}{interval} over {metric.pairs} cases  {beyond}".rstrip()
+def _case(case: CaseChange) -> str:
+    text = f"{visible(case.case)}  {_side(case.base, case.base_trials)} → {_side(case.head, case.head_trials)}"
+    if case.p is not None and case.change not in ("still passing", "still failing"):
+        text += f"  p={case.p:.3g}"
+    return text + (f"  {one_line(case.why, 200)}" if case.why and case.change in ("broken", "suspect") else "")
 
 
-def _markdown(comparison: Comparison, alpha: float) -> str:
+def _side(status: Status | None, trials: TrialCounts | None) -> str:
+    """A case in one run: its status or, with repeats, how many of its trials passed."""
+    if status is None or trials is None:
+        return "–"
+    if trials.judged + trials.errors < 2:
+        return status
+    return f"{trials.passed}/{trials.judged}" + (f" ({trials.errors} in error)" if trials.errors else "")
+
+
+def _metric(metric: Metric) -> str:
+    change = f"{metric.name:10} {metric.base:.4g} → {metric.head:.4g}  Δ {metric.delta:+.4g}"
+    return f"{change}{_interval(metric)} over {_denominator(metric)}  {_tested(metric)}"
+
+
+def _interval(metric: Metric) -> str:
+    if metric.low is None or metric.high is None:
+        return ""
+    return f" [{metric.low:+.4g}, {metric.high:+.4g}] ({metric.confidence * 100:.4g} %)"
+
+
+def _denominator(metric: Metric) -> str:
+    cases = counted(metric.pairs, "case")
+    if metric.base_trials == metric.head_trials == metric.pairs:
+        return cases
+    return f"{cases} ({metric.base_trials} and {metric.head_trials} trials)"
+
+
+def _tested(metric: Metric) -> str:
+    return metric.verdict if metric.p is None else f"p={metric.p:.3g}: {metric.verdict}"
+
+
+def _markdown(comparison: Comparison) -> str:
     lines = [f"### Viva: `{comparison.base}` → `{comparison.head}`", ""]
     counts = ", ".join(
         f"{comparison.count(change)} {change}" for change in (*_SHOWN, "still passing") if comparison.count(change)
     )
     lines += [counts or "no cases", "", "| case | before | now |", "| --- | --- | --- |"]
+    listed = [case for case in comparison.cases if case.change != "still passing"]
     lines += [
-        f"| {_MARKS.get(c.change, '')} {_safe(c.case)} ({c.change}) | {c.base or ''} | {c.head or ''} |"
-        for c in comparison.cases
-        if c.change != "still passing"
-    ][:200]
-    lines += ["", "| metric | before | now | change | p |", "| --- | ---: | ---: | ---: | ---: |"]
+        f"| {_MARKS.get(c.change, '')} {_safe(c.case)} ({c.change}) | {_side(c.base, c.base_trials)} | {_side(c.head, c.head_trials)} |"
+        for c in listed[:200]
+    ]
+    lines += ["", f"{len(listed) - 200} more cases are not listed here."] if len(listed) > 200 else []
+    lines += ["", "| metric | before | now | change | test |", "| --- | ---: | ---: | ---: | --- |"]
     lines += [
-        f"| {m.name} ({m.pairs} cases) | {m.base:.4g} | {m.head:.4g} | {m.delta:+.4g} | {m.p:.3g}{'' if m.p <= alpha else ' (may be chance)'} |"
+        f"| {m.name} ({_denominator(m)}) | {m.base:.4g} | {m.head:.4g} | {m.delta:+.4g}{_interval(m)} | {_tested(m)} |"
         for m in comparison.metrics
     ]
+    lines += ["", *(f"- {note}" for note in comparison.notes)] if comparison.notes else []
     return "\n".join(lines)
 
 

@@ -30,7 +30,8 @@ async def talk_freely(flags: dict[str, Any]) -> int:
         terminal = Terminal(hints=False)  # they stand below each reply
         terminal.redact = agent.redactor.text
         settings = agent.settings
-        keeper = Keeper(Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots), Path())
+        reading = Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
+        keeper = Keeper(reading, Path(), agent=agent.name)
         person = Person(None, terminal, keeper.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
         asking = frozenset(agent.settings.confirmation_tools)

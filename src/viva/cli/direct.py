@@ -24,10 +24,10 @@ from viva.model.message import Message, ModelCall, Reply, Usage
 from viva.model.progress import CallProgress
 from viva.model.talk import Awaiting, shown
 from viva.protocols import AgentSession, SessionContext, Workspace
+from viva.record.redaction import Redactor
 from viva.reporters.visible import visible
 from viva.session.agents import Agents, NamedAgent
 from viva.session.options import RunOptions
-from viva.session.redaction import Redactor
 from viva.session.workspaces import Places
 from viva.users.script import Script
 
@@ -53,7 +53,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     catalog.load_plugins(settings.plugins, settings.folder)
     agents = Agents(settings, flags["connector"])
     agent = agents.under_test(flags["agent"], folder=Path.cwd())
-    redactor = Redactor(settings.secrets)
+    redactor = settings.redactor
     calls: list[ModelCall] = []
     options = {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test", **agent.options}
     if flags["agent_model"]:
@@ -61,7 +61,8 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
-        workspace = await _placed(stack, flags, settings, agent)
+        places = _places(flags, settings, agent)
+        workspace = await _placed(stack, places)
         if workspace is not None:
             options["workspace"] = workspace.path
         context = SessionContext(
@@ -71,8 +72,9 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             meter=calls.append,
             http=http,
             connectors=settings.connectors,
+            spare_workspaces=places.spare,
         )
-        crew = Crew(agents.find, http, settings.connectors)
+        crew = Crew(agents.find, http, settings.connectors, spare_workspaces=places.spare)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
             yield Opened(agent.name, session, options, settings, redactor, crew, context.progress)
@@ -80,10 +82,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             raise VivaError(redactor.text(blamed(fault).said or "")) from fault
 
 
-async def _placed(
-    stack: AsyncExitStack, flags: dict[str, Any], settings: Settings, agent: NamedAgent
-) -> Workspace | None:
-    """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
+def _places(flags: dict[str, Any], settings: Settings, agent: NamedAgent) -> Places:
     asked = RunOptions(
         inputs=(),
         folder=Path.cwd(),
@@ -91,7 +90,11 @@ async def _placed(
         keep_workspace=flags["keep_workspace"],
         sandbox=flags["sandbox"],
     )
-    places = Places(asked, settings, agent, ())
+    return Places(asked, settings, agent, ())
+
+
+async def _placed(stack: AsyncExitStack, places: Places) -> Workspace | None:
+    """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
     for note in places.notes():
         print(visible(note), file=sys.stderr)
     spec = places.placed(Case(id=_KEY.case, user=Script(()))).workspace

@@ -22,17 +22,17 @@ _INDENT = "     "
 _UNDER = " " * len("Next: ")
 _SIGN = "  > "
 _MOST = 65536
-_HELP = """\
-     Enter          say the line that is proposed; where a simulator plays the user, ask it for one
-     any text       say that instead; what is checked stays
-     e              edit the line that is proposed
-     a              ask the simulator for a line
-     s              save the conversation so far as a case
-     q, Ctrl-D      stop this conversation
-     Ctrl-C         stop the run
-     Alt-Enter      begin a new line; a pasted text may have several
-     A letter with a space before it is said as it is.
-"""
+_HELP = (
+    ("Enter", "say the line that is proposed; where a simulator plays the user, ask it for one"),
+    ("any text", "say that instead; what is checked stays"),
+    ("e", "edit the line that is proposed"),
+    ("a", "ask the simulator for a line"),
+    ("s", "save the conversation so far as a case"),
+    ("q, Ctrl-D", "stop this conversation"),
+    ("Ctrl-C", "stop the run"),
+    ("Alt-Enter", "begin a new line; a pasted text may have several"),
+)
+_SAY_LETTER = "To say the letter itself, type a space before it."
 
 
 class Ask(Protocol):
@@ -88,17 +88,34 @@ class Terminal:
             case "":
                 return Choice("accept") if proposed else Choice("simulate") if simulator else ""
             case "?":
-                return _HELP
+                return self._help(question)
             case "q":
                 return Choice("stop")
             case "s":
                 return await self._file_name()
-            case "a" if simulator:
+            case "a" | "e" as key if (why := self._unavailable(key, question)) is not None:
+                return f"{_INDENT}{why} {_SAY_LETTER}\n"
+            case "a":
                 return Choice("simulate")
-            case "e" if proposed and self._ask.can_edit:
+            case "e" if proposed:
                 return await self._edited(proposed.message.text)
             case _:
                 return Choice("say", typed.strip())
+
+    def _help(self, question: Question) -> str:
+        """Every key that does something here."""
+        keys = [(key, does) for key, does in _HELP if self._unavailable(key, question) is None]
+        return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_SAY_LETTER}\n"
+
+    def _unavailable(self, key: str, question: Question) -> str | None:
+        """Why a key does nothing here; None if it does something."""
+        if key == "a" and question.simulator is None:
+            return "There is no simulator to ask."
+        if key == "e" and question.proposed is None:
+            return "There is no proposed line to edit."
+        if key in ("e", "Alt-Enter") and not self._ask.can_edit:
+            return "Editing needs the extra `interactive`: pip install 'viva-eval[interactive]'."
+        return None
 
     async def _edited(self, line: str) -> Choice | str:
         try:

@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": "Be an OpenWOP host: serve agents and eval suites over HTTP.",
     "compare": "Compare two runs, case by case.",
     "cassette": "Look at recorded replies, prune and compare recordings.",
+    "pack": "Sign OpenWOP packs.",
     "shrink": "Make a failing conversation smaller, as long as it fails.",
     "init": "Make a small project that runs at once.",
     "schema": "Print the JSON Schema of a format.",

@@ -57,7 +57,8 @@ def _line(row: RunRow) -> str:
             f"{number} {word}"
             for number, word in (
                 (s.failed, "failed"),
-                (s.errors, "errors"),
+                (s.errors, "error" if s.errors == 1 else "errors"),
+                (s.undecided, "undecided"),
                 (s.skipped, "skipped"),
                 (s.not_run, "not run"),
                 (sum(bool(suite.not_reached) for suite in s.suites), "below the bar"),

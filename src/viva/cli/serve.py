@@ -35,7 +35,7 @@ def command(host: str | None, port: int | None, public_url: str | None, conforma
         from viva.host.server import serve
     except ImportError as missing:
         raise BadInput.saying(
-            f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva[serve]'"
+            f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
     from viva.host.opening import opening
 

@@ -13,7 +13,7 @@ from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.figures import counted
 from viva.session.loop import run_loop
-from viva.session.options import kept_again
+from viva.session.options import RunOptions, kept_again, with_secrets
 from viva.session.prepare import prepare
 from viva.session.resuming import Past, past_of
 
@@ -63,8 +63,16 @@ _ALONG = "thing"  # that came along: prior messages, attachments, memory, canned
     show_default=True,
     help="The .jsonl file that the smaller case is added to.",
 )
+@click.option("-n", "--name", "agent", help="The agent once more, if the run named it with a secret: runs keep none.")
 def command(
-    run: str, case: str, trial: int | None, runs: int | None, fails: int | None, max_trials: int, output: Path
+    run: str,
+    case: str,
+    trial: int | None,
+    runs: int | None,
+    fails: int | None,
+    max_trials: int,
+    output: Path,
+    agent: str | None,
 ) -> int:
     """Make the failing conversation of CASE in RUN smaller by holding it again and again with the real agent."""
     if fails is not None and fails > (runs or 1):
@@ -73,7 +81,9 @@ def command(
         raise BadInput.saying(f"-o {output}: a case is written as .jsonl")
     past = past_of(history_here(), run)
     record = _failed(past, case, trial)
-    return run_loop(_shrink(past, record, (fails or runs, runs) if runs else None, max_trials, output.absolute()))
+    kept = with_secrets(kept_again(past.settings["options"]), {"agent": agent})
+    wanted = (fails or runs, runs) if runs else None
+    return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
 
 
 def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
@@ -87,10 +97,11 @@ def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
     return min(failed, key=lambda each: each.trial)
 
 
-async def _shrink(past: Past, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path) -> int:
+async def _shrink(
+    past: Past, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
+) -> int:
     from viva.session.shrinking import Failed, Held, Shrinker, find_case
 
-    kept = kept_again(past.settings["options"])
     os.chdir(kept.folder)
     options = structs.replace(
         kept, outputs=(), record=None, replay=None, chosen=None, last_failed=False, only=None, tags=(), folder=Path()

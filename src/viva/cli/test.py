@@ -18,7 +18,7 @@ from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
 from viva.session.loop import run_loop
-from viva.session.options import RunOptions, kept_again
+from viva.session.options import REFERENCES, RunOptions, kept_again, with_secrets
 from viva.session.prepare import prepare
 from viva.session.resuming import past_of, refuse_changes, still_right
 from viva.session.run import RunResult, examine, retell
@@ -45,8 +45,10 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
 """
 _WITH_RESUME = frozenset(
     {"resume", "force", "outputs", "eval_summary", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
-)
-"""What may be said anew when a run goes on: what is shown, how fast, and how much more it may cost."""
+) | frozenset(REFERENCES)
+"""What may be said anew when a run goes on: what is shown, how fast, how much more it may cost, and agents that are named
+with a secret.
+"""
 
 
 @click.command(epilog=EPILOG)
@@ -158,6 +160,7 @@ async def _resume(flags: dict[str, Any]) -> int:
     os.chdir(options.folder)
     if past.end is not None:
         return retell(past, past.end, options.outputs, [_voice(flags)], options.eval_summary)
+    options = with_secrets(options, {name: flags[name] for name in REFERENCES})
     prepared = await prepare(structs.replace(options, folder=Path()), past)
     if flags["force"]:
         past = await still_right(past, prepared.plan())
@@ -188,7 +191,11 @@ def _sequential(flags: dict[str, Any]) -> SequentialTest | None:
     least: float = flags["min_pass"]
     try:
         test = SequentialTest(
-            min_pass=least, max_runs=flags["max_runs"], alpha=flags["alpha"], beta=flags["beta"], margin=flags["margin"]
+            min_pass=least,
+            max_runs=flags["max_runs"] or 0,
+            alpha=flags["alpha"],
+            beta=flags["beta"],
+            margin=flags["margin"],
         )
     except ValueError as wrong:
         raise click.UsageError(f"--until-decided: {wrong}") from wrong

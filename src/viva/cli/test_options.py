@@ -94,7 +94,11 @@ limits = _group(
     click.option("--timeout", type=DURATION, help="Time for a case, over what it says itself (5m)."),
     click.option("--turn-timeout", type=DURATION, help="Time for one reply."),
     click.option("--parallel", type=click.IntRange(1), metavar="N", help="So many cases at once (4)."),
-    click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails or breaks."),
+    click.option(
+        "--fail-fast",
+        is_flag=True,
+        help="Stop when a case can no longer pass: it failed or broke, or too many of its trials did.",
+    ),
     click.option(
         "--max-cost",
         type=click.FloatRange(0, min_open=True),
@@ -118,7 +122,7 @@ repeats = _group(
         "--min-pass",
         type=click.FloatRange(0, 1),
         metavar="P",
-        help="With --runs: a case passes if this share of its judged trials does.",
+        help="With --runs: a case passes if this share of its trials does.",
     ),
     click.option(
         "--until-decided",
@@ -128,10 +132,11 @@ repeats = _group(
     click.option(
         "--max-runs",
         type=click.IntRange(1),
-        default=20,
-        show_default=True,
         metavar="N",
-        help="But so often at most; then it is undecided, and the run fails.",
+        help=(
+            "Maximum trials per case; a case that is still undecided then fails the run. Default: as many as leave a case "
+            "that is exactly good enough undecided in at most --beta."
+        ),
     ),
     click.option(
         "--alpha",

@@ -38,7 +38,7 @@ def command(run: str | None, port: int, no_open: bool, allow_run: bool, config: 
         from viva.viewer.server import serve
     except ImportError as missing:
         raise BadInput.saying(
-            f"`viva view` needs the extra `serve` ({missing.name} is missing): pip install 'viva[serve]'"
+            f"`viva view` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
 
     def ready(link: str) -> None:

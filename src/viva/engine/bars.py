@@ -30,6 +30,7 @@ class TrialScore(Struct, frozen=True):
     cost_usd: float | None
     latency_ms: float | None
     findings: tuple[Finding, ...] = ()
+    trials: int = 1
 
 
 class CaseScore(Struct, frozen=True):
@@ -55,15 +56,17 @@ def trial_score(record: TrialRecord) -> TrialScore:
         cost_usd=0.0 if record.usage is None else record.usage.cost_usd,
         latency_ms=math.fsum(turn.duration_ms for turn in record.turns) if record.turns else None,
         findings=record.findings,
+        trials=record.trials,
     )
 
 
 def case_score(case: str, trials: Sequence[TrialScore], rule: Rule = _EVERY) -> CaseScore:
     """All trials of one case, in the order of their start."""
+    missing = max((trial.trials for trial in trials), default=0) - len(trials)
     taken = [trial.latency_ms for trial in trials if trial.latency_ms is not None]
     return CaseScore(
         case=case,
-        status=rule.status([trial.status for trial in trials]),
+        status=rule.status([trial.status for trial in trials], max(0, missing)),
         score=_mean([trial.score for trial in trials if trial.status in _JUDGED]),
         cost_usd=_total(trial.cost_usd for trial in trials),
         latency_ms=round(_mean(taken)) if taken else None,

@@ -17,7 +17,7 @@ from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.talk import Talk, WaitedFor, text_of
-from viva.protocols import AgentSession, Meter, SessionContext, Transport
+from viva.protocols import AgentSession, Meter, SessionContext, Transport, Workspaces
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
@@ -34,11 +34,13 @@ class Crew:
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
+        spare_workspaces: Workspaces | None = None,
     ) -> None:
         self._find = find
         self._http = http
         self._connectors = connectors
         self._meter = meter
+        self._spare_workspaces = spare_workspaces
 
     @asynccontextmanager
     async def open(
@@ -65,6 +67,7 @@ class Crew:
             http=self._http,
             progress=progress,
             connectors=self._connectors,
+            spare_workspaces=self._spare_workspaces,
             conversation=talk.messages if talk else None,
             prior=len(talk.case.history) if talk else 0,
         )

@@ -54,7 +54,7 @@ def turn_record(turn: Turn) -> TurnRecord:
 
 
 def trial_record(
-    talk: Talk, ending: Ending, *, agent: str, session_id: str, started_at: str, not_run: list[str]
+    talk: Talk, ending: Ending, *, agent: str, session_id: str, started_at: str, not_run: list[str], trials: int = 1
 ) -> TrialRecord:
     """The whole trial. What was reached before it ended is scored and shown, however it ended."""
     case, key = talk.case, talk.key
@@ -70,6 +70,7 @@ def trial_record(
         suite=key.suite,
         trial=key.trial,
         attempt=key.attempt,
+        trials=trials,
         fault=ending.fault,
         fault_evidence=_evidence(talk, ending) if ending.fault else None,
         error=ending.said,
@@ -81,7 +82,7 @@ def trial_record(
         goal_reason=talk.goal_achieved,
         turns_not_run=not_run or None,
         checks=checks_done(talk),
-        score=_score(talk),
+        score=_score(talk, ending),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
         model_calls=tuple(talk.calls) if case.keep_calls else (),
@@ -174,8 +175,11 @@ def _found(talk: Talk) -> tuple[Finding, ...]:
     return tuple(sorted(found))
 
 
-def _score(talk: Talk) -> float | None:
-    """Weighted share of verdicts that passed; a verdict's own score counts where it has one. A gate that fails takes it all."""
+def _score(talk: Talk, ending: Ending) -> float | None:
+    """Weighted share of verdicts that passed; a verdict's own score counts where it has one. A gate that fails takes it all.
+
+    An agent that failed by itself (it raised, it took too long) failed one check more: no score is 1 beside a failure.
+    """
     total = got = 0.0
     judged = [*(each for turn in talk.turns for each in turn.judged), *talk.finals]
     if any(each.claim.gate and each.verdict.status == "failed" for each in judged):
@@ -187,6 +191,8 @@ def _score(talk: Talk) -> float | None:
     for checkpoint in talk.case.goal.checkpoints:
         total += checkpoint.claim.weight
         got += checkpoint.claim.weight * (talk.sightings[checkpoint.id].turn is not None if talk.sightings else 0.0)
+    if ending.status == "failed" and got >= total > 0:
+        total += 1
     return round(got / total, 6) if total else None
 
 
@@ -219,7 +225,7 @@ def _checkpoint(checkpoint: Checkpoint, sighting: Sighting, talk: Talk) -> Check
 
 
 def _tool_call(call: ToolCall) -> ToolCallRecord:
-    return ToolCallRecord(call.name, call.arguments, call.id, call.result, call.error)
+    return ToolCallRecord(call.name, call.arguments, call.id, call.result, call.error, call.pending)
 
 
 def _attachments(message: Message) -> list[dict[str, Any]]:

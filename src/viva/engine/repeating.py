@@ -19,15 +19,12 @@ class Series:
         self._rule = rule
         self._ended = ended
         self._started = set(ended)
-
-    @property
-    def over(self) -> bool:
-        return self._rule.over(self._in_order())
+        self._update()
 
     def next(self) -> Planned | None:
         """The next trial, if one can be started now that will be needed."""
         under_way = len(self._started) - len(self._ended)
-        if self.over or under_way >= self._needed():
+        if self.over or under_way >= self._needed:
             return None
         trial = next(n for n in range(1, self._first.of + 2) if n not in self._started)
         if trial > self._first.of:
@@ -37,6 +34,12 @@ class Series:
 
     def end(self, trial: int, status: Status) -> None:
         self._ended[trial] = status
+        self._update()
+
+    def _update(self) -> None:
+        """What follows from the trials that have ended: is the case decided, and how many more does it take at the least?"""
+        self.over = self._rule.over(self._in_order())
+        self._needed = self._rule.fewest_left(list(self._ended.values())) if self._ended else 1
 
     def _in_order(self) -> list[Status]:
         """Outcomes in the order of the trials' start, as far as no trial before them is still under way."""
@@ -44,18 +47,6 @@ class Series:
         while (status := self._ended.get(len(known) + 1)) is not None:
             known.append(status)
         return known
-
-    def _needed(self) -> int:
-        """How many more trials it takes at the least: if all of them pass, or if all of them fail."""
-        return min(self._if_all("passed"), self._if_all("failed")) if self._ended else 1
-
-    def _if_all(self, status: Status) -> int:
-        trials, left = list(self._ended.values()), self._first.of - len(self._ended)
-        for more in range(1, left + 1):
-            trials.append(status)
-            if self._rule.over(trials):
-                return more
-        return left
 
 
 class UntilDecided:

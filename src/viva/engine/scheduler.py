@@ -1,6 +1,6 @@
 """Many trials: repeats, retries of what was not the agent's fault, fail-fast, and the tally of how they ended."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from viva.engine.summary import Tally
@@ -8,8 +8,32 @@ from viva.engine.trial import Stage, run_trial
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
 from viva.model.event import Stopped, TrialEnded
-from viva.model.record import TrialRecord
+from viva.model.record import Status, TrialRecord
 from viva.protocols import Executor, Planned
+from viva.stats.deciding import Rule
+
+
+class FailFast:
+    """Tells when a case has lost: from then on it cannot pass, whatever its other trials come to.
+
+    A trial that fails does not end a run in which its case can still pass with `--min-pass`. `past` are the trials of an
+    earlier part of the same run: what was lost there does not stop the run again.
+    """
+
+    def __init__(self, rule: Rule, past: Iterable[TrialRecord] = ()) -> None:
+        self._rule = rule
+        self._trials: dict[tuple[str, str], list[Status]] = {}
+        for record in past:
+            self._trials.setdefault((record.suite, record.id), []).append(record.status)
+
+    def has_lost(self, record: TrialRecord, planned: int) -> bool:
+        """Is this the trial with which its case, of so many planned trials, has lost?"""
+        name = (record.suite, record.id)
+        before = self._trials.pop(name, [])
+        trials: list[Status] = [*before, record.status]
+        if len(trials) < planned:
+            self._trials[name] = trials
+        return self._rule.can_pass(before, planned) and not self._rule.can_pass(trials, planned)
 
 
 @dataclass
@@ -19,7 +43,7 @@ class Scheduler:
     stage: Stage
     executor: Executor
     tally: Tally
-    fail_fast: bool = False
+    fail_fast: FailFast | None = None
     retry_faults: int = 0
     stopped: Stopped | None = None
     ended: Callable[[TrialRecord], None] = lambda _record: None
@@ -44,7 +68,7 @@ class Scheduler:
             record = await self._attempt(planned, attempt)
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
         self.ended(record)
-        if self.fail_fast and record.status in ("failed", "error"):
+        if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.of):
             self.stop("fail_fast")
 
     async def _attempt(self, planned: Planned, attempt: int) -> TrialRecord:

@@ -17,7 +17,7 @@ from viva.model.duration import show_duration
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.talk import Talk
-from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace
+from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace, Workspaces
 
 Send = Callable[[Utterance], Awaitable[Reply]]
 
@@ -52,6 +52,7 @@ class Calls(Struct, frozen=True, kw_only=True):
     asked: Mapping[str, Any] = {}
     last_word: Mapping[str, Any] = {}
     limits: Limits = Limits()
+    spare_workspaces: Workspaces | None = None
 
     async def send(self, line: Utterance) -> Reply:
         try:
@@ -66,6 +67,7 @@ class Calls(Struct, frozen=True, kw_only=True):
             http=self.http,
             progress=self.progress,
             connectors=self.connectors,
+            spare_workspaces=self.spare_workspaces,
         )
         last_word = self.last_word if line.to is None else {}
         options = merged(self.ours, found.options, self.asked, line.options, last_word)

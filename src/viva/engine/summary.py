@@ -25,6 +25,7 @@ class Tally:
         self._trials: Counter[Status] = Counter()
         self._faults: Counter[str] = Counter()
         self._unfinished: dict[tuple[str, str], dict[int, Status]] = {}
+        self._planned: dict[tuple[str, str], int] = {}
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
@@ -69,16 +70,21 @@ class Tally:
         name = (record.suite, record.id)
         trials = self._unfinished.setdefault(name, {})
         trials[record.trial] = record.status
+        self._planned[name] = of
         if len(trials) == of and self._rule.test is None:
+            del self._planned[name]
             self._statuses[self._rule.status(_in_order(self._unfinished.pop(name)))] += 1
 
     def summary(self) -> RunSummary:
-        """What is known now. A case of which some trials never ran is counted by those that did."""
+        """What is known now. A case of which some trials never ran is an error, unless the others decide it."""
         statuses = self._statuses.copy()
         undecided = 0
-        for trials in map(_in_order, self._unfinished.values()):
-            statuses[self._rule.status(trials)] += 1
-            undecided += self._rule.test is not None and self._rule.status(trials) == "error"
+        for name, by_number in self._unfinished.items():
+            trials = _in_order(by_number)
+            if self._rule.is_undecided(trials):
+                undecided += 1
+            else:
+                statuses[self._rule.status(trials, self._planned[name] - len(trials))] += 1
         trials_run = sum(self._trials.values())
         return RunSummary(
             total=self._cases,
@@ -86,7 +92,7 @@ class Tally:
             failed=statuses["failed"],
             errors=statuses["error"],
             skipped=statuses["skipped"],
-            not_run=self._cases - sum(statuses.values()),
+            not_run=self._cases - undecided - sum(statuses.values()),
             unchecked=self._unchecked,
             total_turns=self._turns,
             avg_turns=round(self._turns / trials_run, 2) if trials_run else 0.0,
@@ -123,7 +129,7 @@ def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
     if stopped == "interrupted":
         return 2
     failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
-    if failed or summary.errors or summary.not_run or stopped is not None:
+    if failed or summary.errors or summary.undecided or summary.not_run or stopped is not None:
         return 1
     if any(suite.not_reached for suite in summary.suites):
         return 1

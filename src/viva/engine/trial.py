@@ -59,6 +59,7 @@ class Stage(Struct, kw_only=True):
     asked_live: Callable[[Key], str | None] = lambda _key: None
     hooks: Hooks | None = None
     workspaces: Workspaces | None = None
+    spare_workspaces: Workspaces | None = None
     taped: bool = False
     lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
@@ -77,6 +78,7 @@ class Stage(Struct, kw_only=True):
             asked=_asked(case) if case else {},
             last_word=self.options,
             limits=case.limits if case else Limits(),
+            spare_workspaces=self.spare_workspaces,
         )
 
     def _listed(self, name: str | None) -> Listed:
@@ -132,7 +134,13 @@ async def run_trial(
         ending = await _placed(stage, talk, limit, session_id, keep)
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
     record = trial_record(
-        talk, ending, agent=stage.agent_name, session_id=session_id, started_at=started_at, not_run=not_run
+        talk,
+        ending,
+        agent=stage.agent_name,
+        session_id=session_id,
+        started_at=started_at,
+        not_run=not_run,
+        trials=planned.of,
     )
     if (took_ms := stage.took_ms(key)) is not None:
         record.duration_ms = took_ms
@@ -225,6 +233,7 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             history=case.history,
             fixtures=case.fixtures,
             workspace=talk.workspace,
+            spare_workspaces=stage.spare_workspaces,
             options=stage.agent_options,
             meter=meter,
             http=stage.http,

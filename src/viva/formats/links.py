@@ -15,6 +15,9 @@ def wrong_with_link(path: str, root: str) -> str | None:
     host = Path(root, path)
     try:
         if host.exists():
+            real, inside = host.resolve(), Path(root).resolve()
+            if not real.is_relative_to(inside):
+                return f"{path!r} leads outside the working folder, to {real}; name a path that stays inside"
             return None
         if host.is_symlink():
             return f"{path!r} is a link that leads to nothing, or to itself"

@@ -36,6 +36,7 @@ class EvalReading(Struct, frozen=True, kw_only=True):
     safety_judge: str | None = None
     agent_names: Mapping[str, str] = {}
     trusted_keys: tuple[str, ...] = ()
+    require_signature: bool = False
     secrets: Sequence[str] = ()
     prompts: list[str] = field(default_factory=list[str])
     """The instructions of the agent under test, known once it has been chosen."""

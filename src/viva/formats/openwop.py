@@ -132,6 +132,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     prompts: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    verified: str | None = None
+    """Which signature of its pack was verified, in words."""
 
 
 _NO_TERMS = Terms()
@@ -230,6 +232,7 @@ def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -
         audience=Audience(suite.target_agent_id, tuple(suite.allowed_models)),
         needs={} if LIVE in modes else _needs(suite),
         notes=tuple(notes),
+        verified=terms.verified,
     )
 
 

@@ -1,34 +1,29 @@
-"""OpenWOP packs, as a folder or a `.tgz`: the manifest `pack.json`, and the eval suites that its agents refer to.
+"""OpenWOP packs: the manifest `pack.json`, the eval suites that its agents refer to, and the proof of who signed them."""
 
-A tarball is read in memory and never unpacked: nothing in it can leave its root or fill a disk. What is read is bounded,
-and entries that are no plain files or folders (links, devices, pipes) are refused, and so are `..` and absolute names.
-"""
-
-import gzip
-import tarfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from msgspec import Struct
 
 from viva.checks.json import JsonSchema
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, json_document
+from viva.formats.modes import EvalReading
 from viva.formats.openwop import ModelClass, Terms, load_suite
+from viva.formats.pack_files import MANIFEST, Files, Folder, Tarball, inside, read_tarball
 from viva.formats.reading import Reading
-from viva.formats.signatures import Signed, signature_note
+from viva.formats.signatures import Signed, read_digests, verify
 from viva.model import codec
 from viva.model.case import Suite
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 
-MANIFEST = "pack.json"
+DIGESTS = "evals.sha256"
+"""Lists the digest of every file that is run; `evals.sha256.sig` is its signature."""
 SUFFIXES = (".tgz", ".tar.gz")
-MAX_BYTES = 50 * 1024 * 1024
-MAX_ENTRIES = 5000
-MAX_DEPTH = 32
+_LONGEST_SIGNATURE = 4096
 
 
 class _Part(Struct, frozen=True, rename="camel"):
@@ -62,6 +57,13 @@ class Signing(_Part, frozen=True):
     method: str = "manual"
 
 
+class Proof(Struct, frozen=True):
+    """A signature by a trusted key: in words, and the digests of the files that it covers; None: all of them."""
+
+    said: str
+    digests: Mapping[str, str] | None = None
+
+
 class Manifest(_Part, frozen=True):
     """As much of `pack.json` as Viva reads."""
 
@@ -81,8 +83,9 @@ def load_pack(path: Path, shown: str, reading: Reading, only: str | None = None)
 
     With `only`, the one in that file of it; none, if this is no pack, or none of its agents refers to that.
     """
+    keys = reading.evals.trusted_keys
     try:
-        pack = open_pack(path, shown)
+        pack = open_pack(path, shown, keys if only is None else ())
     except BadInput:
         if only is not None:
             return []
@@ -93,13 +96,17 @@ def load_pack(path: Path, shown: str, reading: Reading, only: str | None = None)
     if not wanted:
         what = "no agent of it refers to an eval suite (evalSuiteRef)"
         raise BadInput(pack.document.problem((), what, key="agents"))
-    notes = (f"{shown}: {pack.manifest.name}@{pack.manifest.version}: {_signature(pack, path, reading)}",)
+    if keys and pack.proof is None:
+        pack = open_pack(path, shown, keys)
+    name = f"{shown}: {pack.manifest.name}@{pack.manifest.version}"
+    verified = f"{name}: {pack.proof.said}" if pack.proof else None
+    notes = () if verified else (f"{name}: {_unverified(pack, path)}",)
     suites: list[Suite] = []
     problems: list[Problem] = []
     for at in wanted:
         try:
-            suites.append(pack.suite(at, reading, notes))
-            notes = ()
+            suites.append(pack.suite(at, reading, notes, verified))
+            notes, verified = (), None
         except BadInput as wrong:
             problems += wrong.problems
     if problems:
@@ -119,35 +126,57 @@ def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str 
     return sorted(found.values())
 
 
-def open_pack(path: Path, shown: str) -> "Pack":
-    """A pack whose manifest is valid."""
-    files: _Files = _Folder(path, shown) if path.is_dir() else _Tarball(path, shown)
+def refuse_uncovered(path: Path | None, shown: str, asked: EvalReading) -> None:
+    """An eval suite that is read by itself: BadInput where the config wants signatures, and none covers it."""
+    above = () if path is None else path.resolve().parents
+    if asked.trusted_keys and any((each / MANIFEST).is_file() for each in above):
+        what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
+        raise BadInput.saying(f"{what} ([openwop] trusted_keys)", shown)
+    if asked.require_signature:
+        raise BadInput.saying("is in no signed pack, and [openwop] require_signature is set", shown)
+
+
+def open_pack(path: Path, shown: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
+    """A pack whose manifest is valid and which, where keys are trusted, is signed by one of them. Raises BadInput."""
+    content = None if path.is_dir() else read_tarball(path, shown)
+    files: Files = Folder(path, shown) if content is None else Tarball(content, shown)
     try:
-        document = json_document(files.read(MANIFEST), f"{shown}/{MANIFEST}")
+        raw = files.read(MANIFEST)
+        document = json_document(raw, f"{shown}/{MANIFEST}")
     except ValueError as wrong:
         raise BadInput.saying(str(wrong), f"{shown}/{MANIFEST}") from wrong
     if found := complaints("pack", document.value):
         raise BadInput(*(document.problem(each.path, each.what, key=each.key) for each in found))
-    return Pack(shown, files, document, codec.convert(document.value, Manifest))
+    manifest = codec.convert(document.value, Manifest)
+    if not trusted_keys:
+        return Pack(shown, files, document, manifest)
+    try:
+        proof = _proof(_Sealed(path, files, raw, manifest.signing, content), trusted_keys)
+    except ValueError as wrong:
+        raise BadInput.saying(f"is refused: {wrong}", shown) from wrong
+    return Pack(shown, files, document, manifest, proof)
 
 
 class Pack:
-    """A manifest and the files beside it."""
+    """A manifest and the files beside it, with the proof that they come from a trusted signer, if that was asked for."""
 
-    def __init__(self, shown: str, files: "_Files", document: Document, manifest: Manifest) -> None:
+    def __init__(
+        self, shown: str, files: "Files", document: Document, manifest: Manifest, proof: Proof | None = None
+    ) -> None:
         self.shown = shown
         self.document = document
         self.manifest = manifest
+        self.proof = proof
         self._files = files
 
-    def suite(self, at: int, reading: Reading, notes: tuple[str, ...] = ()) -> Suite:
+    def suite(self, at: int, reading: Reading, notes: tuple[str, ...] = (), verified: str | None = None) -> Suite:
         """The eval suite of one of its agents."""
         agent, place = self.manifest.agents[at], ("agents", at)
         reference = str(agent.eval_suite_ref)
         raw = self.read(reference, (*place, "evalSuiteRef"))
-        return load_suite(json_document(raw, f"{self.shown}/{reference}"), reading, self.terms(at, notes))
+        return load_suite(json_document(raw, f"{self.shown}/{reference}"), reading, self.terms(at, notes, verified))
 
-    def terms(self, at: int, notes: tuple[str, ...] = ()) -> Terms:
+    def terms(self, at: int, notes: tuple[str, ...] = (), verified: str | None = None) -> Terms:
         """What the manifest says of an agent that matters for its suite."""
         agent, place = self.manifest.agents[at], ("agents", at)
         prompts = [agent.system_prompt] if agent.system_prompt else []
@@ -160,14 +189,35 @@ class Pack:
             prompts=tuple(prompts),
             allowed_tools=agent.tool_allowlist,
             notes=notes,
+            verified=verified,
         )
+
+    def files_run(self) -> dict[str, bytes]:
+        """The manifest and all files that it makes a run read, by their names."""
+        found = {MANIFEST: self._files.read(MANIFEST)}
+        for at, agent in enumerate(self.manifest.agents):
+            references = {
+                ("evalSuiteRef",): agent.eval_suite_ref,
+                ("systemPromptRef",): agent.system_prompt_ref,
+                ("handoff", "taskSchemaRef"): agent.handoff.task_schema_ref,
+                ("handoff", "returnSchemaRef"): agent.handoff.return_schema_ref,
+            }
+            for place, reference in references.items():
+                if reference is not None:
+                    content = self.read(reference, ("agents", at, *place))
+                    found[inside(reference)] = content
+        return found
 
     def read(self, reference: str, place: Place) -> bytes:
         """A file that the manifest refers to, from inside the pack and nowhere else."""
         try:
-            return self._files.read(_inside(reference))
+            name = inside(reference)
+            content = self._files.read(name)
+            if self.proof is not None:
+                _check_covered(name, content, self.proof.digests)
         except ValueError as wrong:
             raise BadInput(self.document.problem(place, f"{reference!r} {wrong}")) from wrong
+        return content
 
     def _text(self, reference: str, place: Place) -> str:
         try:
@@ -186,144 +236,64 @@ class Pack:
         return schema
 
 
-def _inside(name: str) -> str:
-    """A name that stays below the root; ValueError says why it does not."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
-        raise ValueError("is no path inside the pack: it is absolute, or an address")
-    if ".." in path.parts:
-        raise ValueError("leaves the pack by '..'")
-    if not path.parts or "\x00" in name or len(path.parts) > MAX_DEPTH:
-        raise ValueError("is no path of a file")
-    return str(path)
-
-
-class _Folder:
-    """The files of a pack that is a folder. Links are refused: a tarball could not hold them either."""
-
-    def __init__(self, root: Path, shown: str) -> None:
-        self._root = root.resolve()
-        self._shown = shown
-
-    def read(self, name: str) -> bytes:
-        try:
-            return self._plain_file(name)
-        except OSError as wrong:
-            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
-
-    def _plain_file(self, name: str) -> bytes:
-        path = self._root
-        for part in PurePosixPath(name).parts:
-            path /= part
-            if path.is_symlink():
-                raise ValueError("is a link, or lies behind one; a pack holds plain files")
-        if not path.is_file():
-            raise ValueError("is not there: the pack has no such file")
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"is larger than {MAX_BYTES // 2**20} MB")
-        return path.read_bytes()
-
-
-class _Tarball:
-    """The files of a pack that is a tarball, all of them read before any is used."""
-
-    def __init__(self, path: Path, shown: str) -> None:
-        try:
-            with path.open("rb") as file, gzip.GzipFile(fileobj=file) as unpacked:
-                found = dict(_entries(_Bounded(unpacked)))
-        except _Refused as wrong:
-            raise BadInput.saying(str(wrong), shown) from wrong
-        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as wrong:
-            # Headers that announce headers, thousands in a row, are read one inside the other.
-            raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
-        self._files = _below_manifest(found)
-        if MANIFEST not in self._files:
-            raise BadInput.saying(f"holds no {MANIFEST} at its root", shown)
-
-    def read(self, name: str) -> bytes:
-        if name not in self._files:
-            raise ValueError("is not there: the pack has no such file")
-        return self._files[name]
-
-
-_Files = _Folder | _Tarball
-
-
-class _Refused(Exception):  # noqa: N818 -- it never leaves this file
-    """An archive that Viva does not read, and why."""
-
-
-class _Bounded:
-    """What comes out of a decompressor, up to a limit: a small file may hold a huge one."""
-
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
-        self._stream = stream
-        self._left = MAX_BYTES
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
-        self._left -= len(data)
-        if self._left < 0:
-            raise _Refused(f"holds more than {MAX_BYTES // 2**20} MB")
-        return data
-
-
-def _entries(stream: _Bounded) -> Iterator[tuple[str, bytes]]:
-    seen: set[str] = set()
-    with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[arg-type] -- it only reads
-        for count, member in enumerate(archive, 1):
-            if count > MAX_ENTRIES:
-                raise _Refused(f"holds more than {MAX_ENTRIES} entries")
-            if PurePosixPath(member.name) == PurePosixPath():  # the root itself
-                continue
-            try:
-                name = _inside(member.name)
-            except ValueError as wrong:
-                raise _Refused(f"entry {member.name!r} {wrong}") from wrong
-            if member.isdir():
-                continue
-            if not member.isreg() or member.issparse():
-                raise _Refused(f"entry {member.name!r} is {_kind(member)}; a pack holds plain files")
-            if name in seen:
-                raise _Refused(f"entry {member.name!r} is there twice")
-            seen.add(name)
-            content = archive.extractfile(member)
-            yield name, content.read() if content is not None else b""
-
-
-def _kind(member: tarfile.TarInfo) -> str:
-    if member.issym() or member.islnk():
-        return "a link"
-    return "a device" if member.ischr() or member.isblk() else "a pipe" if member.isfifo() else "no plain file"
-
-
-def _below_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """As seen from the manifest: at the root or, as many tools pack, in one folder that holds all."""
-    tops = {name.partition("/")[0] for name in files}
-    if MANIFEST not in files and len(tops) == 1:
-        top = f"{tops.pop()}/"
-        return {name.removeprefix(top): content for name, content in files.items()}
-    return dict(files)
-
-
-def _signature(pack: Pack, path: Path, reading: Reading) -> str:
-    """Whether the pack is signed, in words. Raises BadInput for a signature that does not hold."""
-    if (beside := _beside(path)) is not None:
-        signed = Signed(f"the whole of {path.name}", path.read_bytes(), beside.read_bytes())
-    elif (signing := pack.manifest.signing) is None:
+def _unverified(pack: Pack, path: Path) -> str:
+    """Whether a pack is signed, in words, where no key is trusted."""
+    signing = pack.manifest.signing
+    if _beside(path) is None and (signing is None or (signing.method != "sigstore" and signing.signature_ref is None)):
         return "not signed"
-    elif signing.method == "sigstore":
-        return "signature present, not verified: Sigstore bundles are not looked at"
-    elif signing.signature_ref is None:
-        return "not signed: `signing` names no signatureRef"
-    else:
-        signature = pack.read(signing.signature_ref, ("signing", "signatureRef"))
-        own = pack.read(signing.public_key_ref, ("signing", "publicKeyRef")) if signing.public_key_ref else None
-        signed = Signed(f"{MANIFEST} alone, not its other files", pack.read(MANIFEST, ()), signature, own)
+    return "signature present, not verified: [openwop] trusted_keys names no key"
+
+
+class _Sealed(Struct, frozen=True):
+    """A pack as it was read: what is verified has to be what is used. `content` is all of a tarball."""
+
+    path: Path
+    files: "Files"
+    manifest: bytes
+    signing: Signing | None
+    content: bytes | None
+
+
+def _proof(pack: _Sealed, keys: tuple[str, ...]) -> Proof:
+    """What shows that a trusted signer made the pack. ValueError says what is missing."""
+    path, files, signing = pack.path, pack.files, pack.signing
+    if pack.content is not None and (beside := _beside(path)) is not None:
+        with beside.open("rb") as file:
+            key = verify(Signed(path.name, pack.content, file.read(_LONGEST_SIGNATURE)), keys)
+        return Proof(f"signature verified ({key}): {beside.name}, which covers the whole of {path.name}")
+    if signing is not None and signing.method == "sigstore":
+        raise ValueError(
+            "it has a Sigstore bundle, which is not verified; [openwop] trusted_keys needs an Ed25519 signature"
+        )
+    if signing is None or signing.signature_ref is None:
+        raise ValueError("it is not signed, and [openwop] trusted_keys is set")
+    own = files.read(inside(signing.public_key_ref)) if signing.public_key_ref else None
+    verify(Signed(MANIFEST, pack.manifest, files.read(inside(signing.signature_ref)), own), keys)
     try:
-        return signature_note(signed, reading.evals.trusted_keys)
+        listed, signature = files.read(DIGESTS), files.read(f"{DIGESTS}.sig")
+    except ValueError as missing:
+        what = f"its signature covers {MANIFEST} alone, not the suite: {DIGESTS} or {DIGESTS}.sig {missing}"
+        raise ValueError(f"{what}; `viva pack sign` makes both") from missing
+    key = verify(Signed(DIGESTS, listed, signature, own), keys)
+    try:
+        digests = read_digests(listed)
     except ValueError as wrong:
-        raise BadInput.saying(str(wrong), pack.shown) from wrong
+        raise ValueError(f"{DIGESTS} {wrong}") from wrong
+    for name in digests:
+        try:
+            _check_covered(inside(name), files.read(inside(name)), digests)
+        except ValueError as wrong:
+            raise ValueError(f"{name!r}, which {DIGESTS} lists, {wrong}") from wrong
+    return Proof(f"signature verified ({key}): {MANIFEST} and the {len(digests)} files that {DIGESTS} lists", digests)
+
+
+def _check_covered(name: str, content: bytes, digests: Mapping[str, str] | None) -> None:
+    if digests is None:
+        return
+    if name not in digests:
+        raise ValueError(f"is not listed in {DIGESTS}: the signature does not cover it")
+    if sha256(content).hexdigest() != digests[name]:
+        raise ValueError(f"is not the file that was signed: its digest is not the one in {DIGESTS}")
 
 
 def _beside(path: Path) -> Path | None:

@@ -1,14 +1,18 @@
-"""Ed25519 signatures of packs. They are looked at only where the config names keys that it trusts."""
+"""Ed25519 signatures of packs: verified where the config names keys that it trusts, made by `viva pack sign`."""
 
 import base64
 import binascii
-from pathlib import Path
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
 
 _RAW = "ed25519:"
-_INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva[openwop]'"
+_LISTED = re.compile(r"([0-9a-fA-F]{64}) [ *](\S.*)")
+_INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva-eval[openwop]'"
 
 
 class Signed(Struct, frozen=True):
@@ -20,22 +24,76 @@ class Signed(Struct, frozen=True):
     own_key: bytes | None = None
 
 
-def signature_note(signed: Signed, trusted_keys: tuple[str, ...]) -> str:
-    """What can be said of the signature. ValueError where it does not hold, or a trusted key cannot be used.
+def verify(signed: Signed, trusted_keys: tuple[str, ...]) -> str:
+    """The name of the trusted key that made the signature. ValueError where none did, or a trusted key cannot be used.
 
     A trusted key is a PEM file, or `ed25519:` and the raw key in base64. The key that comes with a pack is no proof of
     anything; it only tells a signer whom we do not trust from content that was changed.
     """
-    if not trusted_keys:
-        return "signature present, not verified: [openwop] trusted_keys names no key"
     keys = {name: _key(name) for name in trusted_keys}
     signature = _signature(signed.signature)
     for name, key in keys.items():
         if _holds(key, signature, signed.content):
-            return f"signature verified ({Path(name).name if not name.startswith(_RAW) else name}): {signed.what}"
+            return name if name.startswith(_RAW) else Path(name).name
     if signed.own_key is not None and _holds_by(signed.own_key, signature, signed.content):
-        return "signature present, not verified: it was made with a key that [openwop] trusted_keys does not name"
-    raise ValueError(f"the signature does not hold: by no trusted key is it one of {signed.what}")
+        raise ValueError(f"{signed.what} is signed with a key that [openwop] trusted_keys does not name")
+    raise ValueError(f"the signature of {signed.what} does not hold by any key of [openwop] trusted_keys")
+
+
+def read_digests(raw: bytes) -> dict[str, str]:
+    """The SHA-256 digest of each file that a list such as `sha256sum` makes names. ValueError names the line that is wrong."""
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    try:
+        lines = raw.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        fits = _LISTED.fullmatch(line)
+        if fits is None or str(PurePosixPath(fits[2])) != fits[2]:
+            raise ValueError(f"line {number} is not a SHA-256 digest in hexadecimal digits, two spaces and a path")
+        if fits[2].casefold() in seen:
+            raise ValueError(f"line {number}: {fits[2]!r} is listed twice, or differs from another path only in case")
+        seen.add(fits[2].casefold())
+        found[fits[2]] = fits[1].lower()
+    return found
+
+
+def digest_list(files: Mapping[str, bytes]) -> bytes:
+    """The list that `read_digests` reads."""
+    return "".join(f"{sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)).encode()
+
+
+class Signer:
+    """An Ed25519 private key from a PEM file. ValueError says why it cannot be used."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            from cryptography.exceptions import UnsupportedAlgorithm
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+            from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        except ImportError as missing:
+            raise ValueError(_INSTALL) from missing
+        try:
+            key = load_pem_private_key(file.read_bytes(), None)
+        except OSError as wrong:
+            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
+        except TypeError as wrong:
+            raise ValueError("is encrypted; give a key without a password") from wrong
+        except (ValueError, UnsupportedAlgorithm) as wrong:
+            raise ValueError("is no private key in PEM") from wrong
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError("is no Ed25519 private key; `openssl genpkey -algorithm ed25519` makes one")
+        self._key = key
+
+    def sign(self, content: bytes) -> bytes:
+        """The signature in base64, as one line."""
+        return base64.b64encode(self._key.sign(content)) + b"\n"
+
+    @property
+    def public_key(self) -> str:
+        """As `trusted_keys` takes it."""
+        return _RAW + base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
 
 
 def _key(name: str) -> Any:

@@ -15,6 +15,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, documents_from, documents_in
 from viva.formats.reading import Reading
 from viva.model.case import Suite
+from viva.model.credentials import masked
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -58,7 +59,7 @@ class Made(Struct, frozen=True):
     def name(self) -> str:
         """How the suite is called that comes of it."""
         query = "&".join(f"{key}={value}" for key, value in self.query.items())
-        return f"{self.by}:{self.reference}" + (f"?{query}" if query else "")
+        return masked(f"{self.by}:{self.reference}" + (f"?{query}" if query else ""))
 
 
 Input = Files | Piped | Words | Made
@@ -157,6 +158,8 @@ def load_files(
                 continue
             documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
             kind = format_ or sniffed(documents.peek())
+            if kind == "openwop":
+                import_module("viva.formats.packs").refuse_uncovered(None if piped else path, shown, reading.evals)
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, reading)
             (playbooks if kind == "playbook" else suites).append(suite)
@@ -177,7 +180,7 @@ def _packed(path: Path, folder: Path, reading: Reading, *, alone: bool) -> list[
     """The suites of a pack. Of a file in one that is not read `alone`: the suite as the pack has it, if it is one of its."""
     root, only = path, None
     if not path.is_dir() and not path.name.endswith(_TARBALLS):
-        around = () if alone else path.resolve().parents
+        around = () if alone and not reading.evals.trusted_keys else path.resolve().parents
         root = next((each for each in around if (each / _MANIFEST).is_file()), None)
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:

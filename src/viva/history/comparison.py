@@ -1,23 +1,48 @@
 """Two runs of the same cases, side by side: what is fixed, what is broken, and whether that is more than chance.
 
-A case whose definition changed is set apart: it is another test, and no verdict on it compares.
+A case whose definition changed is set apart: it is another test, and no verdict on it compares. Every alarm that is
+raised here has a known error rate: where nothing changed, it comes up no more often than `alpha`.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
 
 from viva.history.index import ResultRow
 from viva.model.record import Status
-from viva.model.verdicts import case_status, pass_rate
-from viva.stats.paired import fisher, holm, mcnemar, paired_difference
+from viva.model.verdicts import case_status
+from viva.stats.paired import (
+    CaseTest,
+    Difference,
+    cases_to_correct_for,
+    fewest_differing,
+    fisher,
+    flips_difference,
+    mcnemar,
+    paired_difference,
+    trials_to_show_one,
+)
 
-Change = Literal["fixed", "broken", "still failing", "flaky", "still passing", "not judged", "new", "gone", "changed"]
+Change = Literal[
+    "broken",
+    "suspect",
+    "fixed",
+    "maybe fixed",
+    "flaky",
+    "still failing",
+    "not judged",
+    "changed",
+    "new",
+    "gone",
+    "still passing",
+]
 ORDER: tuple[Change, ...] = (
     "broken",
+    "suspect",
     "fixed",
+    "maybe fixed",
     "flaky",
     "still failing",
     "not judged",
@@ -26,13 +51,25 @@ ORDER: tuple[Change, ...] = (
     "gone",
     "still passing",
 )
-_CHANCE = 0.05
-"""A case that passes now and then has changed only where chance would seldom make so much of a difference."""
-FailOn = Literal["broken", "significant", "any"]
+Gate = Literal["pass-rate", "score", "time", "cost", "broken"]
+Verdict = Literal["better", "worse", "no change shown", "not tested"]
+CaseName = tuple[str, str]
+"""A suite and a case of it."""
+Definition = tuple[str, str, str | None]
+"""A suite, a case of it, and the digest of its definition."""
+ALPHA = 0.05
+
+
+class TrialCounts(Struct, frozen=True):
+    """How many of a case's judged trials passed in one run. Trials in `errors` are not judged."""
+
+    passed: int
+    judged: int
+    errors: int = 0
 
 
 class CaseChange(Struct, frozen=True, kw_only=True):
-    """One case in both runs."""
+    """One case in both runs. `p` is there for cases with repeats, corrected for all cases that were tested."""
 
     suite: str
     case: str
@@ -40,43 +77,60 @@ class CaseChange(Struct, frozen=True, kw_only=True):
     base: Status | None = None
     head: Status | None = None
     why: str | None = None
+    base_trials: TrialCounts | None = None
+    head_trials: TrialCounts | None = None
+    p: float | None = None
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """How a value changed over the cases that both runs have. `p` is Holm's, over all metrics shown."""
+    """How a value changed over the cases (`pairs`) that both runs have; in so many of them it differs.
+
+    `p` is corrected for all metrics that are tested, and the interval from `low` to `high` with it: it holds 0 just where p
+    is above alpha. A metric that is not tested has an interval of its own `confidence`, and no p.
+    """
 
     name: str
     pairs: int
+    differing: int
+    base_trials: int
+    head_trials: int
     base: float
     head: float
     delta: float
+    confidence: float
     low: float | None
     high: float | None
-    p: float
-    worse: bool
+    p: float | None
+    verdict: Verdict
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What differs between two runs."""
+    """What differs between two runs. `notes` say what these numbers cannot tell."""
 
     base: str
     head: str
+    alpha: float
     cases: tuple[CaseChange, ...]
     metrics: tuple[Metric, ...]
+    notes: tuple[str, ...]
 
     def count(self, change: Change) -> int:
         return sum(case.change == change for case in self.cases)
 
-    def is_regression(self, fail_on: FailOn, alpha: float) -> bool:
-        """Is the head worse, by the rule that was asked for?"""
-        significant = any(metric.worse and metric.p <= alpha for metric in self.metrics)
-        match fail_on:
-            case "broken":
-                return self.count("broken") > 0
-            case "significant":
-                return significant
-            case "any":
-                return self.count("broken") > 0 or any(metric.worse and metric.delta for metric in self.metrics)
+    def failed_gates(self, gates: Collection[Gate]) -> list[Gate]:
+        """Those of the gates by which the head is worse."""
+        return [gate for gate in gates if self._is_worse(gate)]
+
+    def _is_worse(self, gate: Gate) -> bool:
+        if gate == "broken":
+            return self.count("broken") > 0
+        names = [_METRICS[gate], "pass rate"] if gate == "score" else [_METRICS[gate]]
+        # A score that never differs from the pass rate is not listed: then the two are the same.
+        found = next((metric for name in names for metric in self.metrics if metric.name == name), None)
+        return found is not None and found.verdict == "worse"
+
+
+_METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time": "time ms", "cost": "cost USD"}
 
 
 class _Trials(Struct):
@@ -85,112 +139,258 @@ class _Trials(Struct):
     rows: list[ResultRow]
 
     @property
-    def statuses(self) -> list[Status]:
-        return [row.status for row in self.rows]
-
-    @property
     def status(self) -> Status:
-        return case_status(self.statuses)
+        return case_status([row.status for row in self.rows])
 
     @property
-    def rate(self) -> float | None:
-        return pass_rate(self.statuses).rate
-
-    @property
-    def passes(self) -> tuple[int, int]:
-        """How many of how many judged trials passed."""
-        rate = pass_rate(self.statuses)
-        return rate.passed, rate.judged
-
-    @property
-    def is_flaky(self) -> bool:
-        rate = self.rate
-        return rate is not None and 0 < rate < 1
+    def counts(self) -> TrialCounts:
+        found = [row.status for row in self.rows]
+        passed = found.count("passed")
+        return TrialCounts(passed, passed + found.count("failed"), found.count("error"))
 
     @property
     def digests(self) -> set[str | None]:
         return {row.digest for row in self.rows}
 
     def mean(self, value: Callable[[ResultRow], float | None]) -> float | None:
-        known = [found for row in self.rows if (found := value(row)) is not None]
-        return sum(known) / len(known) if known and len(known) == len(self.rows) else None
+        """Over the judged trials; None where one of them has no value, or none is judged."""
+        total, judged = 0.0, 0
+        for row in self.rows:
+            if row.status in ("passed", "failed"):
+                found = value(row)
+                if found is None:
+                    return None
+                total += found
+                judged += 1
+        return total / judged if judged else None
 
 
-def compare(base: tuple[str, Sequence[ResultRow]], head: tuple[str, Sequence[ResultRow]]) -> Comparison:
-    """Compares two runs, each given as its name and its results."""
+class _Pair(Struct, frozen=True):
+    """A case that both runs have judged, by the same definition."""
+
+    before: _Trials
+    after: _Trials
+    base: TrialCounts
+    head: TrialCounts
+
+    @property
+    def is_single(self) -> bool:
+        return self.base.judged == self.head.judged == 1
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        return self.base.passed / self.base.judged, self.head.passed / self.head.judged
+
+    @property
+    def test(self) -> CaseTest:
+        return fisher((self.base.passed, self.base.judged), (self.head.passed, self.head.judged))
+
+
+def compare(
+    base: tuple[str, Sequence[ResultRow]],
+    head: tuple[str, Sequence[ResultRow]],
+    *,
+    alpha: float = ALPHA,
+    gates: Collection[Gate] = (),
+    flaky: Collection[Definition] = frozenset(),
+) -> Comparison:
+    """Compares two runs, each given as its name and its results.
+
+    Time and cost are tested only if they are among the `gates`. `flaky` cases are known to pass and fail against the same
+    agent: they are never called broken.
+    """
     before, after = _by_case(base[1]), _by_case(head[1])
-    changes = [_change(key, before.get(key), after.get(key)) for key in {**before, **after}]
-    changes.sort(key=lambda case: (ORDER.index(case.change), case.suite, case.case))
-    comparable = [
-        (before[key], after[key]) for key in before if key in after and before[key].digests == after[key].digests
+    pairs = dict(_pairs(before, after))
+    repeated = [pair for pair in pairs.values() if not pair.is_single]
+    correction = cases_to_correct_for((pair.test.smallest for pair in repeated), alpha)
+    changes = [
+        _case_change(name, before.get(name), after.get(name), pairs.get(name), alpha, correction)
+        for name in {**before, **after}
     ]
-    return Comparison(base=base[0], head=head[0], cases=tuple(changes), metrics=tuple(_metrics(comparable)))
+    known = {
+        (suite, case) for suite, case, digest in flaky if (now := after.get((suite, case))) and digest in now.digests
+    }
+    changes = [_as_flaky(each) if (each.suite, each.case) in known else each for each in changes]
+    changes.sort(key=lambda case: (ORDER.index(case.change), case.suite, case.case))
+    metrics = tuple(_metrics(list(pairs.values()), alpha, gates))
+    notes = tuple(_notes(changes, metrics, list(pairs.values()), alpha))
+    return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
 
 
-def _by_case(rows: Iterable[ResultRow]) -> dict[tuple[str, str], _Trials]:
-    found: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
+def _by_case(rows: Iterable[ResultRow]) -> dict[CaseName, _Trials]:
+    found: dict[CaseName, list[ResultRow]] = defaultdict(list)
     for row in rows:
         found[row.suite, row.case].append(row)
     return {key: _Trials(trials) for key, trials in found.items()}
 
 
-def _change(key: tuple[str, str], before: _Trials | None, after: _Trials | None) -> CaseChange:
-    base = before.status if before else None
-    head = after.status if after else None
-    why = next((row.error for row in after.rows if row.error), None) if after else None
-    return CaseChange(suite=key[0], case=key[1], change=_kind(before, after), base=base, head=head, why=why)
+def _pairs(before: dict[CaseName, _Trials], after: dict[CaseName, _Trials]) -> Iterator[tuple[CaseName, _Pair]]:
+    for name, was in before.items():
+        now = after.get(name)
+        if now is None or was.digests != now.digests:
+            continue
+        base, head = was.counts, now.counts
+        if base.judged and head.judged:
+            yield name, _Pair(was, now, base, head)
 
 
-def _kind(before: _Trials | None, after: _Trials | None) -> Change:
+def _case_change(
+    name: CaseName, before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int
+) -> CaseChange:
+    return CaseChange(
+        suite=name[0],
+        case=name[1],
+        change=_kind(before, after, pair, alpha, correction),
+        base=before.status if before else None,
+        head=after.status if after else None,
+        why=next((row.error for row in after.rows if row.error), None) if after else None,
+        base_trials=before.counts if before else None,
+        head_trials=after.counts if after else None,
+        p=None if pair is None or pair.is_single else min(1.0, correction * pair.test.p_value),
+    )
+
+
+def _as_flaky(case: CaseChange) -> CaseChange:
+    """A case that the history knows as flaky: whatever differs in it now is no news."""
+    is_news = case.change in ("broken", "suspect", "fixed", "maybe fixed")
+    return structs.replace(case, change="flaky") if is_news else case
+
+
+def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int) -> Change:
     if before is None or after is None:
         return "new" if before is None else "gone"
-    if before.digests != after.digests:
-        return "changed"
-    if before.rate is None or after.rate is None:
-        return "not judged"
-    if (before.is_flaky or after.is_flaky) and fisher(before.passes, after.passes) > _CHANCE:
-        return "flaky"
-    if before.rate == after.rate:
-        return "still passing" if after.rate else "still failing"
-    return "fixed" if after.rate > before.rate else "broken"
+    if pair is None:
+        return "changed" if before.digests != after.digests else "not judged"
+    was, now = pair.rates
+    if was == now in (0.0, 1.0):
+        return "still passing" if now else "still failing"
+    if pair.is_single or pair.test.p_value <= alpha / correction:
+        return "fixed" if now > was else "broken"
+    # Too few trials to show any single case: what would be a finding by itself, or is as far apart as can be.
+    whole = fisher((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
+    if whole > alpha / correction and (pair.test.p_value <= alpha or abs(now - was) == 1.0):
+        return "maybe fixed" if now > was else "suspect"
+    return "flaky"
 
 
-def _metrics(pairs: Sequence[tuple[_Trials, _Trials]]) -> list[Metric]:
+def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Pass rate, score, cost and time, each over the cases that have it on both sides."""
-    judged = [(b.rate, a.rate) for b, a in pairs if b.rate is not None and a.rate is not None]
-    single = all(rate in (0.0, 1.0) for pair in judged for rate in pair)
+    rates = _Values("pass rate", [(pair, *pair.rates) for pair in pairs])
+    score = _values("score", pairs, lambda row: row.score)
+    cost = _values("cost USD", pairs, lambda row: row.cost_usd, up_is_good=False)
+    time = _values("time ms", pairs, lambda row: row.duration_ms, up_is_good=False)
+    tested = [rates]
+    if any((before, after) != pair.rates for pair, before, after in score.values):
+        tested.append(score)
+    tested += [each for each, gate in ((cost, "cost"), (time, "time")) if gate in gates]
+    tested = [each for each in tested if each.values]
+    shown = [each for each in (*tested, cost, time) if each.values]
+    confidence = 1 - alpha / max(1, len(tested))
     found = [
-        _metric("pass rate", judged, up_is_good=True, flips=single),
-        _metric("score", _both(pairs, lambda row: row.score), up_is_good=True),
-        _metric("cost USD", _both(pairs, lambda row: row.cost_usd), up_is_good=False),
-        _metric("time ms", _both(pairs, lambda row: row.duration_ms), up_is_good=False),
+        _metric(each, confidence, len(tested), alpha) if each in tested else _metric(each, 1 - alpha, None, alpha)
+        for each in dict.fromkeys(shown)
     ]
-    metrics = [metric for metric in found if metric is not None]
-    adjusted = holm([metric.p for metric in metrics])
-    return [structs.replace(metric, p=p) for metric, p in zip(metrics, adjusted, strict=True)]
+    order = list(_METRICS.values())
+    return sorted(found, key=lambda metric: order.index(metric.name))
 
 
-def _both(
-    pairs: Sequence[tuple[_Trials, _Trials]], value: Callable[[ResultRow], float | None]
-) -> list[tuple[float, float]]:
-    means = [(before.mean(value), after.mean(value)) for before, after in pairs]
-    return [(before, after) for before, after in means if before is not None and after is not None]
+class _Values(Struct, eq=False):
+    """What a metric is made of: cases with their value before and after."""
+
+    name: str
+    values: list[tuple[_Pair, float, float]]
+    up_is_good: bool = True
+
+    @property
+    def is_yes_or_no(self) -> bool:
+        return all(value in (0.0, 1.0) for _, *both in self.values for value in both)
+
+    def difference(self, confidence: float) -> Difference | None:
+        both = [(before, after) for _, before, after in self.values]
+        if self.name == "pass rate" and self.is_yes_or_no:
+            return flips_difference(mcnemar((before == 1.0, after == 1.0) for before, after in both), confidence)
+        return paired_difference(both, confidence)
 
 
-def _metric(name: str, pairs: Sequence[tuple[float, float]], *, up_is_good: bool, flips: bool = False) -> Metric | None:
-    difference = paired_difference(pairs)
-    if difference is None:
-        return None
-    p = mcnemar((before == 1.0, after == 1.0) for before, after in pairs).p_value if flips else difference.p_value
+def _values(
+    name: str, pairs: Sequence[_Pair], value: Callable[[ResultRow], float | None], *, up_is_good: bool = True
+) -> _Values:
+    found = [(pair, pair.before.mean(value), pair.after.mean(value)) for pair in pairs]
+    both = [(pair, was, now) for pair, was, now in found if was is not None and now is not None]
+    return _Values(name, both, up_is_good)
+
+
+def _metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
+    """One metric; `tested` is how many share the alpha, None for one that is only shown."""
+    difference = values.difference(confidence)
+    assert difference is not None, "there are values"
+    pairs = values.values
+    p = None if tested is None else min(1.0, tested * difference.p_value)
+    verdict: Verdict = "not tested"
+    if p is not None:
+        went_up = difference.mean > 0
+        verdict = "no change shown" if p > alpha else "better" if went_up == values.up_is_good else "worse"
     interval = difference.interval
     return Metric(
-        name=name,
-        pairs=difference.pairs,
-        base=sum(before for before, _ in pairs) / len(pairs),
-        head=sum(after for _, after in pairs) / len(pairs),
+        name=values.name,
+        pairs=len(pairs),
+        differing=sum(before != after for _, before, after in pairs),
+        base_trials=sum(pair.base.judged for pair, _, _ in pairs),
+        head_trials=sum(pair.head.judged for pair, _, _ in pairs),
+        base=sum(before for _, before, _ in pairs) / len(pairs),
+        head=sum(after for _, _, after in pairs) / len(pairs),
         delta=difference.mean,
+        confidence=confidence,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         p=p,
-        worse=difference.mean < 0 if up_is_good else difference.mean > 0,
+        verdict=verdict,
     )
+
+
+def _notes(
+    changes: Sequence[CaseChange], metrics: Sequence[Metric], pairs: Sequence[_Pair], alpha: float
+) -> Iterator[str]:
+    """What somebody who reads the numbers should know of them, where it applies."""
+    if not pairs:
+        yield "no case was judged in both runs by the same definition: nothing is compared"
+        return
+    tested = [metric for metric in metrics if metric.p is not None]
+    if len(tested) > 1:
+        yield (
+            f"{len(tested)} metrics are tested: each p is multiplied by {len(tested)}, and their intervals are "
+            f"{(1 - alpha / len(tested)) * 100:.4g} % ones"
+        )
+    fewest = fewest_differing(alpha / max(1, len(tested)))
+    few = [m for m in tested if m.name in ("pass rate", "score") and (0 < m.differing < fewest or m.pairs < fewest)]
+    for metric in few:
+        cases = "case differs" if metric.differing == 1 else "cases differ"
+        yield (
+            f"{metric.name}: {metric.differing} of {metric.pairs} {cases}; fewer than {fewest} can never be significant "
+            f"at {alpha:g}"
+        )
+    yield from _case_notes(changes, pairs, alpha)
+    for metric in metrics:
+        if metric.name == "time ms":
+            load = "trials of one run share the machine's load, so unchanged agents differ in time"
+            how = "it is not tested" if metric.p is None else "its test takes the load to be the same in both runs"
+            yield f"time: {load}; {how}"
+
+
+def _case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alpha: float) -> Iterator[str]:
+    """What single trials, and few of them, cannot tell of single cases."""
+    enough = trials_to_show_one(alpha / len(pairs))
+    counts = Counter(case.change for case in changes)
+    if unsure := counts["suspect"] + counts["maybe fixed"]:
+        yield (
+            f"{counts['suspect']} suspect, {counts['maybe fixed']} maybe fixed: with so few trials not even a fall from all "
+            f"passed to none passed can be told from chance in {unsure} of {len(pairs)} cases; --runs {enough} on both "
+            "sides can show a single broken case"
+        )
+    singles = [case for case in changes if case.change in ("broken", "fixed") and case.p is None]
+    if singles:
+        yield (
+            f"{len(singles)} of {len(pairs)} cases flipped in single trials: a case that passes 7 times in 10 and did not "
+            f"change goes from passed to failed in 21 of 100 comparisons; --runs {enough} on both sides can show a single "
+            "broken case"
+        )

@@ -4,6 +4,7 @@ Plain sqlite3 in WAL mode, so several runs may write at once. A migration is a f
 """
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import threading
@@ -19,6 +20,7 @@ from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import read_events
+from viva.record.private import make_private_folder, open_private
 
 FILE = "history.sqlite"
 REBUILD = "`viva runs reindex` makes it anew from the runs themselves"
@@ -207,7 +209,8 @@ class History:
         with the way out.
         """
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.home)
+            os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))  # -wal and -shm get the same mode
             with contextlib.closing(sqlite3.connect(self._path, timeout=30.0, isolation_level=None)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")

@@ -20,6 +20,8 @@ _BOTH = (
     " GROUP BY suite, case_id HAVING sum(status = 'passed') > 0 AND sum(status = 'failed') > 0)"
     " ORDER BY u.at, u.id, r.trial"
 )
+_NEWEST = 20
+"""In so many runs a case shows whether it is flaky."""
 
 
 class RunPoint(Struct, frozen=True, kw_only=True):
@@ -86,11 +88,26 @@ def flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     """Those that flipped most often come first. A single change is a fix or a regression; it takes two to be flaky."""
     if not runs:
         return []
-    query = _BOTH.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
-    found = [_flaky(name, held) for name, held in _held(history.ask(query, runs)).items()]
+    found = [_flaky(name, held) for name, held in _held_in(history, runs).items()]
     flaky = [case for case in found if case is not None]
     flaky.sort(key=lambda case: (-case.flips, -len(case.runs), case.suite, case.case, case.agent))
     return flaky
+
+
+def known_flaky(history: History, compared: Sequence[str]) -> set[tuple[str, str, str | None]]:
+    """The cases, by suite, name and definition, that passed and failed against the same agent in the newest runs of the
+    history; the runs that are being compared do not count.
+    """
+    runs = [row.id for row in history.runs(limit=_NEWEST + len(compared)) if row.id not in compared][:_NEWEST]
+    if not runs:
+        return set()
+    held = _held_in(history, runs)
+    return {(name[1], name[2], each.digest) for name, each in held.items() if _flaky(name, each) is not None}
+
+
+def _held_in(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _Held]:
+    query = _BOTH.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
+    return _held(history.ask(query, runs))
 
 
 def _held(rows: Iterable[Any]) -> dict[tuple[str, str, str], _Held]:

@@ -27,6 +27,7 @@ from viva.host.store import Run
 from viva.host.suites import Offer
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.record.private import make_private_folder, write_private
 
 SUITE_ID, VERSION = "local.viva.evals.conformance", "1.0.0"
 STRICT_RESULT: dict[str, Any] = {
@@ -95,9 +96,9 @@ def offer(folder: Path) -> Offer:
             for name, asked, strategy, value in tasks
         ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     path = folder / "conformance.json"
-    path.write_bytes(codec.encode(suite))
+    write_private(path, codec.encode(suite))
     return Offer(path=path, ref=path.name)
 
 

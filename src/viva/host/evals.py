@@ -25,6 +25,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
+from viva.record.private import make_private_folder, write_private
 from viva.session.agents import Agents
 from viva.session.evals import EvalSummary, eval_summary, task_summary
 from viva.session.options import RunOptions
@@ -150,7 +151,7 @@ async def _prepared(host: Host, run: Run, agent: Listed, past: Past | None = Non
         retry_faults=0,
     )
     prepared = await prepare(options, past)
-    prepared.redactor.learn(host.settings.secrets)  # an agent may know the tokens of tenants
+    prepared.redactor.learn(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     prepared.suites = [held_to(suite, agent) for suite in prepared.suites]
     return prepared
 
@@ -183,8 +184,8 @@ async def run_eval(host: Host, run: Run, log: RunLog) -> None:
 def _keep_summary(host: Host, run: Run, ending: list[Draft], log: RunLog) -> None:
     """Also as a file by the run's name, so that it can be a baseline."""
     path = _summary_file(host, run.id)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(codec.encode(run.summary))
+    make_private_folder(path.parent)
+    write_private(path, codec.encode(run.summary))
     host.runs.end(run, log, "completed", ending)
     host.list_run(run.id)
 

@@ -26,7 +26,6 @@ from viva.host.store import Run, Store
 from viva.host.suites import Suites
 from viva.host.workflows import STAND_INS, WORKFLOWS, walk
 from viva.model import codec
-from viva.session.redaction import Redactor
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -63,7 +62,7 @@ class Host:
         self.once = Once(self.store)
         self.runs = Runs(self.store, self.logs, serving.at_once, serving.most)
         self.runs.works["workflow"] = self._workflow
-        self.redactor = Redactor(settings.secrets)
+        self.redactor = settings.redactor
         self.waiting: dict[str, Any] = {}
         """What runs that have not begun need and nobody keeps: see `invocations` and `evals`."""
         self.runs.forget = lambda run: self.waiting.pop(run, None)

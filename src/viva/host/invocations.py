@@ -101,7 +101,7 @@ async def hold(host: Host, run: Run, asked: Asked) -> Told:
     agent = asked.agent
     options = RunOptions(inputs=(), agent=agent.given or agent.name, folder=host.folder, config=host.settings.file)
     prepared = await prepare(options)
-    prepared.redactor.learn(host.settings.secrets)  # an agent may know the tokens of tenants
+    prepared.redactor.learn(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     try:
         case = Case(
             id="invocation",

@@ -18,6 +18,7 @@ from viva.host.host import Host, Serving
 from viva.host.inventory import Inventory, listed
 from viva.host.store import Store
 from viva.host.suites import Offer, Suites, offers, packs
+from viva.record.private import make_private_folder
 from viva.session.agents import Agents
 
 _UNFIT = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
@@ -65,13 +66,14 @@ def opening(
         if not is_loopback(bind):
             raise settings.problem(f"{bind} is open to others: give [openwop.tenants.NAME] tokens first", "serve")
         token = new_token()
-        settings.secrets.append(token)
+        settings.redactor.learn([token])
         keys.add(token, LOCAL)
-    found: list[Offer] = offers(openwop.suites, settings.folder)
+    found: list[Offer] = offers(openwop.suites, settings)
     for name, tenant in tenants.items():
-        found += offers(tenant.get("suites", ()), settings.folder, name)
+        found += offers(tenant.get("suites", ()), settings, name)
     paths = [*openwop.suites, *(ref for tenant in tenants.values() for ref in tenant.get("suites", ()))]
-    agents = listed(settings, packs(paths, settings.folder))
+    agents = listed(settings, packs(paths, settings))
+    make_private_folder(settings.home)
     if seams:
         agents.append(conformance.AGENT)
         found.append(conformance.offer(settings.home / "host"))
@@ -128,7 +130,7 @@ def _keys(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> Keys:
                     raise settings.problem("a token has at least 16 characters", "openwop", "tenants", name, field)
                 if keys.owner(token) is not None:
                     raise settings.problem("this token is there twice", "openwop", "tenants", name, field)
-                settings.secrets.append(token)
+                settings.redactor.learn([token])
                 keys.add(token, name, *([READING] if field == "read_tokens" else []))
     return keys
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.model import codec
+from viva.record.private import make_private_folder, open_private
 
 Kind = Literal["eval", "workflow", "invocation"]
 Status = Literal["pending", "running", "cancelling", "completed", "failed", "cancelled"]
@@ -77,15 +78,15 @@ class Store:
     """The file. All of it runs on the event loop's thread: each statement takes microseconds."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        make_private_folder(folder)
+        self._lock = open_private(folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as taken:
             os.close(self._lock)
             raise BadInput.saying(f"another `viva serve` keeps its runs in {folder}; stop it first") from taken
         path = folder / "host.sqlite"
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # runs are their tenants' business
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # runs are their tenants' business
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; only a lost machine might

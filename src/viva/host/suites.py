@@ -5,10 +5,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from viva.config import Settings
 from viva.errors import BadInput
 from viva.formats.documents import json_document
+from viva.formats.modes import EvalReading
 from viva.formats.openwop import EvalSuite, Terms, parse_suite
-from viva.formats.packs import Pack, is_pack, open_pack
+from viva.formats.packs import Pack, is_pack, open_pack, refuse_uncovered
 from viva.host.refusals import Refusal, invalid
 
 
@@ -20,6 +22,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     agent_id: str | None = None
     """Whose suite it is, in a pack."""
+    trusted_keys: tuple[str, ...] = ()
+    """One of these has to have signed the pack; none: any pack is taken."""
 
     def read(self) -> tuple[EvalSuite, Terms]:
         """As it stands on the disk now. Raises BadInput."""
@@ -29,7 +33,7 @@ class Offer(Struct, frozen=True, kw_only=True):
             except OSError as wrong:
                 raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(self.path)) from wrong
             return parse_suite(json_document(raw, str(self.path)))[0], Terms()
-        pack = open_pack(self.path, str(self.path))
+        pack = open_pack(self.path, str(self.path), self.trusted_keys)
         for at, agent in enumerate(pack.manifest.agents):
             if agent.agent_id == self.agent_id and agent.eval_suite_ref == self.ref:
                 raw = pack.read(self.ref, ("agents", at, "evalSuiteRef"))
@@ -70,24 +74,38 @@ def _unknown() -> Refusal:
     return invalid("there is no such suite", "evalSuiteRef")
 
 
-def offers(paths: Iterable[str], folder: Path, tenant: str | None = None) -> list[Offer]:
-    """What the config offers: suite files, and packs with the suites of their agents."""
+def offers(paths: Iterable[str], settings: Settings, tenant: str | None = None) -> list[Offer]:
+    """What the config offers: suite files, and packs with the suites of their agents. Raises BadInput for what is not signed
+    as the config wants it.
+    """
     found: list[Offer] = []
+    folder, openwop = settings.folder, settings.openwop
+    asked = EvalReading(trusted_keys=openwop.trusted_keys, require_signature=openwop.require_signature)
     for ref in paths:
         path = folder / ref
         if not path.exists():
             raise BadInput.saying("there is no such suite or pack", str(path))
         if not is_pack(path):
+            refuse_uncovered(path, str(path), asked)
             found.append(Offer(path=path, ref=ref, tenant=tenant))
             continue
-        agents = [agent for agent in open_pack(path, str(path)).manifest.agents if agent.eval_suite_ref is not None]
+        pack = open_pack(path, str(path), openwop.trusted_keys)
+        agents = [agent for agent in pack.manifest.agents if agent.eval_suite_ref is not None]
         if len(agents) > 1:  # a run reads its input as a whole, and has one agent
             raise BadInput.saying(f"holds {len(agents)} suites; a host serves packs with one", str(path))
         found += [
-            Offer(path=path, ref=str(agent.eval_suite_ref), tenant=tenant, agent_id=agent.agent_id) for agent in agents
+            Offer(
+                path=path,
+                ref=str(agent.eval_suite_ref),
+                tenant=tenant,
+                agent_id=agent.agent_id,
+                trusted_keys=openwop.trusted_keys,
+            )
+            for agent in agents
         ]
     return found
 
 
-def packs(paths: Iterable[str], folder: Path) -> list[Pack]:
-    return [open_pack(folder / ref, ref) for ref in paths if is_pack(folder / ref)]
+def packs(paths: Iterable[str], settings: Settings) -> list[Pack]:
+    folder, keys = settings.folder, settings.openwop.trusted_keys
+    return [open_pack(folder / ref, ref, keys) for ref in paths if is_pack(folder / ref)]

@@ -274,5 +274,7 @@ class Suite(Struct, frozen=True, kw_only=True):
     audience: Audience = Audience()
     needs: Mapping[Feature, tuple[str, ...]] = field(default_factory=dict["Feature", tuple[str, ...]])
     notes: tuple[str, ...] = ()
+    verified: str | None = None
+    """Which signature of its pack was verified, in words."""
     names_agents: bool = False
     """Its cases say themselves whom they call: no agent has to be under test."""

@@ -36,6 +36,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """How many at once."""
     settings: Mapping[str, Any] = {}
     """How it was asked for, so that it can be resumed."""
+    verified: tuple[str, ...] = ()
+    """Packs whose signature was verified: by which key, and what it covers."""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
@@ -228,7 +230,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     unpriced_calls: int = 0
     """Model calls of the other trials: they are not in the cost."""
     undecided: int = 0
-    """Cases of a sequential test that has shown neither; they are among the errors."""
+    """Cases of which a sequential test has shown neither that they are good enough nor that they are not."""
     suites: tuple[Standing, ...] = ()
     """Suites that have a bar, and where they stand."""
 

@@ -53,6 +53,8 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
     """What it gave back."""
     error: str | None = None
     """What went wrong."""
+    pending: bool = False
+    """Does the call wait, for an approval say? So the agent itself says."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):

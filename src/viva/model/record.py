@@ -30,6 +30,8 @@ class ToolCallRecord(Struct, omit_defaults=True):
     """What it gave back; absent while it had not ended."""
     error: str | None = None
     """What went wrong, where it was refused or failed."""
+    pending: bool = False
+    """Does it wait, for an approval say?"""
 
 
 class TurnRecord(Struct, omit_defaults=True):
@@ -123,6 +125,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """Which repeat, from 1."""
     attempt: int
     """Which attempt, from 1: a trial runs again after somebody else's fault."""
+    trials: int = 1
+    """How many trials its case has; with --until-decided, at most."""
     fault: Fault | None = None
     """Whose fault it is, where it did not pass."""
     fault_evidence: list[str] | None = None

@@ -24,15 +24,22 @@ def pass_rate(trials: Sequence[Status]) -> PassRate:
     return PassRate(passed, judged, passed / judged if judged else None)
 
 
-def case_status(trials: Sequence[Status], min_pass: float | None = None) -> Status:
-    """Passed if every judged trial did, or with `min_pass` at least that share of them.
+def case_status(trials: Sequence[Status], min_pass: float | None = None, missing: int = 0) -> Status:
+    """Passed if every trial did, or with `min_pass` at least that share of them.
 
-    Without a judged trial it is an error, or skipped if all that happened is skips.
+    A trial in error may have been either, and so may one of the `missing` trials that never ran. The case passes only if
+    it would with all of them failed, fails only if it would with all of them passed, and is an error otherwise. Skipped
+    trials do not count. Without a judged trial it is an error, or skipped if there are only skips.
     """
-    rate = pass_rate(trials).rate
-    if rate is None:
-        return "skipped" if trials and "error" not in trials else "error"
-    return "passed" if rate >= (1.0 if min_pass is None else min_pass) else "failed"
+    passed, failed, errors = trials.count("passed"), trials.count("failed"), trials.count("error")
+    if not passed + failed:
+        return "skipped" if trials and not errors else "error"
+    open_ = errors + missing
+    total = passed + failed + open_
+    needed = 1.0 if min_pass is None else min_pass
+    if passed / total >= needed:
+        return "passed"
+    return "failed" if (passed + open_) / total < needed else "error"
 
 
 def stability(trials: Sequence[Status]) -> Stability | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
@@ -23,10 +23,11 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.record.private import open_private
 
 VERSION = 3
 Missing = Literal["error", "live", "skip"]
-Change = Callable[[bytes], bytes]
+T = TypeVar("T")
 Place = tuple[Role, str, Key]
 CUT_OFF = "cut off"
 _DIFF_LINES = 40
@@ -64,6 +65,16 @@ class Sent(Struct, omit_defaults=True, gc=False):
     conversation: Any = None
     connector: Any = None
     """What the connector is that the case asked for by name; an agent's own is part of its definition."""
+
+
+class Opening(Struct):
+    """What a session begins with: who is asked, in which conversation, and what had been said before."""
+
+    role: Role
+    agent: str
+    key: Key
+    definition: Any
+    history: Any
 
 
 class Made(Struct, frozen=True, omit_defaults=True):
@@ -115,13 +126,18 @@ class Took(Struct, frozen=True, tag_field="line", tag="trial"):
 Line = Header | Definition | Entry | Took
 
 
-class Hiding(Struct, frozen=True):
-    """How secrets are struck out of JSON text that is kept: the values of variables leave their names, and `restore` puts
-    back what these are now.
+class Hiding(Protocol):
+    """How secrets are struck out of what is kept: values of variables leave their names, and `restore` puts back what these
+    are now. Only texts change.
     """
 
-    keep: Change = bytes
-    restore: Change = bytes
+    def is_clean(self, raw: bytes) -> bool:
+        """Does this JSON surely hold no secret?"""
+        ...
+
+    def hide(self, value: T) -> T: ...
+
+    def restore(self, value: T) -> T: ...
 
 
 class Recorder:
@@ -163,7 +179,7 @@ class Recorder:
         self.sessions = count(1 + max((line.session for line in lines if isinstance(line, Entry)), default=0))
 
     def without_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(changed_image(image, self._hiding.keep) for image in images)
+        return tuple(changed_image(image, self._hiding.hide) for image in images)
 
     def append(self, *events: Event) -> None:
         """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
@@ -176,8 +192,10 @@ class Recorder:
     def flush(self) -> None:
         try:
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin, 0o644)
-            raw = self._hiding.keep(codec.encode_lines(self._due))
+                self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin)
+            raw = codec.encode_lines(self._due)
+            if not self._hiding.is_clean(raw):
+                raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
             written = os.write(self._file, raw)
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
@@ -260,26 +278,20 @@ def digest_of(value: Any) -> str:
     return blake2b(codec.canonical(value), digest_size=12).hexdigest()
 
 
-def changed_image(image: FileImage, change: Change) -> FileImage:
-    """A file without secrets, or with them again: its bytes go the way of all other text; what is no UTF-8 is read byte
-    for byte.
-    """
+def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
+    """A file without secrets, or with them again: its bytes go the way of all other text, also where they are no UTF-8."""
     if image.content is None:
         return image
-    try:
-        text, encoding = image.content.decode(), "utf-8"
-    except UnicodeDecodeError:
-        text, encoding = image.content.decode("latin-1"), "latin-1"
-    raw = codec.encode(text)
-    clean = change(raw)
-    return image if clean == raw else structs.replace(image, content=codec.decode(clean, type=str).encode(encoding))
+    text = image.content.decode(errors="surrogateescape")
+    clean = change(text)
+    return image if clean is text else structs.replace(image, content=clean.encode(errors="surrogateescape"))
 
 
 def rewrite(path: Path, lines: Iterable[Line]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
     draft = path.with_name(f".viva-{secrets.token_hex(6)}.tmp")
     try:
-        with draft.open("xb") as out:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
             out.writelines(codec.encode(line) + b"\n" for line in lines)
         draft.replace(path)
     finally:

@@ -17,6 +17,7 @@ from viva.errors import BadInput, RunStopped
 from viva.model import codec
 from viva.model.event import AnyEvent, Event, TrialEnded
 from viva.model.record import TrialRecord
+from viva.record.private import make_private_folder, open_private
 
 _RECORD = b'"record":'
 
@@ -36,8 +37,8 @@ class Journal:
         self._file = -1
         self._places: dict[int, tuple[int, int]] = {}  # index in the input -> where its record stands
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            make_private_folder(path.parent)
+            self._file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self._say_that_it_is_in_use()
             self._end = self._cut_torn_tail()
             self._restore()

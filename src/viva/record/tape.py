@@ -20,6 +20,7 @@ from viva.record.cassette import (
     Entry,
     Hiding,
     Missing,
+    Opening,
     Place,
     Sent,
     Took,
@@ -76,9 +77,9 @@ class Tape:
 
     def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
         """What the chain of all that is sent in a session begins with."""
-        return self.link("", (place, definition, history))
+        return self.link("", Opening(*place, definition, history))
 
-    def link(self, chain: str, sent: Any) -> str:
+    def link(self, chain: str, sent: Sent | Opening) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
         return blake2b(chain.encode() + codec.canonical(self._plain(sent)), digest_size=12).hexdigest()
 
@@ -107,7 +108,7 @@ class Tape:
             seen.add(known)
             name = sent.options["connector"]
             now = settings_that_answer(connectors[name]) if name in connectors else {}
-            if changed := list_changes(self._plain(sent.connector), self._plain(now)):
+            if changed := list_changes(self._settings(sent.connector), self._settings(now)):
                 found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
         return found
 
@@ -117,10 +118,7 @@ class Tape:
 
     def _restored(self, entry: Entry) -> Entry:
         """With the values of variables where their names were kept in their place: checks look for them."""
-        raw = codec.encode(entry)
-        known = self._hiding.restore(raw)
-        if known is not raw:
-            entry = codec.decode(known, type=Entry)
+        entry = self._hiding.restore(entry)
         if entry.made is not None:
             files = tuple(changed_image(image, self._hiding.restore) for image in entry.made.files)
             entry.made = structs.replace(entry.made, files=files)
@@ -138,10 +136,10 @@ class Tape:
         known = self._talks.get(place, ())
         if (drifted := self._agent_drift(name, self._definition_at(place), role)) is not None:
             return drifted
-        here = [entry for entry in known if entry.turn == turn]
+        here = [entry.sent for entry in known if entry.turn == turn and entry.sent is not None]
         if here:
             now = self._plain(sent)
-            changed = min((list_changes(self._plain(entry.sent), now) for entry in here), key=len)
+            changed = min((list_changes(self._plain(had), now) for had in here), key=len)
             if changed:
                 more = f" (and {len(changed) - _CHANGES} more)" if len(changed) > _CHANGES else ""
                 return f"the {role} {name!r} was sent something else: {'; '.join(changed[:_CHANGES])}{more}"
@@ -171,9 +169,16 @@ class Tape:
         if name not in self._recorded:
             known = ", ".join(map(repr, self._recorded)) or "none"
             return f"the {role} {name!r} is not in the cassette, which has {known}"
-        changed = list_changes(self._plain(recorded), self._plain(self._present.get(name)))
+        changed = list_changes(self._settings(recorded), self._settings(self._present.get(name)))
         return f"the {role} {name!r} has changed since the recording: {'; '.join(changed)}" if changed else None
 
-    def _plain(self, value: Any) -> Any:
+    def _settings(self, value: Any) -> Any:
+        """What an agent or a connector is, as a cassette holds it."""
+        return self._plain(Definition("", value))["definition"]
+
+    def _plain(self, value: Sent | Opening | Definition) -> Any:
         """As a cassette holds it, without secrets: equal for what was recorded and what is the same now."""
-        return codec.decode(_FORM.sub(rb"***\1***", self._hiding.keep(codec.encode(value))))
+        raw = codec.encode(value)
+        if not self._hiding.is_clean(raw):
+            raw = codec.encode(self._hiding.hide(codec.decode(raw, type=type(value))))
+        return codec.decode(_FORM.sub(rb"***\1***", raw))

@@ -5,15 +5,20 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from viva.model.duration import show_duration
 from viva.model.record import TrialRecord
 
 _SCRIPTS = "scripts:"  # such a suite is run by its own name, not by the file that holds it
 _REGEX_SIGN = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _NEEDED = {
     "config": "--config",
+    "before": "--before",
+    "after": "--after",
     "env_file": "--env-file",
     "format": "--format",
     "connector": "--connector",
+    "timeout_s": "--timeout",
+    "turn_timeout_s": "--turn-timeout",
     "simulator": "--simulator",
     "evaluator": "--evaluator",
     "agent_model": "--agent-model",
@@ -23,7 +28,7 @@ _NEEDED = {
     "on_missing_input": "--on-missing-input",
     "allow_agent_mismatch": "--allow-agent-mismatch",
 }
-"""Options of a run that one of its cases needs again. Those on time, money and repeats are for whoever types to choose."""
+"""Options of a run that one of its cases needs again. Those on money and repeats are for whoever types to choose."""
 
 
 def place(source: str | None) -> tuple[str | None, int | None]:
@@ -46,7 +51,7 @@ def needed_again(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
     options: Mapping[str, Any] = settings.get("options") or {}
     for name, flag in _NEEDED.items():
         if (value := options.get(name)) is not None and value is not False:
-            yield flag, None if value is True else str(value)
+            yield flag, None if value is True else show_duration(value) if name.endswith("_s") else str(value)
 
 
 def command_again(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:

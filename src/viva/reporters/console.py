@@ -23,7 +23,7 @@ from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
-from viva.reporters.visible import columns, one_line, visible_lines
+from viva.reporters.visible import columns, one_line, visible, visible_lines
 from viva.reporters.why import why
 from viva.stats.deciding import Rule
 
@@ -123,6 +123,7 @@ class Console:
         self._started: RunStarted | None = None
         self._tree: Tree | None = None
         self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # kept only where cases are repeated
+        self._failures: dict[tuple[str, str], dict[str, list[int]]] = {}  # by case and reason, the trials
         self._pending: list[str] = []
         self._spaced = True  # a blank line stands above
 
@@ -168,6 +169,7 @@ class Console:
         self._trials = {} if event.trials > event.cases else None
         if self._progress is not None:
             self._progress.begin(event.trials)
+        self._pending += [f"{visible(each)}\n" for each in event.verified]
         if self._quiet:
             return
         rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO)
@@ -223,7 +225,15 @@ class Console:
         if record.status != "passed":
             found = why(record, self._started.settings if self._started else {})
             lines = why_lines(found, self._ink, self._width - 4, self._command_to_see(record))
-            self._pending += [f"    {line}\n" for line in lines]
+            self._pending += [f"    {line}\n" for line in self._once(record, found.headline, lines)]
+
+    def _once(self, record: TrialRecord, headline: str, lines: list[str]) -> list[str]:
+        """The lines or, where an earlier trial of the case failed in the same way, which one did."""
+        if self._trials is None:
+            return lines
+        same = self._failures.setdefault((record.suite, record.id), {}).setdefault(one_line(headline, _RULE_WIDTH), [])
+        same.append(record.trial)
+        return lines if len(same) == 1 else [f"same as trial {same[0]}"]
 
     def _command_to_see(self, record: TrialRecord) -> str | None:
         """What shows the whole conversation again, at no cost; nothing where none was held or none is kept."""
@@ -282,8 +292,9 @@ class Console:
         }
         whole = suite_text(cases.values(), rule)
         lines = [f"Pass rate: {whole}"] if whole else []
-        for (_, case), statuses in cases.items():
+        for name, statuses in cases.items():
             rate = pass_rate(statuses)
-            if rate.judged and (rule.test is not None or rate.passed < rate.judged):
-                lines.append(f"{one_line(case, 40)}: {case_text(statuses, rule)}")
+            if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
+                lines.append(f"{one_line(name[1], 40)}: {case_text(statuses, rule)}")
+            lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
         return ["", *lines] if lines else []

@@ -33,6 +33,8 @@ def finding_lines(found: Finding, ink: Ink, room: int) -> list[str]:
         lines.append(f"  expected: {one_line(found.expected, room - 12)}")
     if found.actual is not None:
         lines.append(f"  actual:   {one_line(found.actual, room - 12)}")
+    if found.differences:
+        lines += ["  differs:", *(f"    {one_line(line, room - 4)}" for line in found.differences)]
     for suggestion in found.suggestions:
         lines += [f"  {line}" for line in labelled("suggestion", suggestion, room - 2)]
     return lines

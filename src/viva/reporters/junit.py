@@ -12,7 +12,8 @@ from viva.model.event import RunEnded, Standing
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.prose import transcript, why_text
-from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.repeats import open_text
+from viva.reporters.report import CaseTrials, Report, grouped, numbered
 from viva.reporters.visible import one_line, visible, visible_lines
 from viva.reporters.why import place, why
 
@@ -108,13 +109,15 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     if status == "passed":
         return
     first = why(case.telling(records))
-    message = one_line(first.headline, _MESSAGE_ROOM)
+    open_ = open_text(case.statuses, case.rule, case.missing)
+    message = one_line(open_ or first.headline, _MESSAGE_ROOM)
     if status == "skipped":
         yield f"<skipped{_attributes({'message': message})}/>\n"
         return
-    texts = [numbered(case, record, why_text(why(record))) for record in records if record.status != "passed"]
+    texts = grouped(case, ((record, why_text(why(record))) for record in records if record.status != "passed"))
     tag = "failure" if status == "failed" else "error"
-    yield f"<{tag}{_attributes({'message': message, 'type': first.fault or status})}>{_text(chr(10).join(texts))}</{tag}>\n"
+    kind = "undecided" if case.rule.is_undecided(case.statuses) else "undetermined" if open_ else first.fault or status
+    yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_text(chr(10).join(texts))}</{tag}>\n"
 
 
 def _system_out(case: CaseTrials, record: TrialRecord) -> str:

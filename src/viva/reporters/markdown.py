@@ -13,8 +13,8 @@ from viva.model.record import Status
 from viva.model.verdicts import pass_rate
 from viva.reporters.figures import counted, seconds
 from viva.reporters.prose import cut, transcript, why_text
-from viva.reporters.repeats import Repeats, case_text
-from viva.reporters.report import CaseTrials, Report, numbered
+from viva.reporters.repeats import Repeats, case_text, open_text
+from viva.reporters.report import CaseTrials, Report, grouped, numbered
 from viva.reporters.summary import counts_text, spending, standings, stopped_text, trials_text
 from viva.reporters.visible import one_line
 from viva.reporters.why import why
@@ -73,8 +73,8 @@ class MarkdownReport(Report):
         return f"\n### Findings\n\n| Case | Found |\n| --- | --- |\n{rows}{told}" if rows else ""
 
     def _not_passed(self) -> Iterator[CaseTrials]:
-        """Cases of which some trial did not pass."""
-        return (case for case in self.cases() if any(status != "passed" for status in case.statuses))
+        """Cases that did not pass, or of which some trial did not."""
+        return (case for case in self.cases() if {case.status, *case.statuses} != {"passed"})
 
 
 def as_text(said: str) -> str:
@@ -84,7 +84,15 @@ def as_text(said: str) -> str:
 
 def _overview(ended: RunEnded) -> str:
     summary = ended.summary
-    counts = (summary.total, summary.passed, summary.failed, summary.errors, summary.skipped, summary.not_run)
+    counts = {
+        "Total": summary.total,
+        "Passed": summary.passed,
+        "Failed": summary.failed,
+        "Errors": summary.errors,
+        **({"Undecided": summary.undecided} if summary.undecided else {}),
+        "Skipped": summary.skipped,
+        "Not run": summary.not_run,
+    }
     facts = [
         f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
         f"{counted(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
@@ -95,8 +103,8 @@ def _overview(ended: RunEnded) -> str:
         facts.append(f"trials: {trials_text(summary)}")
     text = (
         f"## {'✅' if ended.exit_code == 0 else '❌'} Viva: {counts_text(summary)}\n\n"
-        "| Total | Passed | Failed | Errors | Skipped | Not run |\n| ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        f"| {' | '.join(f'{count:,}' for count in counts)} |\n\n{' · '.join(facts)}\n"
+        f"| {' | '.join(counts)} |\n|{' ---: |' * len(counts)}\n"
+        f"| {' | '.join(f'{count:,}' for count in counts.values())} |\n\n{' · '.join(facts)}\n"
     )
     stop = stopped_text(ended)
     return text if stop is None else f"{text}\nStopped: {as_text(stop)}\n"
@@ -104,10 +112,13 @@ def _overview(ended: RunEnded) -> str:
 
 def _row(case: CaseTrials) -> str:
     found = why(case.telling(case.records()))
-    verdict = found.verdict if found.status == case.status else case.status
+    open_ = open_text(case.statuses, case.rule, case.missing)
+    verdict = "undecided" if case.rule.is_undecided(case.statuses) else case.status
+    if found.status == case.status and open_ is None:
+        verdict = found.verdict
     if len(case.heads) > 1:
         verdict += f", {case_text(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
-    title, reason = as_text(one_line(case.title, 120)), as_text(one_line(found.headline, _WHY_ROOM))
+    title, reason = as_text(one_line(case.title, 120)), as_text(one_line(open_ or found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
 
 
@@ -123,11 +134,9 @@ def _repeated(case: CaseTrials) -> str:
 
 def _details(case: CaseTrials) -> str:
     """What happened, folded. Inside `<pre>` nothing is Markdown, and nothing of the text is HTML."""
-    texts = [
-        numbered(case, record, f"{why_text(why(record))}\n\n{transcript(record, _TEXT_ROOM)}".rstrip())
-        for record in case.records()
-        if record.status != "passed"
-    ]
+    failed = [record for record in case.records() if record.status != "passed"]
+    texts = grouped(case, ((record, why_text(why(record))) for record in failed))
+    texts += [numbered(case, record, f"\n{transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
     title = as_text(one_line(case.title, 120))
     body = html.escape(cut("\n\n".join(texts), _DETAILS_ROOM), quote=False)
     return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"

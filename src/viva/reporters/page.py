@@ -18,7 +18,7 @@ from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, Stopped
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.repeats import tally_of
+from viva.reporters.repeats import open_text, tally_of
 from viva.reporters.report import CaseTrials
 from viva.reporters.visible import one_line
 from viva.reporters.why import why
@@ -155,6 +155,7 @@ def overview(
 def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
     head, status = case.head, case.status
     telling = next((i for i, each in enumerate(heads) if each.status == status and status != "passed"), None)
+    open_ = open_text(case.statuses, case.rule, case.missing)
     costs = [each.cost_usd for each in heads]
     known = [cost for cost in costs if cost is not None]
     return CaseRow(
@@ -165,7 +166,7 @@ def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
         status=status,
         fault=heads[telling].fault if telling is not None else None,
         tags=heads[0].tags,
-        error="" if telling is None else _short(case.raw[telling]),
+        error=one_line(open_, _ERROR_ROOM) if open_ else "" if telling is None else _short(case.raw[telling]),
         turns=sum(each.total_turns for each in heads),
         duration_ms=round(sum(each.duration_ms for each in heads) / len(heads), 3),
         cost_usd=sum(known) if len(known) == len(costs) else None,

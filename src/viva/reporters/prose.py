@@ -56,6 +56,9 @@ def _finding(found: Finding) -> Iterator[str]:
         yield f"    expected: {visible(found.expected)}"
     if found.actual is not None:
         yield f"    actual:   {visible(found.actual)}"
+    if found.differences:
+        yield "    differs:"
+        yield from (f"      {line}" for line in found.differences)
     for suggestion in found.suggestions:
         yield f"    suggestion: {visible(suggestion)}"
 

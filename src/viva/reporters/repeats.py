@@ -1,6 +1,7 @@
 """What repeats tell (N33): pass rates with intervals, pass@k and pass^k, classes, and how turns, time and cost spread.
 
-Where a sequential test chose how often a case ran, its rate is no fair sample: there are counts and decisions only.
+Where a sequential test chose how often a case ran, its rate is no fair sample: a case has an interval that holds all the
+same, and the suite has no rate.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from viva.model.verdicts import Stability, pass_rate, stability
 from viva.reporters.figures import counted
 from viva.reporters.report import CaseTrials, Head
 from viva.stats.deciding import Rule
-from viva.stats.proportions import Interval, Tally, suite_rate, wilson
+from viva.stats.proportions import Interval, Tally, anytime_interval, suite_rate, wilson
 from viva.stats.repeats import pass_at_k, pass_hat_k, pass_k
 from viva.stats.values import summarize
 
@@ -30,13 +31,35 @@ def tally_of(statuses: Sequence[Status]) -> Tally:
 
 
 def case_text(statuses: Sequence[Status], rule: Rule) -> str:
-    """`7/10 passed (40 to 89 %), unstable`: the rate of one case, with Wilson's 95 % interval; or what the test says."""
+    """`7/10 passed (40 to 89 %), unstable`: the rate of one case with its 95 % interval, and its class or what the test says."""
     tally = tally_of(statuses)
-    counts = f"{tally.passed}/{tally.judged} passed"
+    text = f"{tally.passed}/{tally.judged} passed{_percents(case_interval(tally, rule))}"
+    if errors := statuses.count("error"):
+        text += f", {errors} of {len(statuses)} in error"
     if rule.test is not None:
-        return f"{counts}, {rule.decision(statuses) or 'undecided'}"
-    name = (stability(statuses) or "not judged").replace("_", " ")
-    return f"{counts}{_percents(wilson(tally.passed, tally.judged))}, {name}"
+        return f"{text}, {rule.decision(statuses) or 'undecided'}"
+    if tally.judged and rule.status(statuses) == "error":
+        return text  # a class of too few verdicts would mislead
+    return f"{text}, {(stability(statuses) or 'not judged').replace('_', ' ')}"
+
+
+def case_interval(tally: Tally, rule: Rule) -> Interval | None:
+    """The 95 % interval of a case's rate: Wilson's, or one that holds where a sequential test chose the number of trials."""
+    interval = wilson if rule.test is None else anytime_interval
+    return interval(tally.passed, tally.judged)
+
+
+def open_text(statuses: Sequence[Status], rule: Rule, missing: int = 0) -> str | None:
+    """Why a case is undecided or an error, where that is what its trials come to together; None for any other case."""
+    tally = tally_of(statuses)
+    if not tally.judged or rule.status(statuses, missing) != "error":
+        return None
+    if (test := rule.test) is not None:
+        wanted = f"{test.min_pass:.4g} or more passes, {test.too_low:.4g} or less fails"
+        return f"undecided after {counted(len(statuses), 'trial')}: {case_text(statuses, rule).rpartition(',')[0]}; {wanted}"
+    open_ = [f"{many} {what}" for many, what in ((statuses.count("error"), "in error"), (missing, "not run")) if many]
+    total = tally.judged + statuses.count("error") + missing
+    return f"{tally.passed} of {counted(total, 'trial')} passed, {', '.join(open_)}: too few verdicts to say whether it passes"
 
 
 def _percents(interval: Interval | None) -> str:
@@ -63,11 +86,12 @@ def case_figures(case: CaseTrials) -> dict[str, Any]:
     if len(case.heads) < 2:
         return {}
     tally = tally_of(case.statuses)
+    interval = {"interval": case_interval(tally, case.rule)}
     if case.rule.test is not None:
-        return {"decision": case.rule.decision(case.statuses) or "undecided", **_spread(case.heads)}
+        return {"decision": case.rule.decision(case.statuses) or "undecided", **interval, **_spread(case.heads)}
     ks = range(1, tally.judged + 1)
     return {
-        "interval": wilson(tally.passed, tally.judged),
+        **interval,
         "pass_k": [{"k": k, "pass_at_k": pass_at_k(tally, k), "pass_hat_k": pass_hat_k(tally, k)} for k in ks],
         **_spread(case.heads),
     }

@@ -5,7 +5,7 @@ Records pass through one case at a time, so a report of 100,000 cases needs no m
 
 import os
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
@@ -63,17 +63,19 @@ class Head(Struct):
     status: Status
     duration_ms: float
     total_turns: int = 0
+    trials: int = 1
     usage: Usage | None = None
     cost_usd: float | None = None
     findings: tuple[Finding, ...] = ()
 
 
 class CaseTrials(Struct):
-    """One case and the raw records of its trials."""
+    """One case and the raw records of its trials; `missing` ones were planned and never ran."""
 
     heads: list[Head]
     raw: list[bytes]
     rule: Rule
+    missing: int = 0
 
     @property
     def head(self) -> Head:
@@ -85,7 +87,7 @@ class CaseTrials(Struct):
 
     @property
     def status(self) -> Status:
-        return self.rule.status(self.statuses)
+        return self.rule.status(self.statuses, self.missing)
 
     @property
     def title(self) -> str:
@@ -106,6 +108,22 @@ class CaseTrials(Struct):
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
 
 
+def grouped(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
+    """The texts of a case's trials, equal ones once, with the trials that they are of."""
+    trials: dict[str, list[int]] = {}
+    for record, text in texts:
+        trials.setdefault(text, []).append(record.trial)
+    if len(case.heads) == 1:
+        return list(trials)
+    return [f"{_trials(numbers)}: {text}" for text, numbers in trials.items()]
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"Trial {numbers[0]}"
+    return f"Trials {', '.join(map(str, numbers))} ({len(numbers)} times the same)"
+
+
 def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:
     """A trial's text, with its number where there are several."""
     return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text
@@ -116,7 +134,8 @@ def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
     pairs = ((codec.decode(raw, type=Head), raw) for raw in journal.raw_records())
     for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
         trials = list(group)
-        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule)
+        missing = max(head.trials for head, _ in trials) - len(trials)
+        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))
 
 
 @contextmanager

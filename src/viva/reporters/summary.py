@@ -19,6 +19,7 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
         f"Passed:  {summary.passed:,}",
         f"Failed:  {summary.failed:,}",
         f"Errors:  {summary.errors:,}{_faults(summary)}",
+        *([f"Undecided: {summary.undecided:,}"] if summary.undecided else []),
         f"Skipped: {summary.skipped:,}{unchecked}",
         f"Not run: {summary.not_run:,}{missing}",
         "",
@@ -39,9 +40,10 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
 
 def counts_text(summary: RunSummary) -> str:
     """The counts in one line."""
+    undecided = f"{summary.undecided:,} undecided, " if summary.undecided else ""
     return (
         f"{counted(summary.total, 'test')}: {summary.passed:,} passed, {summary.failed:,} failed, "
-        f"{counted(summary.errors, 'error')}, {summary.skipped:,} skipped, {summary.not_run:,} not run"
+        f"{counted(summary.errors, 'error')}, {undecided}{summary.skipped:,} skipped, {summary.not_run:,} not run"
     )
 
 
@@ -107,7 +109,6 @@ def _faults(summary: RunSummary) -> str:
     others = [f"{number:,} {fault}" for fault, number in summary.faults.items() if fault != "agent" and number]
     if others and _is_repeated(summary):
         others[0] = f"trials: {others[0]}"
-    others += [f"{summary.undecided:,} undecided"] if summary.undecided else []
     return f" ({', '.join(others)})" if others else ""
 
 

@@ -136,6 +136,8 @@ class Tree:
         lines += self._reply(turn)
         if turn.awaiting_input and turn.awaiting_reason:
             lines.append(ink("dim", f"awaiting input: {turn.awaiting_reason}"))
+        if turn.input_hint:
+            lines.append(f"Hint: {one_line(turn.input_hint, room - 6)}")
         if turn.files:
             signs = {"added": "+", "changed": "~", "removed": "-"}
             changes = " ".join(signs[each.change] + each.path for each in turn.files[:20])

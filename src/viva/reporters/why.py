@@ -1,5 +1,6 @@
 """Why a trial did not pass, as data: which turn, which check, what was expected. Each reporter only lays it out."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,9 +10,11 @@ from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
 from viva.model.tracebacks import Traceback
 from viva.reporters.again import command_again, place
+from viva.reporters.differences import difference_lines
 from viva.reporters.visible import literal, question
 
 _VALUE_ROOM = 2000
+_REPEATING = re.compile(r"^expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
 _NONE: Mapping[str, Any] = {}
 
 
@@ -26,6 +29,8 @@ class Finding(Struct, frozen=True):
     reason: str = ""
     expected: str | None = None
     actual: str | None = None
+    differences: tuple[str, ...] = ()
+    """Where the two differ, for values too large to see it."""
     suggestions: tuple[str, ...] = ()
 
     @property
@@ -37,6 +42,7 @@ class Finding(Struct, frozen=True):
     def headline(self) -> str:
         """The finding in one line."""
         why = self.reason or (f"expected {self.expected}, was {self.actual}" if self.expected is not None else "")
+        why = why or (f"was {self.actual}" if self.actual is not None else "")
         return ": ".join(part for part in (self.place, self.title, why) if part)
 
 
@@ -127,7 +133,7 @@ def unanswered(record: TrialRecord) -> str | None:
     last = record.turns[-1]
     if not last.awaiting_input or turn_status(last, record) != "passed":
         return None
-    return last.input_hint or question(last.output)
+    return question(last.output) or last.input_hint
 
 
 def name_of(assertion: Mapping[str, Any]) -> str:
@@ -136,20 +142,25 @@ def name_of(assertion: Mapping[str, Any]) -> str:
 
 
 def finding(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> Finding:
-    """What an assertion of a record says of itself; a reason that only repeats expected and actual is left out."""
+    """What an assertion of a record says of itself, each thing once: a reason that only repeats what is expected and what was
+    there is left out, and so is an expected value that stands in the label.
+    """
+    label, reason = name_of(assertion), str(assertion.get("reason") or "")
     expected, actual = _value(assertion, "expected"), _value(assertion, "actual")
-    reason = str(assertion.get("reason") or "")
-    if expected is not None and actual is not None and reason.startswith("expected "):
+    if expected is not None and actual is not None and _REPEATING.search(reason):
         reason = ""
+    if expected is not None and expected in label:
+        expected = None
     return Finding(
         place=place,
-        label=name_of(assertion),
+        label=label,
         turn=turn,
         broken=assertion.get("passed") is None,
         message=str(assertion.get("message") or ""),
         reason=reason,
         expected=expected,
         actual=actual,
+        differences=tuple(difference_lines(assertion.get("expected", UNSET), assertion.get("actual", UNSET))),
         suggestions=_suggestions(assertion),
     )
 

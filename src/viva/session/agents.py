@@ -15,9 +15,11 @@ from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
+from viva.model import credentials
 from viva.model.case import Feature
 from viva.model.connector import Connector, reaching, settings_that_answer
 from viva.model.duration import parse_duration
+from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.drift import FILES
 from viva.schemas.words import complaints
@@ -32,6 +34,7 @@ _PROMPTS: dict[Role, str] = {
 }
 _TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
 """What kind an agent is that says neither `type` nor `use`, by a field that only that kind has."""
+_HOW_TO_NAME_ONE = ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"
 PREFIXES = ("python:", "http://", "https://", "scripted:", "acp:", "openwop:")
 
 
@@ -87,6 +90,8 @@ class Agents:
             given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | self._code_of(given.agent))
             return given
         if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
+            if credentials.MASK in asked:
+                raise BadInput.saying(f"-n {asked}: {credentials.MASK} stands for a secret; write the secret itself")
             return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
         name = asked or self._settings.defaults.agent or target
         if name is None:
@@ -96,7 +101,7 @@ class Agents:
             if len(known) != 1:
                 raise BadInput.saying(
                     "which agent? Give -n NAME"
-                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _how_to_name_one())
+                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _HOW_TO_NAME_ONE)
                 )
             name = known[0]
         return self.named(name, under_test=True)
@@ -148,17 +153,14 @@ class Agents:
 
     def _definition(self, name: str, written: Mapping[str, Any], agent: Agent) -> dict[str, Any]:
         """What was written, with the texts of the files that it names, the model that it speaks to, and its code."""
-        definition = dict(written)
+        definition = credentials.masked_table(written)
         for key in ("system_file", "prompt", "file"):
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
-        for table in ("headers", "env"):
-            if table in definition:
-                definition[table] = sorted(definition[table])  # their values may be secrets that nobody told us of
         connector = getattr(agent, "connector", None) or self._settings.connectors.get(str(written.get("connector")))
         if isinstance(connector, Connector):
-            definition |= settings_that_answer(connector) | {"connector": connector.name}
+            definition |= credentials.masked_table(settings_that_answer(connector)) | {"connector": connector.name}
         return definition | self._code_of(agent)
 
     def _code_of(self, agent: Agent) -> dict[str, Any]:
@@ -191,6 +193,8 @@ class Agents:
     def _from(
         self, name: str, written: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
     ) -> NamedAgent:
+        self._settings.redactor.learn(credentials.in_table(written))
+        name = credentials.masked_reference(name)
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
         if kind == "python" and "connector" in written:  # it speaks to a model by itself, and has to know through what
@@ -304,6 +308,7 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
+        self._settings.redactor.learn((*credentials.in_headers(headers), *credentials.in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
             fields.pop(theirs, None)
         try:
@@ -411,9 +416,5 @@ def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
         name = getattr(value, "__qualname__", type(value).__name__)
         return NamedAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
     raise BadInput.saying(
-        f"a {type(value).__name__} is no agent: give a name, a callable, an object with `reply`, or an Agent"
+        f"{with_article(type(value).__name__)} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )
-
-
-def _how_to_name_one() -> str:
-    return ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"

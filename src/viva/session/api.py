@@ -84,7 +84,7 @@ def run(
     with the keys of a suite file, a list of messages (`{"role": …, "content": …}`) as one case, or a list of any of these.
     A message has no checks, so its case is skipped; its reply stands in the record. `agent` is a name, a reference, a
     function, an object with `reply`, or an Agent. All else is as the flags of `viva test`: `timeout` for a case,
-    `only` for `-k`, `viva.SequentialTest(min_pass=0.9, max_runs=60)` as `sequential` for `--until-decided`. Without
+    `only` for `-k`, `viva.SequentialTest(min_pass=0.9)` as `sequential` for `--until-decided`. Without
     `history` nothing is left in `.viva`. Raises BadInput before anything runs.
     """
     place = _path(folder) or Path()

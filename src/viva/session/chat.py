@@ -100,6 +100,7 @@ class Conversation:
             http=around.http,
             progress=talk.progress,
             connectors=around.settings.connectors,
+            spare_workspaces=around.spare,
         )
         async with AsyncExitStack() as opening:
             opening.push_async_callback(around.http.close)

@@ -44,7 +44,8 @@ def eval_reading(options: RunOptions, settings: Settings, *, checked_only: bool 
         safety_judge=said.safety_judge,
         agent_names={agent["agent_id"]: name for name, agent in settings.agents.items() if "agent_id" in agent},
         trusted_keys=said.trusted_keys,
-        secrets=settings.secrets,
+        require_signature=said.require_signature,
+        secrets=settings.redactor.secrets,
         prompts=[],
     )
 

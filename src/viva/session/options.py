@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from viva.errors import BadInput, Problem
 from viva.formats.modes import Mode
 from viva.formats.sources import Format
 from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
+from viva.model.credentials import MASK, masked, masked_reference
 from viva.protocols import Asking
 from viva.record.cassette import Missing
+from viva.record.redaction import Redactor
 from viva.stats.deciding import Rule
 from viva.stats.sequential import SequentialTest
 
@@ -78,11 +81,44 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         return Rule(self.min_pass, self.sequential)
 
 
-def kept(options: RunOptions) -> dict[str, Any]:
-    """What the journal keeps of the options, so that the run can go on. Objects of Python code cannot be kept."""
+def kept(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+    """What the journal keeps of the options, so that the run can go on. Objects of Python code cannot be kept, nor secrets.
+
+    Paths and names stay as they are, whatever they hold: the run could not go on without them.
+    """
     said = {name: getattr(options, name) for name in options.__struct_fields__ if name not in _NOT_KEPT}
     said["folder"] = options.folder.resolve()
+    said["inputs"] = tuple(map(masked, options.inputs))
+    said["cases"] = redactor.record(codec.plain(options.cases))
+    for name in REFERENCES:
+        if isinstance(said[name], str):
+            said[name] = masked_reference(said[name])
     return {name: codec.builtins(value) for name, value in said.items() if value is None or not callable(value)}
+
+
+def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOptions:
+    """The options of a run that goes on, with the references of agents that are `given` anew, because the journal does not
+    keep the secrets in them. BadInput says which are missing, and which are others than before.
+    """
+    again: dict[str, str] = {}
+    problems: list[Problem] = []
+    for name, flag in REFERENCES.items():
+        was, now = getattr(kept, name), given.get(name)
+        has_secret = isinstance(was, str) and MASK in was
+        if now is not None and not has_secret:
+            problems.append(
+                Problem("", 0, "", f"--resume goes on with the settings that the run had; leave out {flag}")
+            )
+        elif now is not None and masked_reference(now) == was:
+            again[name] = now
+        elif now is not None:
+            problems.append(Problem("", 0, "", f"{flag} is not the one that the run had: {was}"))
+        elif has_secret:
+            what = f"the run had {flag} {was}, and secrets are not kept: give {flag} again"
+            problems.append(Problem("", 0, "", what))
+    if problems:
+        raise BadInput(*problems)
+    return structs.replace(kept, **again)
 
 
 def kept_again(kept: Mapping[str, Any]) -> RunOptions:
@@ -99,5 +135,7 @@ def kept_again(kept: Mapping[str, Any]) -> RunOptions:
     return RunOptions(**told)
 
 
+REFERENCES = {"agent": "-n", "simulator": "--simulator", "evaluator": "--evaluator", "reporter": "--reporter"}
+"""Options that name agents, which may be addresses with secrets in them, and their flags."""
 _NOT_KEPT = frozenset({"asking", "interactive"})
 _PATHS = frozenset({"folder", "config", "env_file", "record", "replay", "eval_summary"})

@@ -49,9 +49,10 @@ class People(Struct, frozen=True):
 class Keeper:
     """Saves conversations as cases, but not into a suite that is being run: a changed one is refused."""
 
-    def __init__(self, reading: Reading, folder: Path, suites: Iterable[Suite] = ()) -> None:
+    def __init__(self, reading: Reading, folder: Path, suites: Iterable[Suite] = (), agent: str = "") -> None:
         self._reading = reading
         self._folder = folder
+        self._agent = agent
         self._running = {(folder / suite.origin.file).resolve() for suite in suites if suite.origin is not None}
 
     def save(self, name: str, talk: Talk, said: Sequence[Utterance]) -> str:
@@ -66,4 +67,5 @@ class Keeper:
             case_id = save_talk(path, talk, said, self._reading, self._folder)
         except BadInput as wrong:
             return f"not saved: {wrong}"
-        return f"saved as {case_id!r}; run it with: viva test -i {shlex.quote(str(path))}"
+        agent = f" -n {shlex.quote(self._agent)}" if self._agent else ""
+        return f"saved as {case_id!r}; run it with: viva test -i {shlex.quote(str(path))}{agent}"

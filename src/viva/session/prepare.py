@@ -23,9 +23,12 @@ from viva.history.index import History
 from viva.llm.budget import Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Hook, Suite
+from viva.model.credentials import MASK, in_text
+from viva.model.event import CaseGenerated
 from viva.model.pattern import compile_pattern, search
 from viva.protocols import Planned
 from viva.record.cassette import digest_of
+from viva.record.redaction import Redactor
 from viva.session.agents import Agents, NamedAgent
 from viva.session.evaluating import check_audience, check_needs, eval_reading, evaluated, pinned, prompts_of
 from viva.session.evaluators import evaluator_check
@@ -33,10 +36,10 @@ from viva.session.generated import generate
 from viva.session.hooks import run_hook
 from viva.session.options import RunOptions
 from viva.session.people import Keeper, People
-from viva.session.redaction import Redactor
 from viva.session.resuming import Past
 from viva.session.taping import Taping
 from viva.session.workspaces import Places
+from viva.stats.sequential import SequentialTest
 
 
 class Prepared(Struct):
@@ -125,7 +128,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     _refuse_overwriting(options, [path for path in needed_files if path])
-    redactor = Redactor(settings.secrets)
+    redactor = settings.redactor
+    redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
     taping = Taping(options, redactor, settings.connectors)
     agents = Agents(settings, options.connector, taping.wrap)
     reading = _reading(options, settings, agents)
@@ -133,7 +137,6 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
         raise BadInput(*wrong)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
-    crew = Crew(agents.find, http, settings.connectors, budget.spend)
     suites, made, files = _suites(options, reading)
     suites = evaluated(suites, options, settings)
     target = _target(options, settings, suites, made)
@@ -142,25 +145,24 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     reading.evals.prompts.extend(prompts_of(agents.definitions.get(agent.name, {})))
     notes = check_audience(suites, agent, mismatch_allowed=options.allow_agent_mismatch)
     places = Places(options, settings, agent, files)
+    crew = Crew(agents.find, http, settings.connectors, budget.spend, places.spare)
     if options.reporter is not None:
         agents.find(options.reporter, "reporter")
-    # Before a generator is asked: its words are kept on the cassette.
-    redactor.learn(settings.secrets, settings.variables)
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
-        cases = list(kept) if kept else await generate(each, agent, crew, settings, reading)
+        cases = list(kept) if kept else await _generated(each, agent, crew, settings, reading)
         generated[each.name] = cases
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
-    keeper = Keeper(reading, options.folder, suites)
+    keeper = Keeper(reading, options.folder, suites, agent.name)
     people = People(options.asking, options.interactive, options.skip_interactive, keeper)
-    redactor.learn(settings.secrets, settings.variables)
     wanted = _wanted(options, settings, people, places)
     prepared = Prepared(
         options, settings, suites, agents, agent, crew, http, budget, redactor, people, places, taping, wanted
     )
     prepared.generated = generated
-    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes]
+    trials = [_most_trials(options.sequential)] if options.sequential else []
+    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes, *trials]
     await check_needs(suites, agent, wanted)
     roots = (*reading.roots, str(options.folder))
     prepared.before, prepared.after = (
@@ -169,6 +171,24 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     )
     await prepared.count()
     return prepared
+
+
+async def _generated(made: Made, agent: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> list[Any]:
+    if MASK in made.query.values():
+        raise BadInput.saying(f"-i {made.name}: {MASK} stands for a secret; write the secret itself")
+    cases = await generate(made, agent, crew, settings, reading)
+    if made.by == "scripts":
+        return cases
+    # What a generator says is kept, and a resumed run has to find the same cases there.
+    return [settings.redactor.record(CaseGenerated(made.name, case)).case for case in cases]
+
+
+def _most_trials(test: SequentialTest) -> str:
+    undecided = test.chances(test.min_pass).undecided
+    return (
+        f"at most {test.max_runs} trials a case (--max-runs); a case that passes exactly {test.min_pass:.4g} of the time "
+        f"is then still undecided in {undecided * 100:.2g} %"
+    )
 
 
 def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading:
@@ -185,7 +205,7 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
         environ=settings.environ,
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
-        keep_secret=settings.variables.__setitem__,
+        keep_secret=settings.redactor.learn_variable,
         evals=eval_reading(options, settings),
         wrong_with_evaluator=evaluator_check(agents, settings, options.evaluator),
     )

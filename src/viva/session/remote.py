@@ -119,7 +119,7 @@ def token_of(settings: Settings, written: str | None = None, *place: str) -> Sec
     token = settings.expand(written, *place) if written else settings.environ.get(TOKEN)
     if not token:
         return None
-    settings.secrets.append(token)
+    settings.redactor.learn([token])
     return Secret(token)
 
 

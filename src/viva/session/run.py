@@ -22,17 +22,19 @@ from viva.engine.bars import SuiteTally
 from viva.engine.bus import Bus
 from viva.engine.executors.local import Local
 from viva.engine.repeating import UntilDecided
-from viva.engine.scheduler import Scheduler
+from viva.engine.scheduler import FailFast, Scheduler
 from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
 from viva.errors import BadInput, HelperFailed, RunStopped
 from viva.history.index import History, HistorySink
 from viva.llm.budget import Budget
+from viva.model.credentials import masked, masked_reference
 from viva.model.duration import show_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
 from viva.record.journal import Journal
+from viva.record.private import make_private_folder, write_private
 from viva.session.evals import SummaryFile
 from viva.session.hooks import ProjectHooks
 from viva.session.options import kept
@@ -89,7 +91,9 @@ async def examine(
     bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, *reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
-    scheduler = Scheduler(stage, Local(prepared.parallel), tally, options.fail_fast, options.retry_faults)
+    known = [event.record for event in past.ended] if past else []
+    fail_fast = FailFast(options.rule, known) if options.fail_fast else None
+    scheduler = Scheduler(stage, Local(prepared.parallel), tally, fail_fast, options.retry_faults)
     why: str | None = None
     try:
         with capturing_prints(), nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
@@ -97,14 +101,15 @@ async def examine(
             _watch(prepared.budget, bus)
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
                 if note:
-                    bus.emit(Note(note))
+                    bus.emit(Note(prepared.redactor.text(note)))
             for warning in prepared.taping.drift():
                 bus.emit(Note(prepared.redactor.text(warning), "warning"))
             try:
                 await hooks.before_run(prepared.plan)
                 await scheduler.run(_due(prepared, scheduler, past))
             except RunStopped as broken:
-                scheduler.stopped, why = "budget" if broken.budget else "broken", broken.why
+                scheduler.stopped = "budget" if broken.budget else "broken"
+                why = prepared.redactor.text(broken.why)
         if trouble := await hooks.after_run(journal.records):
             bus.emit(Note(prepared.redactor.text(trouble), "warning"))
         for agent, seconds in stage.lag.by_agent.items():
@@ -165,7 +170,7 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
     for suite, cases in prepared.generated.items():
         if past is None or suite not in past.generated:
             for case in cases:
-                bus.emit(CaseGenerated(suite, case, len(cases)))
+                bus.emit(prepared.redactor.record(CaseGenerated(suite, case, len(cases))))
 
 
 def _due(prepared: Prepared, scheduler: Scheduler, past: Past | None) -> AsyncIterator[Planned]:
@@ -206,12 +211,12 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         asked_live=prepared.taping.asked_live,
         taped=prepared.taping.in_use,
         workspaces=prepared.places.opened,
+        spare_workspaces=prepared.places.spare,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
-    if redactor:
-        stage.redact = redactor.record
-        stage.redact_turn = redactor.record
-        stage.redact_text = redactor.text
+    stage.redact = redactor.record
+    stage.redact_turn = redactor.record
+    stage.redact_text = redactor.text
     return stage
 
 
@@ -263,7 +268,8 @@ async def _tell_reporter(
             words = await report_by(prepared.crew, options.reporter, journal, options.rule, summary, form or "text")
         except (HelperFailed, RunStopped) as broken:
             instead = f"{path} is the built-in report" if path else "there is no report of it"
-            bus.emit(Note(f"reporter {options.reporter}: {broken}; {instead}", "warning"))
+            said = f"reporter {options.reporter}: {broken}; {instead}"
+            bus.emit(Note(prepared.redactor.text(masked_reference(said)), "warning"))
             continue
         text = prepared.redactor.text(words)
         if path is None:
@@ -290,7 +296,7 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
         at=_now(),
         viva=viva.__version__,
         agent=prepared.agent.name or "as the tests say",
-        inputs=tuple(options.inputs),
+        inputs=tuple(map(masked, options.inputs)),
         cases=prepared.cases,
         trials=prepared.trials,
         parallel=prepared.parallel,
@@ -298,10 +304,11 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
             "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
             "journal": str(journal.path) if options.history else None,
             **options.rule.kept(),
-            "options": kept(options),
+            "options": kept(options, prepared.redactor),
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
         },
+        verified=tuple(suite.verified for suite in prepared.suites if suite.verified),
     )
 
 
@@ -318,10 +325,10 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
         return journal
     home = settings.home
     try:
-        home.mkdir(exist_ok=True)
+        make_private_folder(home)
         ignore = home / ".gitignore"
         if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+            write_private(ignore, b"*\n")
         return Journal(home / "runs" / run / "journal.jsonl")
     except (OSError, RunStopped) as wrong:
         raise BadInput.saying(f"cannot write to {home}: {wrong}; --no-history keeps nothing there") from wrong

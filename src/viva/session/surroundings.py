@@ -13,8 +13,10 @@ from viva.engine.sending import Calls, Listed
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.model.talk import Talk
+from viva.protocols import Workspaces
+from viva.record.redaction import Redactor
 from viva.session.agents import Agents
-from viva.session.redaction import Redactor
+from viva.session.workspaces import SpareWorkspaces
 
 
 class Surroundings(Struct, frozen=True):
@@ -25,6 +27,7 @@ class Surroundings(Struct, frozen=True):
     http: HttpTransport
     crew: Crew
     redactor: Redactor
+    spare: Workspaces
 
     @classmethod
     def find(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Surroundings":
@@ -33,7 +36,9 @@ class Surroundings(Struct, frozen=True):
         catalog.load_plugins(settings.plugins, settings.folder)
         agents = Agents(settings, connector)
         http = HttpTransport()
-        return cls(settings, agents, http, Crew(agents.find, http, settings.connectors), Redactor(settings.secrets))
+        spare = SpareWorkspaces(settings)
+        crew = Crew(agents.find, http, settings.connectors, spare_workspaces=spare)
+        return cls(settings, agents, http, crew, settings.redactor, spare)
 
     def talk(self, case: Case, session_id: str) -> Talk:
         asking = frozenset(self.settings.confirmation_tools)
@@ -53,6 +58,7 @@ class Surroundings(Struct, frozen=True):
             meter=talk.calls.append,
             progress=talk.progress,
             ours={"session_id": talk.key.case, "referer": "agent-test"},
+            spare_workspaces=self.spare,
         )
 
 

@@ -8,11 +8,11 @@ from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.protocols import Agent, Ledger
-from viva.record.cassette import Hiding, Recorder
+from viva.record.cassette import Recorder
+from viva.record.redaction import Redactor
 from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
-from viva.session.redaction import Redactor
 
 
 class Taping:
@@ -24,9 +24,8 @@ class Taping:
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
             )
         record, replay = options.record, options.replay
-        hiding = Hiding(redactor.taped, redactor.restored)
-        self._recorder = Recorder(record, viva.__version__, hiding) if record else None
-        self._tape = Tape(replay, options.replay_missing, hiding) if replay else None
+        self._recorder = Recorder(record, viva.__version__, redactor) if record else None
+        self._tape = Tape(replay, options.replay_missing, redactor) if replay else None
         self._connectors = connectors
 
     @property

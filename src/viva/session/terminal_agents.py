@@ -7,15 +7,14 @@ from typing import Any
 
 from viva import catalog
 from viva.config import Settings
-from viva.model import codec
-from viva.protocols import Agent
+from viva.model import codec, credentials
+from viva.protocols import Agent, Workspaces
 
 CLIS = ("gemini", "claude", "codex", "qwen", "opencode")
 """CLIs that can be named without a config."""
 KINDS = frozenset((*CLIS, "command", "acp"))
 PARALLEL = 2
 """So many of them at once, unless the config says otherwise: each is a process that may build and test things."""
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str, Any], folder: Path) -> Agent:
@@ -27,7 +26,7 @@ def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str
         if key in made and not (key == "permissions" and isinstance(made[key], str)):
             made[key] = _words(made[key], folder if key in ("command", "resume") else None)
     made["env"] = {k: settings.expand(str(v), "agents", name, "env") for k, v in made.get("env", {}).items()}
-    settings.secrets += [value for key, value in made["env"].items() if value and any(w in key for w in _SECRET)]
+    settings.redactor.learn(credentials.in_environment(made["env"]))
     component = catalog.find("agent", kind)
     assert component is not None
     if kind in ("command", "acp") and not made.get("command"):
@@ -40,7 +39,7 @@ def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str
         agent: Any = component(host=settings.environ, **made)
     except (ValueError, codec.ValidationError) as wrong:
         raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
-    settings.secrets += [value for key in agent.dialect.keys if (value := settings.environ.get(key))]
+    settings.redactor.learn(value for key in agent.dialect.keys if (value := settings.environ.get(key)))
     return agent
 
 
@@ -51,10 +50,11 @@ def _words(written: Any, folder: Path | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-async def looked_at(agent: Any) -> tuple[str | None, str | None, str | None]:
-    """Where its program is, which version, and what is missing to use it."""
+async def looked_at(agent: Any, workspaces: Workspaces) -> tuple[str | None, str | None, str | None]:
+    """Where its program is, which version, and what is missing to use it. A command of the config's own is not run for that."""
     from viva.agents.cli.installed import look_at
 
     environ = {**agent.host, **agent.env}
-    found = await look_at(agent.called[0], environ, agent.dialect, agent.host.get("HOME") if agent.login else None)
+    logins = agent.host.get("HOME") if agent.login else None
+    found = await look_at(agent.called[0], environ, agent.dialect, logins, None if agent.command else workspaces)
     return found.executable, found.version, found.missing

@@ -2,20 +2,50 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
-from viva.protocols import Workspace
+from viva.protocols import Workspace, Workspaces
 from viva.session import terminal_agents
 from viva.session.agents import NamedAgent
 from viva.session.options import RunOptions
 
 if TYPE_CHECKING:
     from viva.workspace.folders import Folders
+    from viva.workspace.sandbox import Bubblewrap
+
+
+class SpareWorkspaces:
+    """Empty workspaces (a `Workspaces`) for commands that run outside of a case's own: helpers, calls from code, version probes.
+
+    They are confined as the run or the config says, and never kept.
+    """
+
+    def __init__(self, settings: Settings, sandbox: str | None = None) -> None:
+        self._environ = settings.environ
+        self._asked_for = sandbox or settings.defaults.sandbox
+        self._folders: Folders | None = None
+
+    @cached_property
+    def sandbox(self) -> "Bubblewrap | None":
+        """BadInput if it is asked for and does not work here."""
+        if self._asked_for != "bwrap":
+            return None
+        from viva.workspace.sandbox import find_bubblewrap
+
+        return find_bubblewrap(self._environ)
+
+    def __call__(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:
+        if self._folders is None:
+            from viva.workspace.folders import Folders  # most runs need none
+
+            self._folders = Folders(environ=self._environ, sandbox=self.sandbox)
+        return self._folders(spec, key)
 
 
 class Places:
@@ -38,11 +68,9 @@ class Places:
         self._keep = options.keep_workspace or defaults.keep_workspace
         self._replaying = options.replay is not None
         self._folders: Folders | None = None
-        self._sandbox: Any = None
-        if (options.sandbox or defaults.sandbox) == "bwrap":
-            from viva.workspace.sandbox import find_bubblewrap
-
-            self._sandbox = find_bubblewrap(settings.environ)
+        spare = SpareWorkspaces(settings, options.sandbox)
+        self._sandbox = spare.sandbox
+        self.spare: Workspaces = spare
 
     def placed(self, case: Case) -> Case:
         spec = case.workspace

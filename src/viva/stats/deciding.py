@@ -1,7 +1,7 @@
 """What the trials of a case come to: by the share that passed or, for a sequential test, as soon as that is decided.
 
-Trials are in the order of their start. A case that stays undecided is an error, undetermined: neither that it is good
-enough nor that it is not has been shown.
+Trials are in the order of their start. A case that stays undecided has the status error and is counted apart: neither
+that it is good enough nor that it is not has been shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _OUTCOMES: dict[Status, bool | None] = {"passed": True, "failed": False, "error"
 
 
 class Rule(Struct, frozen=True):
-    """When does a case pass? If all judged trials did; with `min_pass`, that share of them; with a `test`, if it says so."""
+    """When does a case pass? If all trials did; with `min_pass`, that share of them; with a `test`, if it says so."""
 
     min_pass: float | None = None
     test: SequentialTest | None = None
@@ -35,13 +35,31 @@ class Rule(Struct, frozen=True):
         """Need no more trials be run? A case that is left out once is left out each time."""
         return self.decision(trials) is not None or "skipped" in trials
 
-    def status(self, trials: Sequence[Status]) -> Status:
-        """The case's status. One that was cut off before a decision is undecided."""
+    def fewest_left(self, trials: Sequence[Status]) -> int:
+        """How many more trials a sequential test takes at the least, whatever the order of these."""
         if self.test is None:
-            return case_status(trials, self.min_pass)
+            return 0
+        passed, failed = trials.count("passed"), trials.count("failed")
+        return self.test.fewest_left(passed, failed, len(trials) - passed - failed)
+
+    def status(self, trials: Sequence[Status], missing: int = 0) -> Status:
+        """The case's status; `missing` trials were planned and never ran. One that was cut off before a decision is undecided."""
+        if self.test is None:
+            return case_status(trials, self.min_pass, missing)
         if trials and all(status == "skipped" for status in trials):
             return "skipped"
         return _STATUSES[self.decision(trials) or "undecided"]
+
+    def is_undecided(self, trials: Sequence[Status]) -> bool:
+        """Has a sequential test seen verdicts and come to no decision? Without any verdict the case is just an error."""
+        if self.test is None or self.decision(trials) in ("passes", "fails"):
+            return False
+        return "passed" in trials or "failed" in trials
+
+    def can_pass(self, trials: Sequence[Status], planned: int) -> bool:
+        """Would a case with a fixed number of trials not fail, if all of those that are still to come passed?"""
+        still_to_come: list[Status] = ["passed"] * (planned - len(trials))
+        return self.status([*trials, *still_to_come]) in ("passed", "skipped")
 
     def kept(self) -> dict[str, Any]:
         """For the run's first event, so that reports judge as the run did."""

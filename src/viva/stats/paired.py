@@ -4,14 +4,15 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import compress
 from random import Random
 
-from viva.stats.proportions import Interval
+from viva.stats.proportions import Interval, normal_quantile
 
 _DRAWS = 9_999
-_FEWEST_DRAWS = 1_999
-_MOST_PICKS = 20_000_000
+_MANY = 2_000
+"""With more pairs than this, flipped signs add up to a normal distribution, and need not be drawn or counted one by one."""
 _BITS = bytes.maketrans(b"01", b"\0\1")
 
 
@@ -27,7 +28,7 @@ class Flips:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of (after - before). No interval: too few pairs for the confidence (95 % needs six)."""
+    """The mean of (after - before). No interval: too few pairs for the confidence (95 % needs six), or none differs."""
 
     pairs: int
     mean: float
@@ -35,33 +36,131 @@ class Difference:
     p_value: float
 
 
+@dataclass(frozen=True, slots=True)
+class CaseTest:
+    """A test of one case: its p, and the smallest one that so many passes in so many trials could have given."""
+
+    p_value: float
+    smallest: float
+
+
 def mcnemar(pairs: Iterable[tuple[bool, bool]]) -> Flips:
     """McNemar's exact test on (passed before, passed after) of each case.
 
     If nothing changed, a case that flips is as likely to break as to be fixed, so broke ~ Binomial(broke + fixed, ½);
-    p = min(1, 2 · P(X ≤ min(broke, fixed))). Fewer than six flips never reach p ≤ 0.05. Several trials of one case
+    p = min(1, 2 · P(X ≤ min(broke, fixed))). Fewer than six flips never reach p ≤ 0.05 (`fewest_differing`). Several trials of one case
     are no pairs of their own: compare the cases' rates with `paired_difference`.
     """
     seen = list(pairs)
     broke = sum(1 for before, after in seen if before and not after)
     fixed = sum(1 for before, after in seen if after and not before)
-    ways, total, flips = 1, 0, broke + fixed
-    for rarer in range(min(broke, fixed) + 1):
-        total += ways
-        ways = ways * (flips - rarer) // (rarer + 1)
-    return Flips(len(seen), broke, fixed, min(1.0, 2 * total / 2**flips))
+    return Flips(len(seen), broke, fixed, min(1.0, 2 * _fair_tail(min(broke, fixed), broke + fixed)))
 
 
-def fisher(before: tuple[int, int], after: tuple[int, int]) -> float:
+def _fair_tail(most: int, flips: int) -> float:
+    """P(X ≤ most) for X ~ Binomial(flips, ½)."""
+    if flips <= _MANY:
+        ways, total = 1, 0
+        for rarer in range(most + 1):
+            total += ways
+            ways = ways * (flips - rarer) // (rarer + 1)
+        return total / 2**flips
+    # The same from the largest term down, in floating point: whole numbers of so many digits are slow.
+    term = math.exp(
+        math.lgamma(flips + 1) - math.lgamma(most + 1) - math.lgamma(flips - most + 1) - flips * math.log(2)
+    )
+    total = 0.0
+    for rarer in range(most, -1, -1):
+        total += term
+        term *= rarer / (flips - rarer + 1)
+        if term < total * 1e-17:
+            break
+    return total
+
+
+@lru_cache(maxsize=65536)
+def fisher(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
     """Fisher's exact test, two-sided, on (passed, trials) of one case before and after: is the difference more than chance?
 
     If nothing changed, which of all trials failed has nothing to do with when they ran; p adds up the ways to deal them
-    out that are no more likely than what was seen.
+    out that are no more likely than what was seen. It takes the trials of a case in one run to be independent.
     """
     (passed, trials), (passed_now, trials_now) = before, after
     passes, fewest = passed + passed_now, max(0, passed + passed_now - trials_now)
     ways = {k: math.comb(trials, k) * math.comb(trials_now, passes - k) for k in range(fewest, min(trials, passes) + 1)}
-    return sum(way for way in ways.values() if way <= ways[passed]) / sum(ways.values())
+    total, rarest = sum(ways.values()), min(ways.values())
+    return CaseTest(
+        p_value=sum(way for way in ways.values() if way <= ways[passed]) / total,
+        smallest=sum(way for way in ways.values() if way == rarest) / total,
+    )
+
+
+def cases_to_correct_for(smallest: Iterable[float], alpha: float) -> int:
+    """Tarone's correction for testing many cases at once: by how many to divide alpha, at least 1.
+
+    A case whose p can never be small, such as one that passes always, cannot raise an alarm, and need not be counted. It
+    is the smallest k for which at most k cases could reach alpha / k. Who calls those with p ≤ alpha / k a finding is wrong
+    about any of them with a chance of at most alpha.
+    """
+    ordered = sorted(smallest)
+    k = 1
+    while bisect_right(ordered, alpha / k) > k:
+        k += 1
+    return k
+
+
+def fewest_differing(alpha: float) -> int:
+    """With fewer cases than this that differ, no paired test can reach alpha: all of them on one side have p = 2 / 2^n."""
+    return max(1, math.ceil(1 - math.log2(alpha) - 1e-9))
+
+
+def trials_to_show_one(alpha: float) -> int:
+    """How many trials on each side it takes at the least to show that one case went from always passing to never."""
+    trials = 1
+    while fisher((trials, trials), (0, trials)).p_value > alpha:
+        trials += 1
+    return trials
+
+
+def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | None:
+    """How the share that passes changed, from single trials of each case before and after. None without pairs.
+
+    p is that of McNemar's exact test. The interval is Tango's: the differences that the score test does not reject, given
+    how often pass and failure differ under each of them. It has a width where nothing flipped. The exact test is stricter
+    than the score test: an interval that says more than p is made to end at 0, so that the two never disagree.
+    """
+    if not flips.pairs:
+        return None
+    mean = (flips.fixed - flips.broke) / flips.pairs
+    reach = normal_quantile(confidence)
+    low = -1.0 if _tango(flips, -1.0) <= reach else _border(flips, -1.0, mean, reach)
+    high = 1.0 if -_tango(flips, 1.0) <= reach else _border(flips, 1.0, mean, reach)
+    if flips.p_value > 1 - confidence + 1e-12:
+        low, high = min(low, 0.0), max(high, 0.0)
+    elif mean > 0:
+        low = max(low, 0.0)
+    else:
+        high = min(high, 0.0)
+    return Difference(flips.pairs, mean, Interval(low, high), flips.p_value)
+
+
+def _tango(flips: Flips, difference: float) -> float:
+    """How many standard errors the share of fixed less that of broken lies above an assumed difference (Tango 1998)."""
+    n, fixed, broke = flips.pairs, flips.fixed, flips.broke
+    above = fixed - broke - n * difference
+    if not above:
+        return 0.0
+    a, b = 2 * n, (2 * n - fixed + broke) * difference - fixed - broke
+    root = math.sqrt(max(0.0, b * b + 4 * a * broke * difference * (1 - difference)))
+    variance = n * ((root - b) / a + difference * (1 - difference))  # (root - b) / 2a is the likeliest share of broken
+    return above / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, above)
+
+
+def _border(flips: Flips, outside: float, inside: float, reach: float) -> float:
+    for _ in range(60):
+        middle = (outside + inside) / 2
+        outside, inside = (outside, middle) if abs(_tango(flips, middle)) <= reach else (middle, inside)
+    return inside
 
 
 def paired_difference(
@@ -72,8 +171,9 @@ def paired_difference(
     If nothing changed, before and after could be swapped in any case: each difference is as likely as its opposite.
     Then the mean of a random subset of the differences lies above 0 as often as below, and likewise around any other
     true difference (Hartigan's typical values). The interval runs between quantiles of the means of subsets: of all of
-    them up to 13 pairs, else of 9,999 random ones (fewer beyond 2,000 pairs), the same for the same seed. p is that of
-    the exact test which belongs to it, by flipping signs; on passes and failures it is McNemar's.
+    them up to 13 pairs, else of 9,999 random ones, the same for the same seed. p is that of the exact test which belongs
+    to it, by flipping signs; on passes and failures it is McNemar's. Beyond 2,000 pairs both come from the normal
+    distribution, which the sum of so many flipped signs has.
 
     Where nothing changed it raises a false alarm at most as often as promised, whatever the number of pairs and their
     distribution. Bootstrap intervals do not: with 10 pairs and 5 alarms in 100 promised, the percentile one was seen to
@@ -87,6 +187,10 @@ def paired_difference(
         raise ValueError(f"a confidence of {confidence} is not between 0 and 1")
     differences = [after - before for before, after in seen]
     rounding = 1e-12 * math.fsum(abs(before) + abs(after) for before, after in seen)
+    if not any(differences):
+        return Difference(len(seen), 0.0, None, 1.0)
+    if len(seen) > _MANY:
+        return _by_normal(differences, rounding, confidence)
     means = sorted(_subset_means(differences, rounding, seed))
     # The empty subset, which has no mean, counts on either side: it is the data as they are.
     not_above = (bisect_right(means, 0.0) + 1) / (len(means) + 1)
@@ -100,19 +204,19 @@ def paired_difference(
     )
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction for asking several questions at once: adjusted p-values, in the order given.
+def _by_normal(differences: Sequence[float], rounding: float, confidence: float) -> Difference:
+    """The sign-flip test of many differences: their sum over the root of the sum of their squares is a standard normal.
 
-    The smallest of m is multiplied by m, the next by m - 1 and so on, never below the one before, never above 1. Who
-    calls those that are at most alpha a finding is wrong about any of them with a chance of at most alpha, also if the
-    questions depend on each other.
+    The interval holds what the same test does not reject as the true difference.
     """
-    adjusted = [0.0] * len(p_values)
-    floor = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = floor
-    return adjusted
+    count, total = len(differences), math.fsum(differences)
+    mean = total / count
+    squares = math.fsum(difference * difference for difference in differences)
+    z = 0.0 if abs(total) <= rounding else total / math.sqrt(squares)
+    reach = normal_quantile(confidence)
+    spread = max(0.0, squares / count - mean * mean)
+    half = reach * math.sqrt(spread / (count - reach * reach))
+    return Difference(count, mean, Interval(mean - half, mean + half), math.erfc(abs(z) / math.sqrt(2)))
 
 
 def _subset_means(differences: Sequence[float], rounding: float, seed: int) -> Iterator[float]:
@@ -130,5 +234,5 @@ def _subsets(count: int, seed: int) -> Iterator[int]:
         yield from range(1, 2**count)
         return
     random = Random(seed)  # noqa: S311 -- no secret: the same seed has to give the same subsets
-    for _ in range(max(_FEWEST_DRAWS, min(_DRAWS, _MOST_PICKS // count))):
+    for _ in range(_DRAWS):
         yield random.randrange(1, 2**count)

@@ -1,7 +1,7 @@
 """Pass rates and how far to trust them: Wilson's interval for one case, and one for a suite whose cases are clusters."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,6 +50,47 @@ def wilson(passed: int, judged: int, confidence: float = 0.95) -> Interval | Non
     """
     tally = Tally(passed, judged)
     return _score_interval(tally.passed / tally.judged, tally.judged, confidence) if judged else None
+
+
+def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
+    """An interval for a rate that holds however the number of trials was chosen, also by looking at them; None without any.
+
+    The rates p for which the likelihood of the trials is more than (1 - confidence) of its mean over all rates,
+
+        p^passed · (1 - p)^failed > (1 - confidence) · B(passed + 1, failed + 1)
+
+    For the true p the mean divided by the likelihood is a martingale that starts at 1, so the chance that it ever reaches
+    1/(1 - confidence) is at most 1 - confidence (Ville's inequality). Wilson's interval promises that for a fixed number
+    of trials only; it is shorter.
+    """
+    tally = Tally(passed, judged)
+    if not tally.judged:
+        return None
+    failed = judged - passed
+    mean = math.lgamma(passed + 1) + math.lgamma(failed + 1) - math.lgamma(judged + 2)
+    least = math.log(1 - confidence) + mean
+
+    def is_inside(rate: float) -> bool:
+        return _log_power(rate, passed) + _log_power(1 - rate, failed) > least
+
+    best = passed / judged
+    low = 0.0 if is_inside(0.0) else _border(0.0, best, is_inside)
+    high = 1.0 if is_inside(1.0) else _border(1.0, best, is_inside)
+    return Interval(low, high)
+
+
+def _log_power(base: float, exponent: int) -> float:
+    if not exponent:
+        return 0.0
+    return exponent * math.log(base) if base > 0 else -math.inf
+
+
+def _border(outside: float, inside: float, is_inside: Callable[[float], bool]) -> float:
+    """The end of an interval between a rate outside of it and one inside."""
+    for _ in range(60):
+        middle = (outside + inside) / 2
+        outside, inside = (outside, middle) if is_inside(middle) else (middle, inside)
+    return inside
 
 
 def suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> SuiteRate | None:
@@ -121,7 +162,7 @@ def _cautious_correlation(tallies: Sequence[Tally]) -> float:
 
 
 def _score_interval(rate: float, n: float, confidence: float) -> Interval:
-    z = _quantile(confidence)
+    z = normal_quantile(confidence)
     scale = 1 + z * z / n
     middle = (rate + z * z / (2 * n)) / scale
     reach = z / scale * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -130,7 +171,7 @@ def _score_interval(rate: float, n: float, confidence: float) -> Interval:
 
 
 @lru_cache(maxsize=16)
-def _quantile(confidence: float) -> float:
+def normal_quantile(confidence: float) -> float:
     from statistics import NormalDist  # 12 ms that only those pay who want an interval
 
     if not 0 < confidence < 1:

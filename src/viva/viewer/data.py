@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.history.comparison import Comparison, compare
 from viva.history.index import History, RunRow
+from viva.history.trends import known_flaky
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import RunEnded, RunStarted
@@ -110,7 +111,10 @@ class RunFile:
                 with self._lock:
                     places = sorted(self._places[index].items())
                 raw = [os.pread(file.fileno(), length, at) for _, (at, length) in places]
-                yield CaseTrials([_heads.decode(each) for each in raw], raw, rule)
+                heads = [_heads.decode(each) for each in raw]
+                # While the run goes on, a case stands as its trials so far say; what is missing may still come.
+                missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
+                yield CaseTrials(heads, raw, rule, max(0, missing))
 
 
 def _numbered(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
@@ -153,7 +157,9 @@ class Runs:
         before, after = self.history.find(base), self.history.find(head)
         known = (before.id, before.ended, after.id, after.ended)
         if (found := self._compared.get(known)) is None:
-            found = compare((before.id, self.history.results(before.id)), (after.id, self.history.results(after.id)))
+            flaky = known_flaky(self.history, [before.id, after.id])
+            results = [(run.id, self.history.results(run.id)) for run in (before, after)]
+            found = compare(results[0], results[1], flaky=flaky)
             if before.ended and after.ended:
                 self._compared = {known: found}
         return found

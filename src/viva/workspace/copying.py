@@ -19,7 +19,9 @@ _GIT = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "co
 
 
 class Loader:
-    """Fills one folder within limits. `skipped` are files that could not be read."""
+    """Fills one folder within limits. `skipped` are files that could not be read, `outside` links that lead out of what may
+    be used: the agent would reach the host's own files through them.
+    """
 
     def __init__(
         self, into: str, leave_out: Sequence[str], max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES
@@ -27,16 +29,20 @@ class Loader:
         self._into = into
         self._leave_out = frozenset(os.path.realpath(path) for path in leave_out)
         self._own = os.path.dirname(os.path.realpath(into))
+        self._root = ""
         self._max_files, self._max_bytes = max_files, max_bytes
         self._files = self._bytes = 0
         self._not_copied = NOT_COPIED
+        self._source = self._copy = into
         self.skipped: list[str] = []
+        self.outside: list[str] = []
 
     def repository(self, root: str, environ: Mapping[str, str]) -> None:
         """The tracked and the untracked but not ignored files of the repository around `root`; without one, or without git,
         the files of `root` itself.
         """
         top = _git(root, environ, "rev-parse", "--show-toplevel").rstrip("\n")
+        self._source = self._root = os.path.realpath(top or root)
         if top:
             self._listed(top, "", environ)
         else:
@@ -45,14 +51,20 @@ class Loader:
     def linked(self, spec: WorkspaceSpec, *, copied: bool, all_of_it: bool = False) -> dict[str, str]:
         """The `link_paths` of a case at their places, and where each leads to. `all_of_it` is copied as a link would show it."""
         found: dict[str, str] = {}
+        self._root = os.path.realpath(spec.root)
         if all_of_it:
             self._leave_out, self._not_copied = frozenset(), frozenset({".viva"})
         for path in sorted(self._link_paths(spec), key=lambda path: path.count("/")):
             if any(path == known or path.startswith(f"{known}/") for known in found):
                 continue
             target, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._into}/{path}"
+            real = os.path.realpath(target)
+            if not _is_in(real, self._root):
+                self.outside.append(path)
+                continue
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            found[path] = os.path.realpath(target)
+            found[path] = self._source = real
+            self._copy = place
             if not copied:
                 os.symlink(target, place)
             elif stat.S_ISDIR(mode_of(found[path])):
@@ -69,6 +81,8 @@ class Loader:
                 raise Undecidable(f"link_paths: {written!r} leads out of the working folder")
             if not os.path.exists(f"{spec.root}/{path}"):
                 raise Undecidable(f"link_paths: there is no {written!r} in {os.path.abspath(spec.root)}")
+            if not _is_in(os.path.realpath(f"{spec.root}/{path}"), self._root):
+                raise Undecidable(f"link_paths: {written!r} leads outside the working folder")
             if path == ".":  # the folder itself stands already: all that is in it, then
                 yield from (name for name in sorted(os.listdir(spec.root)) if name != ".viva")
             else:
@@ -88,7 +102,9 @@ class Loader:
                 self._listed(source, f"{path}/", environ)
 
     def _tree(self, source: str, below: str, above: tuple[str, ...]) -> None:
-        """A folder and all below it. A link that leads out of it is followed, unless it leads back to where we came from."""
+        """A folder and all below it. A link that leads out of it is followed within the working folder, unless it leads back to
+        where we came from.
+        """
         try:
             entries = sorted(os.scandir(source), key=lambda entry: entry.name)
         except OSError:
@@ -100,6 +116,9 @@ class Loader:
             if entry.name in self._not_copied or real == self._own or self._is_left_out(real):
                 continue
             leads_out = entry.is_symlink() and above and not _is_in(real, above[0])
+            if leads_out and not _is_in(real, self._root):
+                self.outside.append(path)
+                continue
             if entry.is_dir(follow_symlinks=bool(leads_out)):
                 if real not in above or not entry.is_symlink():
                     os.makedirs(f"{self._into}/{path}", exist_ok=True)
@@ -116,7 +135,7 @@ class Loader:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         try:
             if stat.S_ISLNK(mode):
-                os.symlink(os.readlink(source), place)
+                self._link(source, path)
             else:
                 shutil.copyfile(source, place, follow_symlinks=False)
                 shutil.copystat(source, place, follow_symlinks=False)
@@ -124,6 +143,23 @@ class Loader:
             if wrong.errno not in _NOT_OURS:  # a full disk: half a repository is no workspace
                 raise
             self.skipped.append(shown_path(path))
+
+    def _link(self, source: str, path: str) -> None:
+        """A link that leads to the same place in the copy as it does in the original; none that leads out of it."""
+        real = os.path.realpath(source)
+        if not _is_in(real, self._source):
+            self.outside.append(path)
+            return
+        place, text = f"{self._into}/{path}", os.readlink(source)
+        folder = os.path.dirname(place)
+        leads_to = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(source)), text))
+        if self._copied(leads_to) != os.path.normpath(os.path.join(folder, text)):
+            text = os.path.relpath(self._copied(real), folder)
+        os.symlink(text, place)
+
+    def _copied(self, path: str) -> str:
+        """Where the copy of a path of the original is."""
+        return os.path.normpath(f"{self._copy}/{os.path.relpath(path, self._source)}")
 
     def _is_left_out(self, real: str) -> bool:
         return bool(self._leave_out) and any(_is_in(real, path) for path in self._leave_out)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from viva.protocols import Workspace
 
-_PATHS = ("PATH", "TMPDIR")
+_PATHS = ("PATH",)
 _LOCALE = ("LANG", "LANGUAGE", "TZ")
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
@@ -20,10 +20,10 @@ _PRIVATE = {
 def environment(
     host: Mapping[str, str], workspace: Workspace, passed: Iterable[str] = (), added: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Of the `host`'s variables a few by name, and those that are `passed` (keys of the command's own); a private HOME;
-    then what the case adds, and what the config has `added`.
+    """Of the `host`'s variables a few by name, and those that are `passed` (keys of the command's own); what the case adds;
+    a private HOME and TMPDIR, whatever a case takes from the host; then what the config has `added`.
     """
     names = {*_PATHS, *_LOCALE, *_PROXY, *(name.lower() for name in _PROXY), *_TRUST, *passed}
     kept = {name: value for name, value in host.items() if name in names or name.startswith("LC_")}
     private = {name: f"{workspace.home}/{folder}" for name, folder in _PRIVATE.items()}
-    return {**kept, "HOME": workspace.home, **private, **workspace.env, **(added or {})}
+    return {**kept, **workspace.env, "HOME": workspace.home, "TMPDIR": workspace.tmp, **private, **(added or {})}

@@ -4,6 +4,7 @@ viva-<case>-<random>/     under the base folder, ours alone
     .viva-workspace       who made it; locked while that process lives
     work/                 the agent's working directory
     home/                 its HOME
+    tmp/                  its TMPDIR
 """
 
 import asyncio
@@ -94,6 +95,7 @@ class Folder:
         self._in_place = spec.kind == "cwd" and not folders.replaying
         self.path = os.path.realpath(spec.root) if self._in_place else f"{self._top}/work"
         self.home = f"{self._top}/home"
+        self.tmp = f"{self._top}/tmp"  # noqa: S108 -- below a folder of our own
         self._links: dict[str, str] = {}
         self._hosts: dict[str, Mark] = {}
         self._last = snapshot.NOTHING
@@ -114,7 +116,9 @@ class Folder:
         sandbox = self._folders.sandbox
         if sandbox is None:
             return list(argv)
-        return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, *self.linked))
+        # A case that runs beside this one may have put a link there meanwhile.
+        linked = (each for each in self.linked if os.path.realpath(each) == each)
+        return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, self.tmp, *linked))
 
     def inside(self, path: str) -> str | None:
         if os.path.isabs(path):
@@ -170,6 +174,7 @@ class Folder:
         replaying = self._folders.replaying
         try:
             os.mkdir(self.home, 0o700)
+            os.mkdir(self.tmp, 0o700)
             if not self._in_place:
                 os.mkdir(self.path)
             if spec.kind == "empty":
@@ -182,12 +187,17 @@ class Folder:
             raise Undecidable(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
         if loader.skipped:
             self._warnings.append(f"not readable, so not in the workspace: {_some(loader.skipped)}")
+        if loader.outside:
+            self._warnings.append(
+                f"not in the workspace, since it leads outside the working folder: {_some(loader.outside)}"
+            )
 
     def close(self) -> None:
         """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""
         try:
             if self.kept and not self._in_place:
                 remove(self.home)
+                remove(self.tmp)
                 with suppress(OSError):
                     os.unlink(f"{self._top}/{_MARKER}")  # what has no marker is never swept
             else:

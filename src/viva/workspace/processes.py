@@ -5,7 +5,8 @@
         code = await process.wait()
 
 However the block is left (time-out, cancel, Ctrl-C, an error), all that the command has started is told TERM, then KILL.
-A supervisor sees to it (`supervisor.py`), also when Viva itself is killed. All of them carry VIVA_TRIAL in their
+What it printed up to then can still be read: its output ends when all who could write to it have closed it or are gone,
+never after a time of silence. A supervisor sees to it (`supervisor.py`), also when Viva itself is killed. All of them carry VIVA_TRIAL in their
 environment, so that `sweep` can end what even a killed supervisor has left.
 """
 
@@ -18,13 +19,14 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from viva.errors import AgentFailed, Unreachable
+from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.workspace import supervisor
+from viva.workspace.output import Output, new_file, new_pipe
 
 T = TypeVar("T")
 MARK = "VIVA_TRIAL"
@@ -32,7 +34,6 @@ GRACE_S = 3.0
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 16 * 1024
-_CHUNK = 65536
 _OVERDUE_S = 15.0
 """So long after its time a supervisor is taken for hung. It needs a few seconds for what does not die of KILL at once."""
 
@@ -44,6 +45,8 @@ class Process:
         self,
         command: subprocess.Popen[bytes],
         control: socket.socket,
+        out: Output,
+        err: Output,
         *,
         grace_s: float,
         max_line_bytes: int,
@@ -53,13 +56,12 @@ class Process:
         self._control = control
         self._grace_s, self._max_line, self._max_bytes = grace_s, max_line_bytes, max_bytes
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._out, self._err = asyncio.StreamReader(_CHUNK), asyncio.StreamReader(_CHUNK)
+        self._out, self._err = out, err
         self._stdin: asyncio.StreamWriter | None = None
         self._tail = bytearray()
         self._whole: deque[bytes] = deque()
         self._begun: list[bytes] = []
         self._size = 0
-        self._transports: list[asyncio.BaseTransport] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.bytes_out = 0
         self.overlong_lines = 0
@@ -71,20 +73,26 @@ class Process:
         return self._tail.decode(errors="replace")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Each line of standard output without its end, as it comes. What is over the limits is left out, and noted."""
+        """Each line of standard output without its end, as it comes. What is over the limits is left out, and noted.
+
+        Whoever stops reading can go on later, also after the command was ended.
+        """
         while True:
             while self._whole:
                 yield self._whole.popleft()
-            if not (chunk := await self._out.read(_CHUNK)):
+            if not (chunk := await self._out.read()):
                 break
-            self.bytes_out += len(chunk)
-            self.overflowed = self.overflowed or self.bytes_out > self._max_bytes
-            if not self.overflowed:  # else it was read all the same: a full pipe would stop the command
-                self._take(chunk)
+            self._count(chunk)
         if self._size and not self.overflowed:
             self._take(b"\n")
             while self._whole:
                 yield self._whole.popleft()
+
+    def _count(self, chunk: bytes) -> None:
+        self.bytes_out += len(chunk)
+        self.overflowed = self.overflowed or self.bytes_out > self._max_bytes
+        if not self.overflowed:  # else it was read all the same: a full pipe would stop the command
+            self._take(chunk)
 
     def _take(self, chunk: bytes) -> None:
         """Adds to the line that has begun, and ends it, and so on."""
@@ -129,24 +137,20 @@ class Process:
         except TimeoutError:
             self._command.kill()
             self._command.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # with the supervisor gone, both come to their end
+        while chunk := self._out.take():  # what nobody has read yet
+            self._count(chunk)
         self._close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def open(self, *, stdin: bool) -> None:
-        loop = asyncio.get_running_loop()
-        for reader, stream in ((self._out, self._command.stdout), (self._err, self._command.stderr)):
-            transport, _ = await loop.connect_read_pipe(
-                lambda reader=reader: asyncio.StreamReaderProtocol(reader), stream
-            )
-            self._transports.append(transport)
         if stdin:
+            loop = asyncio.get_running_loop()
             writing, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, self._command.stdin)
             self._stdin = asyncio.StreamWriter(writing, protocol, None, loop)
-            self._transports.append(writing)
         self._tasks += [asyncio.ensure_future(self._keep_tail()), asyncio.ensure_future(self._listen())]
 
     async def _keep_tail(self) -> None:
-        while chunk := await self._err.read(_CHUNK):
+        while chunk := await self._err.read():
             self._tail += chunk
             del self._tail[:-STDERR_BYTES]
 
@@ -160,8 +164,11 @@ class Process:
                 self._settle(told)
         if not self._code.done():
             self._code.set_result(-signal.SIGKILL)  # the supervisor was killed, and the command with it
-        for reader in (self._out, self._err):  # what hangs in the kernel may hold them open for ever
-            loop.call_later(1.0, _end_of, reader)
+        for output in (
+            self._out,
+            self._err,
+        ):  # what hangs in the kernel may hold them open for ever, but writes nothing
+            output.complete()
 
     def _settle(self, told: bytes) -> None:
         for line in told.decode().splitlines():
@@ -176,14 +183,11 @@ class Process:
                 self._code.set_result(int(number))
 
     def _close(self) -> None:
-        for transport in self._transports:
-            transport.close()
+        if self._stdin is not None:
+            self._stdin.close()
+        for output in (self._out, self._err):
+            output.close()
         self._control.close()
-
-
-def _end_of(reader: asyncio.StreamReader) -> None:
-    if not reader.at_eof():
-        reader.feed_eof()
 
 
 def _command_of(command: "subprocess.Popen[bytes]") -> str:
@@ -191,7 +195,7 @@ def _command_of(command: "subprocess.Popen[bytes]") -> str:
     return str(arguments[_AHEAD])
 
 
-_AHEAD = 7
+_AHEAD = 8
 """So many arguments of the supervisor's own stand before the command."""
 
 
@@ -205,32 +209,44 @@ async def running(
     grace_s: float = GRACE_S,
     max_line_bytes: int = MAX_LINE_BYTES,
     max_bytes: int = MAX_BYTES,
+    to_file: bool = False,
 ) -> AsyncGenerator[Process]:
     """The command while it runs, in its own session, with nothing on standard input unless `stdin` is asked for.
 
+    With `to_file` its standard output is a file, which takes all at once: programs in JavaScript lose what a pipe does not
+    take at once when they exit. Since a file never makes it wait, a command that prints more than `max_bytes` is ended.
     AgentFailed if the folder is gone; Unreachable if the command cannot be started.
     """
     if not os.path.isdir(cwd):  # noqa: ASYNC240 -- one quick look
         raise AgentFailed(f"the folder that it works in is gone: {cwd}")
-    ours, theirs = socket.socketpair()
-    try:
-        command = subprocess.Popen(  # noqa: ASYNC220 -- a few milliseconds; it is the same under every kind of loop
-            _supervised(argv, theirs.fileno(), grace_s, env),
-            cwd=cwd,
-            env={**env, MARK: _new_mark()},
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
-    except OSError as wrong:  # too many processes, too long a command line
-        ours.close()
-        raise Unreachable(f"{argv[0]}: cannot be started: {wrong.strerror}") from wrong
-    finally:
-        theirs.close()
-    ours.setblocking(False)
-    process = Process(command, ours, grace_s=grace_s, max_line_bytes=max_line_bytes, max_bytes=max_bytes)
+    with ExitStack() as theirs, ExitStack() as ours:
+        try:
+            control, their_control = socket.socketpair()
+            theirs.enter_context(their_control)
+            ours.enter_context(control)
+            out, their_out = new_file(env.get("TMPDIR"), max_bytes) if to_file else new_pipe()
+            theirs.callback(os.close, their_out)
+            ours.callback(out.close)
+            err, their_err = new_pipe()
+            theirs.callback(os.close, their_err)
+            ours.callback(err.close)
+            command = subprocess.Popen(  # noqa: ASYNC220 -- a few milliseconds; it is the same under every kind of loop
+                _supervised(argv, their_control.fileno(), grace_s, env, max_bytes if to_file else 0),
+                cwd=cwd,
+                env={**env, MARK: _new_mark()},
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=their_out,
+                stderr=their_err,
+                pass_fds=(their_control.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as wrong:  # too many processes or files, too long a command line
+            raise Unreachable(f"{argv[0]}: cannot be started: {wrong.strerror}") from wrong
+        except ValueError as wrong:  # a message with a character that no command line can hold
+            raise Undecidable(f"{argv[0]}: cannot be started: {wrong}") from wrong
+        ours.pop_all()
+    control.setblocking(False)
+    process = Process(command, control, out, err, grace_s=grace_s, max_line_bytes=max_line_bytes, max_bytes=max_bytes)
     try:
         await process.open(stdin=stdin)
         yield process
@@ -238,10 +254,10 @@ async def running(
         await surely(process.end())
 
 
-def _supervised(argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str]) -> list[str]:
+def _supervised(argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str], limit: int) -> list[str]:
     # Python gives itself an LC_CTYPE where there is no locale; the command shall not see it.
     forget = "" if "LC_CTYPE" in env else "LC_CTYPE"
-    return [sys.executable, "-I", "-S", supervisor.__file__, str(control), str(grace_s), forget, *argv]
+    return [sys.executable, "-I", "-S", supervisor.__file__, str(control), str(grace_s), forget, str(limit), *argv]
 
 
 async def surely(work: Awaitable[T]) -> T:

@@ -34,7 +34,7 @@ class Bubblewrap(Struct, frozen=True):
             command += ["--ro-bind-try", each, each]
         for each in dict.fromkeys(writable):
             command += ["--bind", each, each]
-        return [*command, "--setenv", "TMPDIR", "/tmp", "--chdir", path, "--", *argv]  # noqa: S108 -- it is private in there
+        return [*command, "--chdir", path, "--", *argv]
 
     def _program(self, name: str) -> list[str]:
         """Where the program is, and where its link leads, if that is hidden."""

@@ -1,8 +1,9 @@
 """Stands between Viva and a command, so that nothing which the command starts outlives it.
 
-A script of its own, with the standard library only: `python -I -S supervisor.py CONTROL GRACE_S FORGET COMMAND...`.
+A script of its own, with the standard library only: `python -I -S supervisor.py CONTROL GRACE_S FORGET LIMIT COMMAND...`.
 It tells `exit CODE` or `failed ERRNO` on the socket CONTROL, and ends all that is left of the command's family when the
-command has ended, when it hears anything there, or when nobody is there any more: then Viva itself was killed.
+command has ended, when it hears anything there, or when nobody is there any more: then Viva itself was killed. With a
+LIMIT other than 0 standard output is a file, and a command that makes it larger than that is ended too.
 
 On Linux those that fork away and leave their session come back to it, as to an init, and are found by their parents.
 Elsewhere only the command's own process group can be ended; a daemon that has left it lives on.
@@ -19,6 +20,7 @@ from contextlib import suppress
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform == "linux"
+_LOOK_S = 0.05
 _KILL_S = 5.0
 """What does not die of KILL in this time hangs in the kernel: nobody can end it."""
 
@@ -35,7 +37,8 @@ def main() -> None:
         signal.signal(number, lambda _number, _frame: None)
     if _LINUX:
         _prctl(_SET_CHILD_SUBREAPER, 1)
-    family = _Family(_started(control, sys.argv[4:]), control, wake)
+    pid, limit = _started(control, sys.argv[5:]), int(sys.argv[4])
+    family = _Family(pid, control, wake, _File(os.dup(1), limit) if limit else None)
     _leave_streams()
     family.wait()
     family.end(float(sys.argv[2]))
@@ -65,17 +68,27 @@ def _leave_streams() -> None:
         os.dup2(nowhere, stream)
 
 
+class _File:
+    """The file that the command prints to, and how large it may become."""
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd, self._limit = fd, limit
+
+    def is_full(self) -> bool:
+        return os.fstat(self._fd).st_size > self._limit
+
+
 class _Family:
     """The command and all that came of it."""
 
-    def __init__(self, pid: int, control: socket.socket, wake: socket.socket) -> None:
-        self._pid, self._control, self._wake = pid, control, wake
+    def __init__(self, pid: int, control: socket.socket, wake: socket.socket, printed: _File | None) -> None:
+        self._pid, self._control, self._wake, self._printed = pid, control, wake, printed
         self._ended = False
 
     def wait(self) -> None:
         """Until the command has ended, or shall."""
-        while not self._ended:
-            ready, _, _ = select.select([self._control, self._wake], [], [])
+        while not self._ended and not self._has_printed_too_much():
+            ready, _, _ = select.select([self._control, self._wake], [], [], _LOOK_S if self._printed else None)
             if self._wake in ready:
                 told = self._wake.recv(4096)
                 if set(told) - {signal.SIGCHLD}:
@@ -88,6 +101,8 @@ class _Family:
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             due, told = time.monotonic() + limit_s, set[int]()
             while (left := set(self._living())) and time.monotonic() < due:
+                if number == signal.SIGTERM and self._has_printed_too_much():
+                    break  # it would go on for all of its grace
                 for pid in left - told if number == signal.SIGTERM else left:
                     with suppress(OSError):
                         os.kill(pid, number)
@@ -95,6 +110,9 @@ class _Family:
                 select.select([self._wake], [], [], 0.02)
                 self._reap()
         self._reap()
+
+    def _has_printed_too_much(self) -> bool:
+        return self._printed is not None and self._printed.is_full()
 
     def _living(self) -> Iterator[int]:
         if _LINUX:

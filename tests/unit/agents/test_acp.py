@@ -188,6 +188,17 @@ def test_files_that_it_reads_and_writes_through_us_stay_inside_of_the_workspace(
     assert not outside.exists()
 
 
+def test_a_pipe_in_the_workspace_is_neither_read_nor_written(tmp_path):
+    """Whoever opened it would wait without end, and with it the whole run."""
+    body = FILES.replace("while True:\n", "while True:\n    if not os.path.exists('pipe'): os.mkfifo('pipe')\n", 1)
+    fake(tmp_path, "agent", body)
+    agent = AcpAgent(command=("agent",), host=host(tmp_path), files=True)
+    told = json.loads(talk(agent, "read CWD/pipe\nwrite CWD/pipe x\nread CWD/a\\0b".replace("\\0", "\0")).reply.content)
+    assert told[0] == "CWD/pipe: is no ordinary file"
+    assert told[1].startswith("CWD/pipe: ")
+    assert told[2].endswith("is not in the workspace")
+
+
 def test_without_files_there_is_no_such_method(tmp_path):
     fake(tmp_path, "agent", FILES)
     told = talk(AcpAgent(command=("agent",), host=host(tmp_path)), "read CWD/a.txt")
@@ -237,10 +248,13 @@ def test_a_turn_that_is_cut_off_is_cancelled(tmp_path):
     """The agent is told before its process is ended."""
     seen = tmp_path / "told"
     body = f"""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reads on in its grace
 for line in sys.stdin:
     message = json.loads(line)
     if message["method"] == "session/cancel":
-        open({str(seen)!r}, "w").write("cancelled")
+        with open({str(seen)!r}, "w") as file:
+            file.write("cancelled")
+        sys.exit()
     elif message["method"] != "session/prompt":
         say(jsonrpc="2.0", id=message["id"], result={{"sessionId": "s"}})
 """

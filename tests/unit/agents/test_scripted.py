@@ -80,7 +80,7 @@ def test_as_a_helper_its_table_is_the_answer():
 @pytest.mark.parametrize(
     ("reply", "what"),
     [
-        (5, "reply 1 is a int"),
+        (5, "reply 1 is an int"),
         (["a"], "reply 1 is a list"),
         ({"delay": "soon"}, "is no duration"),
         ({"when": "("}, "is no regular expression"),

@@ -1,7 +1,5 @@
 """contains, flow_contains, not_contains, regex."""
 
-import time
-
 import pytest
 
 from viva.model.message import Reply, ToolCall
@@ -88,13 +86,11 @@ def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
 
 
 def test_a_pattern_that_would_run_for_ever_is_an_error(bench):  # N27
-    began = time.perf_counter()
     for negate in (False, True):
         written = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
         verdict = bench.judge(written, evidence_of("a" * 80 + "b"))
         assert verdict.status == "error"
         assert "(a|aa)+$" in verdict.reason
-    assert time.perf_counter() - began < 5
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from viva.checks.tools import is_named
+from viva.engine.awaiting import detect
 from viva.model.message import Reply, ToolCall
 from viva.testing.evidence import evidence_of
 
@@ -336,3 +337,21 @@ def test_what_the_calls_lack_is_told(bench):
     assert 'no argument of it contains "b.py"' in bench.judge(written, evidence_of(calls(WRITE))).reason
     with pytest.raises(ValueError, match="empty text"):
         bench.claim({**written, "values": [""]})
+
+
+@pytest.mark.parametrize(
+    ("call", "content", "status"),
+    [
+        (ToolCall("pay", {}, result="done"), "Paid. Which date?", "ok"),
+        (ToolCall("pay", {}), "Paid.", "ok"),  # many agents report no results
+        (ToolCall("pay", {}), "Shall I pay?", "pending"),
+        (ToolCall("pay", {}, pending=True), "I wait.", "pending"),
+        (ToolCall("pay", {}, error="refused"), "Shall I try again?", "error"),
+    ],
+)
+def test_a_call_that_waits_is_pending_and_not_ok(bench, call, content, status):  # N25
+    for wanted in ("ok", "error", "pending", "any"):
+        written = {"type": "tool_called", "name": "pay", "status": wanted}
+        evidence = evidence_of(Reply(content, tool_calls=(call,)))
+        evidence.turn.awaiting = detect(evidence.reply)
+        assert bench.judge(written, evidence).passed is (wanted in ("any", status)), wanted

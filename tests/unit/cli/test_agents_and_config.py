@@ -47,7 +47,7 @@ def test_references_to_python_code_say_what_is_wrong(project: Project):
         "python:./agent.py:agnt": "has no 'agnt'; did you mean agent?",
         "python:./agent.py": "names no attribute",
         "python:./broken.py:agent": "does not import: ModuleNotFoundError: No module named 'no_such_module'",
-        "python:./value.py:agent": "is a int: neither callable nor an object with `reply`",
+        "python:./value.py:agent": "is an int: neither callable nor an object with `reply`",
         "scripts:agent": "is a script",
     }.items():
         ended = project.test("-n", reference)

@@ -129,12 +129,50 @@ def test_compare_exits_by_fail_on(project: Project):
     project.test()
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-k", "a", "-n", "python:./other.py:agent")
-    broken = project.viva("compare", "latest~1", "latest")
+    broken = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
     assert broken.code == 1
     assert "✗ a  passed → failed" in broken.out
-    assert project.viva("compare", "latest~1", "latest", "--fail-on", "significant").code == 0
-    assert project.viva("compare", "latest~1", "latest", "--fail-on", "any").code == 1
-    assert project.viva("compare", "latest", "latest").code == 0
+    assert "worse by broken (--fail-on broken, alpha 0.05)" in broken.out
+    assert "1 of 1 case differs; fewer than 6 can never be significant at 0.05" in broken.out
+    default = project.viva("compare", "latest~1", "latest")
+    assert (default.code, "p=1: no change shown" in default.out) == (0, True)  # N36
+    assert project.viva("compare", "latest~1", "latest", "--fail-on", "time", "--fail-on", "pass-rate").code == 0
+    assert project.viva("compare", "latest", "latest", "--fail-on", "broken").code == 0
+    assert project.viva("compare", "latest~1", "latest", "--fail-on", "any").code == 4
+
+
+def test_compare_fails_by_default_when_the_pass_rate_is_shown_to_be_worse(project: Project):
+    project.suite(*(case(f"c{n}") for n in range(6)))
+    project.test()
+    project.write("other.py", "def agent(messages):\n    return 'bye'\n")
+    project.test("-n", "python:./other.py:agent")
+    ended = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json")
+    assert (ended.code, "p=0.0312: worse" in ended.out) == (1, True), ended  # N36
+    assert "over 6 cases" in ended.out
+    assert "p=0.0312: worse |" in (project.folder / "c.md").read_text()
+    whole = json.loads((project.folder / "c.json").read_text())
+    assert [(m["name"], m["verdict"]) for m in whole["metrics"]] == [("pass rate", "worse"), ("time ms", "not tested")]
+    assert whole["notes"]
+
+
+def test_compare_knows_flaky_cases_from_the_history(project: Project):
+    """A case that went to and fro before is listed as flaky and does not gate; with repeats its trials are counted."""
+    project.suite(case("a"))
+    project.write(
+        "moody.py",
+        "from pathlib import Path\n\ndef agent(messages):\n"
+        "    return messages[-1]['content'] if Path(__file__).with_name('mood').read_text() == 'good' else 'bye'\n",
+    )
+    for mood in ("good", "bad", "good", "good", "bad"):
+        project.write("mood", mood)
+        project.test("-n", "python:./moody.py:agent")
+    known = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
+    assert (known.code, "~ a  passed → failed" in known.out) == (0, True), known  # N36
+    for run in json.loads(f"[{','.join(project.viva('runs', '--json').out.splitlines())}]")[2:]:
+        project.viva("runs", "rm", run["id"])
+    assert project.viva("compare", "latest~1", "latest", "--fail-on", "broken").code == 1
+    project.test("-n", "python:./moody.py:agent", "--runs", "3")
+    assert "0/3" in project.viva("compare", "latest~2", "latest").out
 
 
 @pytest.mark.parametrize(

@@ -147,10 +147,10 @@ def test_repeats_count_by_their_mean():
         record(status="failed", score=0.0, ms=300, usage=PRICED, trial=2, findings=(LEAK,)),
         record(status="error", score=None, ms=None, trial=3, fault="judge"),
     ]
-    found = case_score("a", [trial_score(each) for each in trials], Rule(min_pass=0.5))
+    found = case_score("a", [trial_score(each) for each in trials], Rule(min_pass=0.3))
     assert (found.status, found.score, found.latency_ms, found.cost_usd) == ("passed", 0.5, 200, 0.04)
     assert found.findings == (LEAK,)
-    assert standing(Bar(0.5), *trials, rule=Rule(min_pass=0.5)).passed
+    assert standing(Bar(0.5), *trials, rule=Rule(min_pass=0.3)).passed
 
 
 def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():

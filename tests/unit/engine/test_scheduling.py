@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from viva.engine.bus import Bus
 from viva.engine.executors.local import Local
 from viva.engine.outcome import AWAITING, UNCHECKED
-from viva.engine.scheduler import plan
+from viva.engine.scheduler import FailFast, plan
 from viva.engine.sending import merged
 from viva.engine.summary import Tally, exit_code
 from viva.errors import BadInput, RunStopped
@@ -20,6 +21,7 @@ from viva.model.record import Status, TrialRecord
 from viva.protocols import Planned
 from viva.record.journal import Journal
 from viva.stats.deciding import Rule
+from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 
 NOBODY = Script(())
@@ -163,9 +165,45 @@ def test_trials_of_one_case_are_one_case():
     assert told(1, *trials_, of=3).failed == 1  # N33
     assert told(1, *trials_, of=3, min_pass=0.6).passed == 1
     unfinished = told(2, *trials_[:1], of=3)
-    assert (unfinished.passed, unfinished.not_run) == (1, 1)
-    assert told(1, record("passed"), record("error", trial=2), of=2).passed == 1
+    assert (unfinished.passed, unfinished.errors, unfinished.not_run) == (0, 1, 1)
+    assert told(2, *trials_[:2], of=3).failed == 1
+    assert told(1, record("passed"), record("error", trial=2), of=2).errors == 1
     assert told(1, record("error"), record("error", trial=2), of=2).errors == 1
+
+
+def test_undecided_cases_are_counted_apart_from_failures_and_errors():
+    tally = Tally(3, Rule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
+    for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
+        for number, status in enumerate(statuses, 1):
+            tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), of=4)  # pyright: ignore[reportArgumentType]
+    summary = tally.summary()
+    assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 1, 1, 0)  # N37
+    assert exit_code(structs.replace(told(1, record("passed")), undecided=1), None) == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "min_pass", "lost"),
+    [
+        (["failed"], None, 1),
+        (["error"], None, 1),
+        (["passed", "failed", "passed"], None, 2),
+        (["failed", "passed", "error"], 0.8, None),
+        (["failed", "failed", "passed", "failed"], 0.8, 4),
+        (["skipped"] * 10, None, None),
+    ],
+)
+def test_fail_fast_stops_with_the_trial_that_loses_the_case(
+    records: list[Status], min_pass: float | None, lost: int | None
+):
+    watch = FailFast(Rule(min_pass))
+    found = [n for n, status in enumerate(records, 1) if watch.has_lost(record(status, trial=n), 10)]
+    assert found == ([] if lost is None else [lost])  # N33
+
+
+def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
+    watch = FailFast(Rule(), [record("failed")])
+    assert not watch.has_lost(record("failed", trial=2), 10)
+    assert FailFast(Rule(0.5), [record("failed")]).has_lost(record("failed", trial=2), 3)
 
 
 @pytest.mark.parametrize(

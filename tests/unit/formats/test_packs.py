@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from openwop import manifest, official, pack_files, suite, tarball, task
 from viva.errors import BadInput
-from viva.formats import packs
 from viva.formats.modes import EvalReading
+from viva.formats.pack_files import MAX_ENTRIES
 from viva.formats.packs import load_pack, open_pack
 from viva.formats.reading import Reading
+from viva.formats.signatures import digest_list
 from viva.formats.sources import load_files, understood
 from viva.model.case import Suite
 
@@ -123,8 +124,8 @@ def test_a_bomb_in_a_header_is_refused_too(tmp_path: Path):
 
 
 def test_too_many_entries_are_refused(tmp_path: Path):
-    files = {f"f{n}": b"" for n in range(packs.MAX_ENTRIES + 1)}
-    assert f"more than {packs.MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
+    files = {f"f{n}": b"" for n in range(MAX_ENTRIES + 1)}
+    assert f"more than {MAX_ENTRIES} entries" in refused(tarball(tmp_path / "p.tgz", files))
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -246,41 +247,140 @@ def inline(key: Ed25519PrivateKey) -> str:
 
 
 def signed(path: Path, by: Ed25519PrivateKey = KEY, own: Ed25519PrivateKey | None = KEY, **signing: Any) -> Path:
-    """A pack whose manifest is signed, with the public key in it."""
+    """A pack whose manifest is signed, and the list of what is run, with the public key in it."""
     written = {**manifest(), "signing": {"signatureRef": "s.sig", "method": "manual", **signing}}
     if own is not None:
         written["signing"]["publicKeyRef"] = "k.pem"
     raw = json.dumps(written, indent=1).encode()
     files = {**pack_files(), "pack.json": raw, "s.sig": by.sign(raw)}
-    return folder(path, files | ({"k.pem": pem(own)} if own is not None else {}))
+    made = folder(path, files | ({"k.pem": pem(own)} if own is not None else {}))
+    return listed(made, {name: files[name] for name in pack_files()}, by)
+
+
+def listed(path: Path, files: Mapping[str, bytes], by: Ed25519PrivateKey = KEY, more: str = "") -> Path:
+    """The pack with a signed list of these files."""
+    raw = digest_list(files) + more.encode()
+    return folder(path, {"evals.sha256": raw, "evals.sha256.sig": by.sign(raw)})
 
 
 def note(path: Path, *trusted: str) -> str:
     return loaded(path, *trusted)[0].notes[0]
 
 
+def verified(path: Path, *trusted: str) -> str:
+    found = loaded(path, *trusted)[0]
+    assert found.verified
+    return found.verified
+
+
 def test_without_trusted_keys_a_signature_is_present_and_no_more(tmp_path: Path):
     assert "signature present, not verified" in note(signed(tmp_path / "p"))
+    assert "not signed" in note(folder(tmp_path / "q", pack_files()))
 
 
-def test_a_signature_is_verified_by_a_trusted_key(tmp_path: Path):
+def test_a_signature_of_the_manifest_and_of_the_list_is_verified_by_a_trusted_key(tmp_path: Path):
+    # W6
     (tmp_path / "acme.pem").write_bytes(pem(KEY))
     path = signed(tmp_path / "p")
-    said = note(path, inline(OTHER), str(tmp_path / "acme.pem"))
-    assert "signature verified (acme.pem): pack.json alone, not its other files" in said
-    assert "signature verified" in note(path, inline(KEY))
+    said = verified(path, inline(OTHER), str(tmp_path / "acme.pem"))
+    assert "signature verified (acme.pem): pack.json and the" in said
+    assert "evals.sha256" in said
+    assert "signature verified" in verified(path, inline(KEY))
+    assert "signature verified" in verified(tarball(tmp_path / "p.tgz", _content(path)), inline(KEY))
+
+
+def _content(path: Path) -> dict[str, bytes]:
+    return {each.relative_to(path).as_posix(): each.read_bytes() for each in path.rglob("*") if each.is_file()}
 
 
 @pytest.mark.parametrize("coded", [base64.b64encode, lambda raw: raw.hex().encode(), lambda raw: raw])
 def test_a_signature_may_be_raw_or_in_base64_or_hexadecimal(tmp_path: Path, coded: Any):
     path = signed(tmp_path / "p")
     (path / "s.sig").write_bytes(coded((path / "s.sig").read_bytes()))
-    assert "signature verified" in note(path, inline(KEY))
+    assert "signature verified" in verified(path, inline(KEY))
 
 
-def test_a_key_that_comes_with_the_pack_proves_nothing(tmp_path: Path):
-    said = note(signed(tmp_path / "p", by=OTHER, own=OTHER), inline(KEY))
-    assert "signature present, not verified: it was made with a key that [openwop] trusted_keys does not name" in said
+def test_a_pack_that_no_trusted_key_signed_is_refused(tmp_path: Path):
+    # W6: neither removing the signature nor shipping another key helps
+    assert "it is not signed" in refused(folder(tmp_path / "unsigned", pack_files()), inline(KEY))
+    assert "it is not signed" in refused(tarball(tmp_path / "unsigned.tgz", pack_files()), inline(KEY))
+    other = signed(tmp_path / "other", by=OTHER, own=OTHER)
+    assert "pack.json is signed with a key that [openwop] trusted_keys does not name" in refused(other, inline(KEY))
+    assert "does not hold" in refused(signed(tmp_path / "unknown", by=OTHER, own=None), inline(KEY))
+    assert "Sigstore" in refused(signed(tmp_path / "sigstore", method="sigstore"), inline(KEY))
+    gone = signed(tmp_path / "gone")
+    (gone / "s.sig").unlink()
+    assert "is refused" in refused(gone, inline(KEY))
+
+
+@pytest.mark.parametrize("missing", ["evals.sha256", "evals.sha256.sig"])
+def test_a_signature_of_the_manifest_alone_is_not_enough(tmp_path: Path, missing: str):
+    # W6
+    path = signed(tmp_path / "p")
+    (path / missing).unlink()
+    assert "covers pack.json alone, not the suite" in refused(path, inline(KEY))
+
+
+def test_a_list_that_another_key_signed_is_refused(tmp_path: Path):
+    path = signed(tmp_path / "p")
+    listed(path, pack_files(), by=OTHER)
+    assert "the signature of evals.sha256 does not hold" in refused(path, inline(KEY))
+
+
+def test_a_suite_that_was_changed_or_is_not_listed_is_refused(tmp_path: Path):
+    # W6
+    path = signed(tmp_path / "p")
+    name = next(name for name in pack_files() if name.startswith("evals/"))
+    (path / name).write_bytes(b" " + (path / name).read_bytes())
+    assert "is not the file that was signed" in refused(path, inline(KEY))
+    files = {name: content for name, content in _content(signed(tmp_path / "q")).items() if name in pack_files()}
+    listed(tmp_path / "q", {each: content for each, content in files.items() if each != name})
+    assert f"{name!r} is not listed in evals.sha256" in refused(tmp_path / "q", inline(KEY))
+
+
+DIGEST = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"{DIGEST}  gone.json", "'gone.json', which evals.sha256 lists, is not there"),
+        (f"{DIGEST}  ../outside.json", "leaves the pack"),
+        (f"{DIGEST}  /etc/passwd", "is absolute"),
+        (f"{DIGEST}  ./evals/x.json", "is not a SHA-256 digest"),
+        (f"{DIGEST}  evals//x.json", "is not a SHA-256 digest"),
+        (f"{DIGEST} evals/x.json", "is not a SHA-256 digest"),
+        ("abc  evals/x.json", "is not a SHA-256 digest"),
+        (f"{DIGEST}  PACK.JSON", "differs from another path only in case"),
+        (f"{DIGEST}  pack.json", "is listed twice"),
+        (f"{DIGEST}  link.json", "is a link"),
+    ],
+)
+def test_a_list_with_tricks_in_its_paths_is_refused(tmp_path: Path, line: str, said: str):
+    # W6
+    path = signed(tmp_path / "p")
+    (tmp_path / "outside.json").write_text("{}")
+    (path / "link.json").symlink_to(tmp_path / "outside.json")
+    listed(path, {name: content for name, content in _content(path).items() if name in pack_files()}, more=line + "\n")
+    assert said in refused(path, inline(KEY))
+
+
+def test_a_suite_beside_those_of_a_pack_is_refused_where_keys_are_trusted(tmp_path: Path):
+    # W6: also by itself, in whatever format it is asked for, and where the manifest refers to it no more
+    path = signed(tmp_path / "p")
+    name = next(name for name in pack_files() if name.startswith("evals/"))
+    (path / "evals" / "more.json").write_bytes((path / name).read_bytes())
+    asked = EvalReading(trusted_keys=(inline(KEY),))
+    for format_ in (None, "openwop"):
+        (found,) = load_files([path / name], Reading(evals=asked), tmp_path, format_)
+        assert found.verified
+        with pytest.raises(BadInput, match="no agent of the pack refers to it"):
+            load_files([path / "evals" / "more.json"], Reading(evals=asked), tmp_path, format_)
+    alone = tmp_path / "alone.json"
+    alone.write_bytes((path / name).read_bytes())
+    assert load_files([alone], Reading(evals=asked), tmp_path)  # in no pack: it is the user's own
+    with pytest.raises(BadInput, match="require_signature"):
+        load_files([alone], Reading(evals=EvalReading(trusted_keys=(inline(KEY),), require_signature=True)), tmp_path)
 
 
 UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64.b64encode(
@@ -293,7 +393,7 @@ UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64
 def test_a_key_of_the_packs_own_that_is_none_proves_nothing(tmp_path: Path, own: bytes):
     path = signed(tmp_path / "p", by=OTHER, own=OTHER)
     (path / json.loads((path / "pack.json").read_text())["signing"]["publicKeyRef"]).write_bytes(own)
-    assert "the signature does not hold" in refused(path, inline(KEY))
+    assert "does not hold" in refused(path, inline(KEY))
     (tmp_path / "odd.pem").write_bytes(own)
     assert f"trusted_keys: {tmp_path / 'odd.pem'}: is " in refused(path, str(tmp_path / "odd.pem"))
 
@@ -302,23 +402,21 @@ def test_a_manifest_that_was_changed_is_refused(tmp_path: Path):
     path = signed(tmp_path / "p")
     raw = (path / "pack.json").read_bytes()
     (path / "pack.json").write_bytes(raw.replace(b"Be kind.", b"Be evil."))
-    assert "the signature does not hold" in refused(path, inline(KEY))
-    assert "the signature does not hold" in refused(signed(tmp_path / "q", by=OTHER, own=None), inline(KEY))
+    assert "the signature of pack.json does not hold" in refused(path, inline(KEY))
 
 
 def test_a_signature_beside_a_tarball_is_one_of_the_whole(tmp_path: Path):
+    # W6
     path = tarball(tmp_path / "demo-1.0.0.tgz", pack_files())
     beside = tmp_path / "demo-1.0.0.sig"
     beside.write_bytes(KEY.sign(path.read_bytes()))
     assert "signature present, not verified" in note(path)
-    assert "signature verified" in note(path, inline(KEY))
-    assert "the whole of demo-1.0.0.tgz" in note(path, inline(KEY))
+    assert "demo-1.0.0.sig, which covers the whole of demo-1.0.0.tgz" in verified(path, inline(KEY))
     beside.write_bytes(KEY.sign(b"something else"))
-    assert "the signature does not hold" in refused(path, inline(KEY))
+    assert "does not hold" in refused(path, inline(KEY))
 
 
-def test_sigstore_is_not_looked_at_and_a_bad_key_is_named(tmp_path: Path):
-    assert "Sigstore bundles are not looked at" in note(signed(tmp_path / "p", method="sigstore"), inline(KEY))
+def test_a_bad_trusted_key_is_named(tmp_path: Path):
     path = signed(tmp_path / "q")
     assert "trusted_keys: /nowhere.pem" in refused(path, "/nowhere.pem")
     assert "is no Ed25519 public key" in refused(path, "ed25519:AAAA")
@@ -339,7 +437,7 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "signature present, not verified" in ended.stdout, ended.stderr
-    assert "pip install 'viva[openwop]'" in ended.stdout
+    assert "pip install 'viva-eval[openwop]'" in ended.stdout
 
 
 def test_a_folder_of_suites_keeps_packs_whole(tmp_path: Path):

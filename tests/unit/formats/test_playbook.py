@@ -320,6 +320,8 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
     ("path", "said"),
     [
         ("..", "'..' leaves the working folder"),
+        ("away", "'away' leads outside the working folder, to /"),
+        ("away/x", "'away/x' leads outside the working folder, to /"),
         ("a/../b", "'a/../b' leaves the working folder"),
         ("/etc", "'/etc' is absolute; give a path relative to the working folder"),
         ("", "'' names nothing"),
@@ -334,6 +336,8 @@ def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, said: str):
     """P5: before anything runs."""
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "away").symlink_to(tmp_path.parent)
+    (tmp_path.parent / "x").touch()
     (found,) = wrong(tmp_path, {"name": "x", "steps": [STEP], "tmpdir": {"link_paths": [path]}})
     assert found.startswith(f"$.tmpdir.link_paths[0]: {said}")
 

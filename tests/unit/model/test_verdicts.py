@@ -14,7 +14,13 @@ from viva.model.verdicts import PassRate, case_status, pass_rate, stability
         (["passed", "failed"], 0.5, "passed"),
         (["passed", "failed", "failed"], 0.5, "failed"),
         (["passed"] * 7 + ["failed"] * 3, 0.7, "passed"),
-        (["passed", "error"], None, "passed"),
+        (["passed", "error"], None, "error"),
+        (["passed"] + ["error"] * 9, None, "error"),
+        (["passed"] + ["error"] * 9, 0.1, "passed"),
+        (["passed"] * 8 + ["error"] * 2, 0.8, "passed"),
+        (["passed"] * 7 + ["error"] * 3, 0.8, "error"),
+        (["failed"] * 3 + ["error"] * 7, 0.8, "failed"),
+        (["failed"] * 2 + ["error"] * 8, 0.8, "error"),
         (["failed", "error", "error"], None, "failed"),
         (["error", "error"], 0.0, "error"),
         (["error", "skipped"], None, "error"),
@@ -23,10 +29,27 @@ from viva.model.verdicts import PassRate, case_status, pass_rate, stability
         ([], None, "error"),
     ],
 )
-def test_a_case_passes_by_its_judged_trials(
+def test_a_case_passes_or_fails_only_if_trials_in_error_leave_no_doubt(
     trials: list[Status], min_pass: float | None, status: Status
 ) -> None:  # N33
     assert case_status(trials, min_pass) == status
+
+
+@pytest.mark.parametrize(
+    ("trials", "missing", "min_pass", "status"),
+    [
+        (["passed"], 9, None, "error"),
+        (["failed"], 9, None, "failed"),
+        (["passed"] * 8, 2, 0.8, "passed"),
+        (["failed"] * 2, 8, 0.8, "error"),
+        (["failed"] * 3, 7, 0.8, "failed"),
+        (["skipped"], 9, None, "skipped"),
+    ],
+)
+def test_a_trial_that_never_ran_may_have_been_either(
+    trials: list[Status], missing: int, min_pass: float | None, status: Status
+) -> None:  # N33
+    assert case_status(trials, min_pass, missing) == status
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import Entry, Hiding, Missing, Recorder, Took, read_cassette, replies
+from viva.record.cassette import Entry, Missing, Recorder, Took, read_cassette, replies
+from viva.record.redaction import Redactor
 from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
-from viva.session.redaction import Redactor
 
 KEY = Key("s", "c")
 COST = ModelCall("m", "p", 10, 5, cost_usd=0.25)
@@ -119,11 +119,7 @@ class Deck:
         return [line for line in read_cassette(self.path) if isinstance(line, Entry)]
 
 
-def redact(raw: bytes) -> bytes:
-    return raw.replace(b"sk-secret", b"***")
-
-
-HIDING = Hiding(redact)
+HIDING = Redactor(["sk-secret"])
 
 
 @pytest.fixture
@@ -317,13 +313,13 @@ def test_secrets_are_struck_out_on_the_way_in_and_a_replay_without_them_still_fi
 def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
     """What was said with its value comes back with its name, and is found again with that."""
     knowing, ignorant = Redactor(variables={"TOKEN": "s3cret-value"}), Redactor()
-    recorder = Recorder(deck.path, "1.0", Hiding(knowing.taped, knowing.restored))
+    recorder = Recorder(deck.path, "1.0", knowing)
     first, _ = talk(
         Recorded(Speaker(lambda text: f"{text} s3cret-value"), "bot", "v1", recorder), "a", "a s3cret-value"
     )
     recorder.close()
     assert first.content == "a s3cret-value"
-    tape = Tape(deck.path, "error", Hiding(ignorant.taped, ignorant.restored))
+    tape = Tape(deck.path, "error", ignorant)
     said = talk(Replayed(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
     assert [reply.content for reply in said] == ["a ***TOKEN***", "a ***TOKEN*** ***TOKEN***"]
 

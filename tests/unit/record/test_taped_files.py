@@ -16,7 +16,8 @@ from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Hiding, Made, Recorder, Session, read_cassette
+from viva.record.cassette import Entry, Made, Recorder, Session, read_cassette
+from viva.record.redaction import Redactor
 from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.workspace import folders as rooms_of_viva
@@ -59,13 +60,7 @@ class NoWorker(Worker):
         yield self
 
 
-def redact(raw: bytes) -> bytes:
-    import msgspec
-
-    return raw.replace(msgspec.json.encode(SECRET)[1:-1], b"***")
-
-
-HIDING = Hiding(redact)
+HIDING = Redactor([SECRET])
 
 
 class Deck:
@@ -137,32 +132,26 @@ def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
     """As text, and in what is no text."""
     deck.record(f"write text.txt key = {SECRET}!")
     assert deck.files[0][0].content == b"key = ***!"
-    plain = "sk-plain-secret"
-
-    def redact_plain(raw: bytes) -> bytes:
-        return raw.replace(plain.encode(), b"***")
-
-    recorder = Recorder(deck.path, "1.0", Hiding(redact_plain))
-    binary = b"\xff\0" + plain.encode() + b"\xfe"
+    recorder = Recorder(deck.path, "1.0", Redactor(["sk-plain-sécret"]))
+    binary = b"\xff\0" + "sk-plain-sécret".encode() + b"\xfe"
     clean = recorder.without_secrets((FileImage("b", binary), FileImage("gone")))
     assert clean == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
 
 
 def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(deck: Deck):
     """A check that looks for the value finds it in a replay, whatever the value is by then."""
-    hiding = Hiding(lambda raw: raw.replace(b"value-1", b"***A***"), lambda raw: raw.replace(b"***A***", b"no-2"))
-    recorder = Recorder(deck.path, "1.0", hiding)
+    recorder = Recorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
     said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
     made = Made(recorder.without_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
     recorder.keep(Entry(1, 1, opened=Session("bot", "agent", KEY), reply=said, made=made))
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()
-    tape = Tape(deck.path, "error", hiding)
+    tape = Tape(deck.path, "error", Redactor(variables={"A": "number-€2"}))
     entry = tape.next(tape.opening(("agent", "bot", KEY), None, ()))
     assert entry is not None
-    assert entry.reply == Reply("no-2!", tool_calls=(ToolCall("t", {"a": ["no-2"]}),))
+    assert entry.reply == Reply("number-€2!", tool_calls=(ToolCall("t", {"a": ["number-€2"]}),))
     assert entry.made is not None
-    assert entry.made.files == (FileImage("no-2.txt", b"is no-2\xff"),)
+    assert entry.made.files == (FileImage("number-€2.txt", b"is number-\xe2\x82\xac2\xff"),)
 
 
 def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):

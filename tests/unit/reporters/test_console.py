@@ -186,7 +186,6 @@ def test_without_verbose_a_line_a_case_and_why_it_did_not_pass() -> None:  # N34
     turn 2: "Refund order 12"
       ✗ contains "refunded" · must refund
         the text is not in the reply
-        expected: "refunded"
         actual:   "I cannot do that."
       ✗ tool_called "refund"
         no tool was called
@@ -223,7 +222,6 @@ def test_the_tree_shows_failures_turns_not_run_and_checkpoints() -> None:  # N10
   │          Agent: "I cannot do that."
   │          ✗ contains "refunded" · must refund
   │            the text is not in the reply
-  │            expected: "refunded"
   │            actual:   "I cannot do that."
   │          ✗ tool_called "refund"
   │            no tool was called

@@ -208,6 +208,27 @@ def test_json_follows_the_runs_min_pass(tmp_path: Path) -> None:  # N33
     assert json.loads(text)["cases"][0]["status"] == "passed"
 
 
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        (["passed"], "1 of 10 trials passed, 9 not run: too few verdicts to say whether it passes"),
+        (
+            ["passed", "error"],
+            "1 of 10 trials passed, 1 in error, 8 not run: too few verdicts to say whether it passes",
+        ),
+    ],
+)
+def test_a_case_that_was_cut_off_is_an_error_that_says_what_is_missing(
+    statuses: list[str], said: str, tmp_path: Path
+) -> None:  # N33
+    cut_off = runs("A", *statuses, trials=10)
+    assert json.loads(written(JsonReport, tmp_path, cut_off))["cases"][0]["status"] == "error"
+    (error,) = ET.fromstring(written(JunitReport, tmp_path, cut_off)).iter("error")
+    assert (error.get("type"), error.get("message")) == ("undetermined", said)
+    assert as_text(said) in written(MarkdownReport, tmp_path, cut_off)
+    assert said in written(HtmlReport, tmp_path, cut_off)
+
+
 def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> None:
     records = [passed_static(), skipped_awaiting(), failed(), broken()]
     records.append(trial("X", turns=[turn(1, "x")], suite="alone", tags=("a", "b"), usage=Usage(2, 10, 5, None)))
@@ -249,7 +270,6 @@ failed (agent)
 ✗ turn 2: contains "refunded" · must refund
     user:     "Refund order 12"
     reason:   the text is not in the reply
-    expected: "refunded"
     actual:   "I cannot do that."
 ✗ turn 2: tool_called "refund"
     user:     "Refund order 12"
@@ -292,8 +312,7 @@ def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None
     (case,) = root.iter("testcase")
     (failure,) = root.iter("failure")
     assert case.get("time") == "3.000"
-    assert "Trial 2: failed\n" in (failure.text or "")
-    assert "Trial 3: failed\n" in (failure.text or "")
+    assert "Trials 2, 3 (2 times the same): failed\n" in (failure.text or "")
     assert "Trial 1: passed\n" in (root.findtext(".//system-out") or "")
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
 from viva.reporters.again import place
+from viva.reporters.differences import difference_lines
 from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.why import finding, turn_status, why
 
@@ -11,7 +12,7 @@ from viva.reporters.why import finding, turn_status, why
 def test_each_check_that_did_not_hold_is_a_finding() -> None:
     found = why(failed())
     assert [(each.place, each.label, each.expected, each.actual) for each in found.findings] == [
-        ("turn 2", 'contains "refunded"', '"refunded"', '"I cannot do that."'),
+        ("turn 2", 'contains "refunded"', None, '"I cannot do that."'),
         ("turn 2", 'tool_called "refund"', None, None),
     ]
     assert found.verdict == "failed (agent)"
@@ -60,10 +61,11 @@ def test_reasons_without_assertions_are_not_lost() -> None:
     assert [each.reason for each in found.findings] == ["line 3: not equal"]
 
 
-def test_the_unanswered_question_is_the_agents_own_hint_or_its_last_words() -> None:  # N11
+def test_the_unanswered_question_is_what_the_agent_asked_and_its_hint_where_it_said_nothing() -> None:  # N11, N34
     record = skipped_awaiting()
-    assert why(record).asked == "Please provide PO number"
     record.turns[0].input_hint = "PO number"
+    assert why(record).asked == "Please provide PO number"
+    record.turns[0].output = ""
     assert why(record).asked == "PO number"
     record.hint = None
     assert why(record).asked is None
@@ -93,7 +95,10 @@ def test_the_command_names_exactly_this_case_and_survives_the_shell() -> None:
 
 def test_a_reason_that_repeats_expected_and_actual_is_left_out() -> None:
     repeated = finding(check("equals 5", False, reason="expected 5, was 6", expected=5, actual=6), "turn 1")
-    assert (repeated.reason, repeated.headline) == ("", "turn 1: equals 5: expected 5, was 6")
+    assert (repeated.reason, repeated.headline) == ("", "turn 1: equals 5: was 6")
+    text = check('contains "hi"', False, reason='"hi" is not in "bye"', expected="hi", actual="bye")
+    once = finding(text, "turn 1")
+    assert (once.reason, once.expected, once.actual) == ("", None, '"bye"')
     assert finding(check("equals 5", False, reason="expected 5, was 6"), "").reason == "expected 5, was 6"
 
 
@@ -106,3 +111,31 @@ def test_times_money_and_counts() -> None:
     assert cost(12.5, 0) == "$12.50"
     assert cost(None, 1) == "1 call of unknown price"
     assert cost(None, 0) is None
+
+
+def test_large_values_show_where_they_differ() -> None:
+    expected = {"total": 5, "items": [1, 2], "ok": True}
+    actual = {"total": 6, "items": [1], "ok": 1, "extra": "x"}
+    assert difference_lines(expected, actual) == [
+        "$.total: expected 5, was 6",
+        "$.items[1]: expected 2, missing",
+        "$.ok: expected true, was 1",
+        '$.extra: not expected, was "x"',
+    ]
+    assert difference_lines("a\nb\nc", "a\nx\nc") == [" a", "-b", "+x", " c"]
+    assert difference_lines("one line", "another") == []
+    assert len(difference_lines(list(range(100)), [])) == 9
+
+
+def test_the_command_keeps_the_time_limits_and_hooks_of_its_run() -> None:
+    record = trial("a", "failed", [turn(1, "x")], source="a.jsonl:3", fault="agent")
+    options = {"timeout_s": 90.0, "turn_timeout_s": 0.5, "before": "hooks:up", "connector": "local", "config": "c.toml"}
+    command = why(record, {"options": options}).command or ""
+    for part in (
+        "--timeout 1m30s",
+        "--turn-timeout 500ms",
+        "--before hooks:up",
+        "--connector local",
+        "--config c.toml",
+    ):
+        assert part in command

@@ -14,6 +14,7 @@ from viva.model.event import CaseGenerated, Event, RunEnded, RunResumed, RunStar
 from viva.model.record import TrialRecord
 from viva.protocols import Planned
 from viva.record.journal import Journal
+from viva.record.redaction import Redactor
 from viva.session.options import RunOptions, kept, kept_again
 from viva.session.resuming import Past, past_of, refuse_changes, still_right
 from viva.users.script import Script
@@ -121,7 +122,7 @@ def test_options_come_back_as_they_were(tmp_path: Path):
         last_failed=True,
         chosen=(("s", "c1"),),
     )
-    assert kept_again(kept(options)) == options
+    assert kept_again(kept(options, Redactor())) == options
 
 
 def test_what_cut_off_calls_had_cost_is_not_forgotten(tmp_path: Path):

@@ -62,7 +62,7 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
     )
     assert dict(agent.env) == {"TOKEN_A": "literal-token", "B": "value-of-my-key"}
     assert named.parallel == 5
-    assert {"literal-token", "value-of-my-key", "value-of-gemini-key"} <= set(found.secrets)
+    assert {"literal-token", "value-of-my-key", "value-of-gemini-key"} <= set(found.redactor.secrets)
 
 
 def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):

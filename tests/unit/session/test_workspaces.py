@@ -9,6 +9,7 @@ from viva.agents.scripted import ScriptedAgent
 from viva.config import Defaults, Settings
 from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
+from viva.record.redaction import Redactor
 from viva.session.agents import NamedAgent
 from viva.session.options import RunOptions, kept, kept_again
 from viva.session.workspaces import Places
@@ -79,6 +80,6 @@ def test_a_run_that_goes_on_knows_where_it_worked():
         keep_workspace=True,
         sandbox="none",
     )
-    again = kept_again(kept(asked))
+    again = kept_again(kept(asked, Redactor()))
     for name in ("evaluator", "agent_model", "workspace", "link_mode", "keep_workspace", "sandbox"):
         assert getattr(again, name) == getattr(asked, name)

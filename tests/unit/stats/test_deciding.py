@@ -39,8 +39,44 @@ def test_a_case_that_is_left_out_once_is_not_tried_again():
 
 def test_without_a_test_it_is_the_share():
     trials: list[Status] = ["passed", "failed", "passed", "error"]
-    assert Rule(0.6).status(trials) == "passed"  # N33
+    assert Rule(0.5).status(trials) == "passed"  # N33
+    assert Rule(0.6).status(trials) == "error"
     assert Rule().status(trials) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("trials", "min_pass", "can"),
+    [
+        (["failed"], None, False),
+        (["error"], None, False),
+        (["passed"] * 9, None, True),
+        (["failed"] * 2, 0.8, True),
+        (["failed", "error"], 0.8, True),
+        (["failed"] * 3, 0.8, False),
+        (["failed", "error", "error"], 0.8, False),
+        (["skipped"], None, True),
+    ],
+)
+def test_a_case_can_pass_as_long_as_the_trials_to_come_could_make_it(
+    trials: list[Status], min_pass: float | None, can: bool
+):
+    assert Rule(min_pass).can_pass(trials, 10) is can  # N33
+
+
+@pytest.mark.parametrize(
+    ("rule", "trials", "is_undecided"),
+    [
+        (RULE, (["passed"] * 5 + ["failed"]) * 3, True),
+        (RULE, ["passed"], True),
+        (RULE, ["error"] * 20, False),
+        (RULE, ["passed"] * 12, False),
+        (Rule(0.9), ["passed", "error"], False),
+    ],
+)
+def test_undecided_is_a_test_that_saw_verdicts_and_came_to_no_decision(
+    rule: Rule, trials: list[Status], is_undecided: bool
+):
+    assert rule.is_undecided(trials) is is_undecided  # N37
 
 
 @pytest.mark.parametrize("rule", [Rule(), Rule(0.5), RULE])

@@ -1,14 +1,25 @@
 """Comparisons by case: against scipy and brute force, and silent where nothing changed."""
 
 from collections.abc import Callable
-from itertools import combinations
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, fisher_exact, permutation_test
+from scipy.optimize import minimize_scalar
+from scipy.special import xlogy
+from scipy.stats import binomtest, fisher_exact, multinomial, norm, permutation_test
 
-from viva.stats.paired import fisher, holm, mcnemar, paired_difference
+from viva.stats.paired import (
+    Flips,
+    cases_to_correct_for,
+    fewest_differing,
+    fisher,
+    flips_difference,
+    mcnemar,
+    paired_difference,
+    trials_to_show_one,
+)
 
 
 @pytest.mark.parametrize(("broke", "fixed"), [(0, 0), (1, 0), (0, 6), (3, 3), (2, 9), (40, 61), (700, 800)])
@@ -26,7 +37,8 @@ def test_fishers_test_is_scipys():
                 for passed_now in range(trials_now + 1):
                     table = [[passed, trials - passed], [passed_now, trials_now - passed_now]]
                     ours = fisher((passed, trials), (passed_now, trials_now))
-                    assert ours == pytest.approx(fisher_exact(table)[1])
+                    assert ours.p_value == pytest.approx(fisher_exact(table)[1])
+                    assert ours.smallest <= ours.p_value + 1e-12
 
 
 def test_mcnemar_of_nothing_finds_nothing():
@@ -195,29 +207,138 @@ def test_a_real_change_is_found():
     assert alarms > 180
 
 
-def by_closed_testing(p_values: list[float]) -> list[float]:
-    """Holm by its meaning: a hypothesis falls when every set that holds it falls by Bonferroni."""
-    places = range(len(p_values))
-    sets = [chosen for size in range(1, len(p_values) + 1) for chosen in combinations(places, size)]
-    return [
-        max(min(1.0, len(chosen) * min(p_values[i] for i in chosen)) for chosen in sets if place in chosen)
-        for place in places
-    ]
+def flips_of(pairs: int, broke: int, fixed: int) -> Flips:
+    unchanged = [(True, True)] * (pairs - broke - fixed)
+    return mcnemar([(True, False)] * broke + [(False, True)] * fixed + unchanged)
 
 
-def test_holm_is_bonferroni_on_every_set_of_questions():
-    random = Random(11)
-    for count in range(1, 8):
-        p_values = [random.random() ** 3 for _ in range(count)]
-        assert holm(p_values) == pytest.approx(by_closed_testing(p_values))
+def score_interval(pairs: int, broke: int, fixed: int, confidence: float) -> tuple[float, float]:
+    """Tango's interval by brute force: the likeliest share of broken cases is looked for under each difference."""
+    z = norm.ppf((1 + confidence) / 2)
+
+    def is_kept(difference: float) -> bool:
+        least, most = max(0.0, -difference), (1 - difference) / 2
+
+        def likelihood(q: float) -> float:
+            shares = ((fixed, q + difference), (broke, q), (pairs - broke - fixed, 1 - 2 * q - difference))
+            return -sum(xlogy(count, max(share, 0.0)) for count, share in shares)
+
+        found: Any = minimize_scalar(likelihood, bounds=(least, most), method="bounded", options={"xatol": 1e-10})
+        q = found.x
+        variance = pairs * (2 * q + difference * (1 - difference))
+        return abs(fixed - broke - pairs * difference) <= z * variance**0.5
+
+    kept = [step / 400 for step in range(-399, 400) if is_kept(step / 400)]
+    return min(kept), max(kept)
 
 
-def test_holm_of_a_worked_example():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
+@pytest.mark.parametrize(("pairs", "broke", "fixed"), [(100, 0, 0), (100, 15, 4), (40, 3, 10), (12, 2, 1)])
+def test_the_interval_of_flips_is_that_of_the_score_test(pairs: int, broke: int, fixed: int):
+    found = flips_difference(flips_of(pairs, broke, fixed))
+    mirrored = flips_difference(flips_of(pairs, fixed, broke))
+    assert found is not None
+    assert mirrored is not None
+    assert found.interval is not None
+    assert mirrored.interval is not None
+    low, high = score_interval(pairs, broke, fixed, 0.95)
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=0.005)
+    assert (mirrored.interval.low, mirrored.interval.high) == pytest.approx((-found.interval.high, -found.interval.low))
 
 
-def test_asking_ten_questions_at_once_raises_no_more_alarms_than_one():
-    random = Random(12)
-    alarms = sum(min(holm([random.random() for _ in range(10)])) <= 0.05 for _ in range(4000))
-    assert alarms / 4000 <= 0.05 + 0.011
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.975, 0.999])
+@pytest.mark.parametrize("pairs", [1, 5, 6, 20, 60])
+def test_the_interval_of_flips_holds_0_just_where_p_does_not_reach_alpha(pairs: int, confidence: float):
+    for broke in range(pairs + 1):
+        for fixed in range(pairs + 1 - broke):
+            found = flips_difference(flips_of(pairs, broke, fixed), confidence)
+            assert found is not None
+            assert found.interval is not None
+            assert found.interval.low <= found.mean <= found.interval.high
+            if found.p_value <= 1 - confidence:  # N36
+                assert not found.interval.low < 0 < found.interval.high
+            else:
+                assert found.interval.low <= 0 <= found.interval.high
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("broke", "fixed"), [(0.02, 0.02), (0.12, 0.02), (0.3, 0.2), (0.01, 0.1)])
+@pytest.mark.parametrize("pairs", [20, 100])
+def test_the_interval_of_flips_holds_the_true_difference_as_often_as_it_says(pairs: int, broke: float, fixed: float):
+    """Exact, over every number of flips."""
+    held = 0.0
+    for b in range(pairs + 1):
+        for f in range(pairs + 1 - b):
+            chance = multinomial.pmf([b, f, pairs - b - f], pairs, [broke, fixed, 1 - broke - fixed])
+            if chance > 1e-9:
+                found = flips_difference(flips_of(pairs, b, f))
+                assert found is not None
+                assert found.interval is not None
+                held += chance * (found.interval.low <= fixed - broke <= found.interval.high)
+    print(f"{pairs} pairs, {broke} broke, {fixed} fixed: {held:.3f}")
+    assert held >= 0.94
+
+
+def test_many_flips_are_counted_in_floating_point_and_agree_with_scipy():
+    for broke, fixed in ((1000, 1100), (15_000, 15_500), (3000, 2000)):
+        expected = binomtest(broke, broke + fixed).pvalue
+        assert flips_of(broke + fixed, broke, fixed).p_value == pytest.approx(expected, rel=1e-6)
+
+
+def test_many_pairs_agree_with_drawn_signs():
+    """Just below and just above the number of pairs beyond which nothing is drawn."""
+    random = Random(14)
+    pairs = [(random.lognormvariate(0, 1), random.lognormvariate(0.05, 1)) for _ in range(2001)]
+    drawn, normal = paired_difference(pairs[:2000]), paired_difference(pairs)
+    assert drawn is not None
+    assert normal is not None
+    assert drawn.interval is not None
+    assert normal.interval is not None
+    assert normal.p_value == pytest.approx(drawn.p_value, abs=0.02)
+    assert (normal.interval.low, normal.interval.high) == pytest.approx(
+        (drawn.interval.low, drawn.interval.high), abs=0.01
+    )
+
+
+def test_differences_that_are_all_nothing_have_no_interval():
+    """An interval of no width would say that nothing can have changed."""
+    found = paired_difference([(1.0, 1.0)] * 20)
+    assert found is not None
+    assert (found.mean, found.interval, found.p_value) == (0.0, None, 1.0)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.025, 0.01, 0.03125, 0.5])
+def test_fewer_cases_than_this_can_never_be_significant(alpha: float):
+    fewest = fewest_differing(alpha)
+    assert flips_of(fewest, fewest, 0).p_value <= alpha  # N36
+    assert fewest == 1 or flips_of(fewest, fewest - 1, 0).p_value > alpha
+    assert fewest_differing(0.05) == 6
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 100, 0.01])
+def test_so_many_trials_can_show_a_single_broken_case(alpha: float):
+    trials = trials_to_show_one(alpha)
+    whole: Any = fisher_exact([[trials, 0], [0, trials]])
+    fewer: Any = fisher_exact([[trials - 1, 0], [0, trials - 1]])
+    assert whole.pvalue <= alpha < fewer.pvalue  # N36
+
+
+def test_cases_that_can_raise_no_alarm_do_not_count_in_the_correction():
+    assert cases_to_correct_for([], 0.05) == 1
+    assert cases_to_correct_for([1.0] * 100, 0.05) == 1
+    assert cases_to_correct_for([1.0] * 100 + [0.001] * 3, 0.05) == 3
+    assert cases_to_correct_for([0.008] * 25, 0.05) == 7  # beyond 6 none of them can reach it
+    assert cases_to_correct_for([0.0001] * 25, 0.05) == 25
+
+
+@pytest.mark.parametrize("trials", [3, 5, 10])
+def test_many_cases_raise_no_more_alarms_than_one(trials: int):
+    """20 unchanged cases at a time: at most 5 % of the comparisons call any of them a finding."""
+    random, alarms = Random(trials), 0
+    for _ in range(1000):
+        rates = [random.choice((0.2, 0.5, 0.9)) for _ in range(20)]
+        counts = [[sum(random.random() < rate for _ in range(trials)) for _ in range(2)] for rate in rates]
+        tests = [fisher((before, trials), (after, trials)) for before, after in counts]
+        k = cases_to_correct_for([test.smallest for test in tests], 0.05)
+        alarms += any(test.p_value <= 0.05 / k for test in tests)
+    print(f"{trials} trials: {alarms / 1000:.3f}")
+    assert alarms / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5  # N36

@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from scipy.stats import binom
@@ -71,6 +72,38 @@ def test_wrong_decisions_are_as_rare_as_promised_whatever_the_number_of_runs(tes
             assert course_of(cut, rate).passes <= test.alpha
         for rate in (test.min_pass, (1 + test.min_pass) / 2, 1.0):
             assert course_of(cut, rate).fails <= test.beta
+
+
+@pytest.mark.parametrize("test", TESTS, ids=str)
+def test_the_chances_are_those_of_every_course_followed_run_by_run(test: SequentialTest):
+    for rate in (0.0, test.too_low, 0.77, test.min_pass, 1.0):
+        found, course = test.chances(rate), course_of(test, rate)
+        assert (found.passes, found.fails, found.undecided) == pytest.approx(
+            (course.passes, course.fails, course.undecided), abs=1e-9
+        )
+
+
+@pytest.mark.parametrize("min_pass", [0.3, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0])
+@pytest.mark.parametrize(("alpha", "beta", "margin"), [(0.05, 0.1, None), (0.01, 0.05, 0.1), (0.2, 0.3, 0.05)])
+def test_the_default_number_of_runs_is_the_smallest_that_decides_on_a_case_that_is_exactly_good_enough(
+    min_pass: float, alpha: float, beta: float, margin: float | None
+):
+    asked: dict[str, Any] = {"min_pass": min_pass, "alpha": alpha, "beta": beta, "margin": margin}
+    test = SequentialTest(**asked)
+    course = course_of(test, min_pass)
+    print(f"{test}: {course}")
+    assert course.undecided <= beta  # N37
+    assert course.fails <= beta
+    assert course_of(test, test.too_low).passes <= alpha
+    fewer = SequentialTest(**asked, max_runs=test.max_runs - 1)
+    assert course_of(fewer, min_pass).undecided > beta or fewer.max_runs < test.fewest_to_pass
+
+
+def test_the_defaults_of_the_command_line_take_39_trials_at_most():
+    """20 left a case of exactly 0.9 undecided 47 times in 100."""
+    test = SequentialTest(min_pass=0.9)
+    assert test.max_runs == 39
+    assert course_of(SequentialTest(min_pass=0.9, max_runs=20), 0.9).undecided == pytest.approx(0.47, abs=0.01)
 
 
 @pytest.mark.parametrize("test", TESTS, ids=str)
@@ -164,7 +197,8 @@ def test_the_margin_shrinks_with_a_low_bar():
         ({"margin": 1e-18}, "margin is 1e-18"),
         ({"alpha": 0.0}, "alpha 0.0"),
         ({"alpha": 0.5, "beta": 0.5}, "together they are below 1"),
-        ({"max_runs": 0}, "max_runs is 0"),
+        ({"max_runs": -1}, "max_runs is -1"),
+        ({"max_runs": 0, "margin": 1e-4}, "takes more than 20,000 runs"),
     ],
 )
 def test_what_makes_no_test_is_refused(wrong, said):

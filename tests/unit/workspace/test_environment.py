@@ -25,7 +25,7 @@ HOST = {
 }
 
 
-def test_a_command_gets_path_locale_proxy_its_key_and_a_home_of_its_own(tmp_path: Path):
+def test_a_command_gets_path_locale_proxy_its_key_and_a_home_and_tmpdir_of_its_own(tmp_path: Path):
     """P10."""
 
     async def use(folder: Folder) -> None:
@@ -35,11 +35,11 @@ def test_a_command_gets_path_locale_proxy_its_key_and_a_home_of_its_own(tmp_path
             "PATH": "/bin",
             "LANG": "de_DE.UTF-8",
             "LC_TIME": "C",
-            "TMPDIR": "/var/tmp",
             "https_proxy": "http://proxy:1",
             "NO_PROXY": "localhost",
             "GEMINI_API_KEY": "key",
             "HOME": home,
+            "TMPDIR": folder.tmp,
             "XDG_CONFIG_HOME": f"{home}/.config",
             "XDG_CACHE_HOME": f"{home}/.cache",
             "XDG_DATA_HOME": f"{home}/.local/share",
@@ -49,5 +49,6 @@ def test_a_command_gets_path_locale_proxy_its_key_and_a_home_of_its_own(tmp_path
             "ADDED": "by config",
         }
 
-    spec = WorkspaceSpec("empty", env={"CASE": "of the playbook", "BOTH": "case"})
+    taken = {name: HOST[name] for name in ("HOME", "TMPDIR", "XDG_CONFIG_HOME")}
+    spec = WorkspaceSpec("empty", env={"CASE": "of the playbook", "BOTH": "case", **taken})
     opened(folders(tmp_path), spec, use)

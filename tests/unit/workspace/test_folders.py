@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +125,32 @@ def test_two_at_once_in_the_same_repository_do_not_see_each_other(base: Path, re
     assert (repo / "README.md").read_text() == "README.md"
 
 
+@pytest.mark.parametrize("has_git", [True, False])
+def test_no_link_of_a_copy_leads_out_of_it(has_git: bool, base: Path, repo: Path, tmp_path: Path):
+    """P5: not to elsewhere, and not back to the original."""
+    put(tmp_path, "secret.txt", "secret")
+    (repo / "src/away").symlink_to(tmp_path / "secret.txt")
+    (repo / "up").symlink_to("../secret.txt")
+    (repo / "src/absolute").symlink_to(repo / "README.md")
+    (repo / "src/around").symlink_to(f"../../{repo.name}/README.md")
+    if not has_git:
+        shutil.rmtree(repo / ".git")
+
+    async def use(folder: Folder) -> tuple[dict[str, bytes | str | None], list[str]]:
+        (Path(folder.path) / "src/absolute").write_text("changed")
+        return tree(folder.path), await folder.warnings()
+
+    found, warnings = opened(folders(base), WorkspaceSpec("copy", str(repo)), use)
+    assert (found["src/absolute"], found["src/around"], found["link"]) == (
+        "../README.md",
+        "../README.md",
+        "src/main.py",
+    )
+    assert not {"src/away", "up"} & set(found)
+    assert (repo / "README.md").read_text() == "README.md"
+    assert warnings == ["not in the workspace, since it leads outside the working folder: src/away, up"]
+
+
 # links
 
 
@@ -198,7 +224,7 @@ def test_copied_links_follow_what_leads_out_and_stop_at_cycles(base: Path, host:
     assert found["skills/in"] == "a.md"
     assert found["skills/up"] == "."
     assert found["skills/self"] == "self"
-    assert found["skills/out/back"] == "../skills"
+    assert found["skills/out/back"] == ".."
 
 
 @pytest.mark.parametrize(
@@ -208,6 +234,37 @@ def test_links_to_outside_and_to_nothing_are_refused(path: str, why: str, base: 
     with pytest.raises(Undecidable, match=f"link_paths: .*{why}"):
         opened(folders(base), linking(host, path), look)
     assert list(base.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["symlink", "copy"])
+def test_a_path_that_leads_outside_through_a_link_is_not_linked(mode: LinkMode, base: Path, host: Path, tmp_path: Path):
+    """P5: one that is named is refused; one that stands among others is left out, which is told."""
+    put(tmp_path, "elsewhere/secret.txt", "secret")
+    (host / "away").symlink_to(tmp_path / "elsewhere")
+    for path in ("away", "away/secret.txt"):
+        with pytest.raises(Undecidable, match=f"link_paths: '{path}' leads outside the working folder"):
+            opened(folders(base), linking(host, path, mode=mode), look)
+
+    async def use(folder: Folder) -> tuple[set[str], list[str]]:
+        return {path.name for path in Path(folder.path).iterdir()}, await folder.warnings()
+
+    names, warnings = opened(folders(base), linking(host, ".", mode=mode), use)
+    assert names == {"skills", "one.txt", "suite.yaml"}
+    assert warnings == ["not in the workspace, since it leads outside the working folder: away"]
+
+
+def test_a_copied_link_holds_nothing_of_outside(base: Path, host: Path, tmp_path: Path):
+    """P5."""
+    put(tmp_path, "elsewhere/secret.txt", "secret")
+    (host / "skills/away").symlink_to(tmp_path / "elsewhere")
+    (host / "skills/away.txt").symlink_to(tmp_path / "elsewhere/secret.txt")
+
+    async def use(folder: Folder) -> tuple[set[str], list[str]]:
+        return files(folder.path), await folder.warnings()
+
+    found, warnings = opened(folders(base), linking(host, "skills", mode="copy"), use)
+    assert found == {"skills/a.md", "skills/deep/b.md"}
+    assert warnings == ["not in the workspace, since it leads outside the working folder: skills/away, skills/away.txt"]
 
 
 def test_a_link_to_a_circle_is_a_link_to_nothing(base: Path, host: Path):
@@ -369,6 +426,7 @@ def test_a_workspace_is_named_after_its_case_and_gone_afterwards(base: Path):
     async def use(folder: Folder) -> str:
         assert Path(folder.home).is_dir()
         assert Path(folder.home).stat().st_mode & 0o777 == 0o700
+        assert Path(folder.tmp).stat().st_mode & 0o777 == 0o700  # P10
         put(folder.home, ".config/x")
         return Path(folder.path).parent.name
 
@@ -435,16 +493,31 @@ def test_those_who_work_in_place_take_turns(base: Path, tmp_path: Path):
     assert sorted(seen) == [["one"], ["two"]]
 
 
+LIMITED = """
+import asyncio, resource, sys
+from viva.errors import Undecidable
+from viva.model.case import Key, WorkspaceSpec
+from viva.workspace.folders import Folders
+
+async def main():
+    async with Folders(sys.argv[1])(WorkspaceSpec("copy", sys.argv[2]), Key("s", "c")):
+        pass
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    asyncio.run(main())
+except Undecidable as wrong:
+    print(wrong.said)
+"""
+
+
 def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
     """A disk that takes no more, here by a limit on the size of files, is said to be that; the file was readable."""
     put(tmp_path / "repo", "large.txt", "x" * 300_000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(Undecidable, match=r"workspace: .*large\.txt: File too large"):
-            opened(folders(base), WorkspaceSpec("copy", str(tmp_path / "repo")), look)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    base.mkdir()
+    command = [sys.executable, "-c", LIMITED, str(base), str(tmp_path / "repo")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert re.fullmatch(r"workspace: .*large\.txt: File too large\n", said)
     assert list(base.iterdir()) == []
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from viva.errors import AgentFailed, Unreachable
+from real_clis import node
+from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.workspace.processes import MARK, Process, marked, running, started_at, sweep
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -173,6 +174,122 @@ def test_a_line_that_nobody_waits_for_does_not_stop_the_command(run: Run, tmp_pa
             return await process.wait()
 
     assert run(scenario()) == 7
+
+
+class HastyLoop(asyncio.SelectorEventLoop):
+    """A second is over at once, as on a loop that something else has kept busy."""
+
+    def time(self) -> float:
+        return super().time() * 10_000
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["pipe", "file"])
+def test_a_busy_loop_does_not_cut_off_the_last_output(to_file: bool, tmp_path: Path):
+    """P11: the output ends when nobody is left who could write, not after a time of silence."""
+
+    async def scenario() -> list[bytes]:
+        said: list[bytes] = []
+        argv = ["seq", "-f", "%050g", "20000"]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=to_file) as process:
+            async for line in process.lines():
+                said.append(line)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            await process.wait()
+        return said
+
+    with asyncio.Runner(loop_factory=HastyLoop) as runner:
+        assert runner.run(scenario()) == [b"%050d" % number for number in range(1, 20_001)]
+
+
+LAST_WORDS = "trap 'echo last words; echo in trouble >&2; exit' TERM; echo $$ ready; while :; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["pipe", "file"])
+def test_what_it_prints_while_it_is_ended_can_still_be_read(to_file: bool, run: Run, tmp_path: Path):
+    async def scenario() -> tuple[list[bytes], str]:
+        argv = ["sh", "-c", LAST_WORDS]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=to_file, grace_s=20) as process:
+            await ready(process)
+        return [line async for line in process.lines()], process.stderr_tail
+
+    said, tail = run(scenario())
+    assert (said, tail[-11:]) == ([b"last words"], "in trouble\n")
+
+
+def test_a_program_in_javascript_that_exits_at_once_loses_nothing_in_a_file(run: Run, tmp_path: Path):
+    """P11: Node throws away what a pipe did not take when the program exits."""
+    if (programs := node()) is None:
+        return
+    code = "process.stdout.write('x'.repeat(3000000) + '\\nend\\n'); process.exit(0)"
+
+    async def scenario() -> list[tuple[int, bytes]]:
+        argv = [str(programs / "node"), "-e", code]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True) as process:
+            return [(len(line), line[-3:]) async for line in process.lines()]
+
+    assert run(scenario()) == [(3_000_000, b"xxx"), (3, b"end")]
+
+
+def test_a_file_is_read_while_it_grows(run: Run, tmp_path: Path):
+    async def scenario() -> list[bytes]:
+        os.mkfifo(tmp_path / "fifo")
+        script = "echo $$ ready; read _ < fifo; echo done | cat; (echo and; echo more) & wait"
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), to_file=True) as process:
+            await ready(process)
+            (tmp_path / "fifo").write_text("go\n")
+            return [line async for line in process.lines()]
+
+    assert run(scenario()) == [b"done", b"and", b"more"]
+
+
+@pytest.mark.parametrize("script", ["exec yes", "trap '' TERM; yes & yes & wait"])
+def test_one_that_floods_a_file_is_ended(script: str, run: Run, tmp_path: Path):
+    async def scenario() -> tuple[int, bool, int]:
+        argv = ["sh", "-c", script]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+            size = sum([len(line) + 1 async for line in process.lines()])
+            return await process.wait(), process.overflowed, size
+
+    code, overflowed, size = run(scenario())
+    assert (code < 0, overflowed) == (True, True)
+    assert size <= 100_000
+    assert not of_ours()
+
+
+def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(run: Run, tmp_path: Path):
+    async def scenario() -> tuple[list[bytes], bool]:
+        script = "import os; print('said', flush=True); os.ftruncate(1, 1 << 60)"
+        argv = [sys.executable, "-c", script]
+        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+            return [line async for line in process.lines()], process.overflowed
+
+    assert run(scenario()) in (([b"said"], True), ([], True))
+
+
+def test_one_that_kills_its_supervisor_and_gets_away_is_not_listened_to_for_ever(run: Run, tmp_path: Path):
+    """It floods both streams, and is gone when nobody reads them any more."""
+    script = "setsid sh -c 'echo $$ ready; yes >&2 & exec yes' & read _ < fifo; kill -KILL $PPID; exec sleep 600"
+
+    async def scenario() -> int:
+        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            pid = await ready(process)
+            (tmp_path / "fifo").write_text("go\n")
+            assert await process.wait() == -signal.SIGKILL
+        return pid
+
+    os.mkfifo(tmp_path / "fifo")
+
+    assert gone(run(scenario()))
+
+
+def test_a_message_that_no_command_line_can_hold_is_not_the_agents_failure(tmp_path: Path):
+    async def scenario() -> None:
+        async with running(["echo", "a\0b"], cwd=str(tmp_path), env=environment()):
+            pass
+
+    with pytest.raises(Undecidable, match="echo: cannot be started: embedded null byte"):
+        asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("script", FAMILIES)

@@ -12,6 +12,7 @@ import bubblewrap
 from rooms import folders, opened, put
 from viva.errors import BadInput
 from viva.model.case import WorkspaceSpec
+from viva.workspace.environment import environment
 from viva.workspace.folders import Folder
 from viva.workspace.processes import marked, running
 from viva.workspace.sandbox import Bubblewrap, find_bubblewrap
@@ -24,7 +25,7 @@ def sandbox() -> Bubblewrap | None:
 
 
 async def said(argv: Sequence[str], folder: Folder) -> tuple[int, list[str]]:
-    env = {"PATH": os.environ["PATH"], "HOME": folder.home, "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
+    env = environment(os.environ, folder)
     async with running(folder.confined(argv), cwd=folder.path, env=env) as process:
         lines = [line.decode() async for line in process.lines()]
         code = await process.wait()
@@ -38,11 +39,11 @@ def test_it_writes_to_its_workspace_and_its_home_and_nowhere_else(sandbox: Bubbl
     put(host, "linked/a.txt", "a")
     put(host, "secret.txt", "secret")
     script = f"""
-        echo x > file; echo x > "$HOME/file"; echo x > linked/b.txt; cat linked/a.txt; echo
+        echo x > file; echo x > "$HOME/file"; echo x > "$TMPDIR/file"; echo x > linked/b.txt; cat linked/a.txt; echo
         echo x > /etc/viva-was-here || echo system is safe
         echo x > {sys.prefix}/viva-was-here || echo python is safe
         cat '{host}/secret.txt' || echo secret is hidden
-        echo x > /tmp/private && echo "$TMPDIR"
+        echo x > /tmp/private && echo /tmp is private
         ls /run/user /run/*.sock > /dev/null 2>&1 || echo sockets are hidden
     """
 
@@ -50,15 +51,34 @@ def test_it_writes_to_its_workspace_and_its_home_and_nowhere_else(sandbox: Bubbl
         _, lines = await said(["sh", "-c", script], folder)
         assert (Path(folder.path) / "file").read_text() == "x\n"
         assert (Path(folder.home) / "file").read_text() == "x\n"
+        assert (Path(folder.tmp) / "file").read_text() == "x\n"  # P10
         return [line for line in lines if "viva-was-here" not in line and "secret.txt" not in line]
 
     spec = WorkspaceSpec("empty", str(host), ("linked",))
     lines = opened(folders(tmp_path / "base ü", sandbox=sandbox), spec, use)
-    expected = ["a", "system is safe", "python is safe", "secret is hidden", "/tmp", "sockets are hidden"]
+    expected = ["a", "system is safe", "python is safe", "secret is hidden", "/tmp is private", "sockets are hidden"]
     assert lines == expected
     assert (host / "linked/b.txt").read_text() == "x\n"
     assert not Path("/etc/viva-was-here").exists()
     assert not Path("/tmp/private").exists()
+
+
+def test_a_link_that_meanwhile_leads_elsewhere_is_not_writable(sandbox: Bubblewrap | None, tmp_path: Path):
+    """A case that runs at the same time may own the folder above it."""
+    if sandbox is None:
+        return
+    put(tmp_path, "host/linked/a.txt", "a")
+    put(tmp_path, "elsewhere/b.txt", "b")
+
+    async def use(folder: Folder) -> tuple[int, list[str]]:
+        (tmp_path / "host/linked").rename(tmp_path / "host/was-linked")
+        (tmp_path / "host/linked").symlink_to(tmp_path / "elsewhere")
+        return await said(["sh", "-c", "echo x > linked/b.txt || echo refused"], folder)
+
+    spec = WorkspaceSpec("empty", str(tmp_path / "host"), ("linked",))
+    code, lines = opened(folders(tmp_path / "base", sandbox=sandbox), spec, use)
+    assert (code, lines[0]) == (0, "refused")
+    assert (tmp_path / "elsewhere/b.txt").read_text() == "b"
 
 
 def test_the_users_home_is_hidden_but_for_programs_installed_there(tmp_path: Path):

@@ -200,6 +200,7 @@ CLAUDE = Dialect(
     logins=(".claude/.credentials.json",),
     argv=_argv,
     pipes=True,
+    prints_to_file=True,
     events=events,
     settings=_settings,
     no_login=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),

@@ -125,6 +125,7 @@ class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
             by_stdin=not any("{input}" in word for word in self.command),
             resumes=bool(self.resume),
             names_sessions=False,
+            prints_to_file=spoken is not None and spoken.prints_to_file,
         )
 
     @property

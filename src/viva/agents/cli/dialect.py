@@ -49,7 +49,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     One that is `plain` has no stream: all it prints is its reply, and exit code 0 the end. Of those that do not
     `name_sessions` the session is known by our own id; one that does not `resume` is told each time what was said before.
-    All messages go to standard input, or with `pipes` those that no command line would hold.
+    All messages go to standard input, or with `pipes` those that no command line would hold. One that `prints_to_file` is
+    given a file for its standard output: it loses what a pipe does not take at once when it exits.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     plain: bool = False
     by_stdin: bool = False
     pipes: bool = False
+    prints_to_file: bool = False
     resumes: bool = True
     names_sessions: bool = True
 

@@ -129,11 +129,12 @@ GEMINI = Dialect(
     keys=_KEYS,
     variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
-        "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL", "NODE_COMPILE_CACHE",
+        "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL",
     ),
     logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
     argv=argv,
     pipes=True,
+    prints_to_file=True,
     events=events,
     settings=_settings,
     files=_files,

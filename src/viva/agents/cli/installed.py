@@ -1,5 +1,6 @@
 """Is a CLI there, which version is it, and what does it miss? Versions are read beside the program where npm put it: that
-takes no process. Others are asked, within a time limit.
+takes no process. Others are asked, within a time limit, in an empty workspace that the sandbox confines if there is one.
+A command that the user has configured may be anything, so it is not run for that.
 """
 
 import asyncio
@@ -15,9 +16,14 @@ from viva.agents.cli.dialect import Dialect
 from viva.agents.cli.trouble import one_line
 from viva.errors import TrialFault, Unreachable
 from viva.model import codec
+from viva.model.case import Key, WorkspaceSpec
+from viva.protocols import Workspaces
+from viva.workspace.environment import environment
 from viva.workspace.processes import running
 
 _ASKED_S = 10.0
+_ASKED_BYTES = 1_000_000
+_KEY = Key("", "version")
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 _known: dict[tuple[str, int], str | None] = {}
 
@@ -39,34 +45,49 @@ def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
     return str(Path(found).absolute())
 
 
-async def too_old(executable: str, environ: Mapping[str, str], dialect: Dialect) -> str | None:
-    """What is wrong with its version; None if nothing is, or if nobody can say."""
+async def too_old(
+    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: Workspaces | None
+) -> str | None:
+    """What is wrong with its version; None if nothing is, or if nobody can say. See `version_of`."""
     if not dialect.oldest:
         return None
-    version = await version_of(executable, environ, dialect)
+    version = await version_of(executable, host, dialect, workspaces)
     if version is None or _order(version) >= _order(dialect.oldest):
         return None
     return f"{dialect.title} {version} is too old: {dialect.oldest} or newer is needed"
 
 
-async def version_of(executable: str, environ: Mapping[str, str], dialect: Dialect) -> str | None:
-    """Its version; None if it does not say. Looked up once for each program as it stands there now."""
+async def version_of(
+    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: Workspaces | None
+) -> str | None:
+    """Its version; None if it does not say. Looked up once for each program as it stands there now.
+
+    It is run in one of the `workspaces`, with the small environment of any command; without them it is not run at all.
+    """
     if not dialect.package:  # who knows what a command does that is none of these
         return None
+    if (version := _beside(executable, dialect.package)) is not None or workspaces is None:
+        return version
     key = (executable, _changed_at(executable))
     if key not in _known:
-        _known[key] = _beside(executable, dialect.package) or await _asked(executable, environ)
+        _known[key] = await _asked(executable, host, workspaces)
     return _known[key]
 
 
-async def look_at(command: str, environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> Installed:
+async def look_at(
+    command: str,
+    environ: Mapping[str, str],
+    dialect: Dialect,
+    logins: str | None,
+    workspaces: Workspaces | None = None,
+) -> Installed:
     """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
     try:
         executable = located(command, environ, dialect)
     except Unreachable as gone:
         return Installed(missing=gone.said)
-    version = await version_of(executable, environ, dialect)
-    old = await too_old(executable, environ, dialect)
+    version = await version_of(executable, environ, dialect, workspaces)
+    old = await too_old(executable, environ, dialect, workspaces)
     return Installed(executable, version, old or _no_login(environ, dialect, logins))
 
 
@@ -97,10 +118,12 @@ def _beside(executable: str, package: str) -> str | None:
     return None
 
 
-async def _asked(executable: str, environ: Mapping[str, str]) -> str | None:
+async def _asked(executable: str, host: Mapping[str, str], workspaces: Workspaces) -> str | None:
     try:
-        async with asyncio.timeout(_ASKED_S), running([executable, "--version"], cwd="/", env=environ) as process:
-            text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
+        async with workspaces(WorkspaceSpec("empty"), _KEY) as workspace, asyncio.timeout(_ASKED_S):
+            argv, env = workspace.confined([executable, "--version"]), environment(host, workspace)
+            async with running(argv, cwd=workspace.path, env=env, max_bytes=_ASKED_BYTES) as process:
+                text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
     except (TimeoutError, TrialFault):
         return None
     number = _NUMBER.search(one_line(text))

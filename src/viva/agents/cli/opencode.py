@@ -158,6 +158,7 @@ OPENCODE = Dialect(
     logins=(".local/share/opencode/auth.json",),
     argv=_argv,
     by_stdin=True,  # words of its command line it puts in quotes
+    prints_to_file=True,
     events=events,
     settings=_settings,
     no_login=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),

@@ -1,11 +1,11 @@
-"""Where a CLI works when its case has no workspace: an empty one of its own."""
+"""Where a CLI works when its case has no workspace, and where its version is asked for: an empty one of its own."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import cache
 
 from viva.model.case import WorkspaceSpec
-from viva.protocols import SessionContext, Workspace
+from viva.protocols import SessionContext, Workspace, Workspaces
 from viva.workspace.folders import Folders
 
 
@@ -14,8 +14,13 @@ async def placed(context: SessionContext) -> AsyncGenerator[Workspace]:
     if context.workspace is not None:
         yield context.workspace
         return
-    async with _folders()(WorkspaceSpec("empty"), context.key) as workspace:
+    async with spare(context)(WorkspaceSpec("empty"), context.key) as workspace:
         yield workspace
+
+
+def spare(context: SessionContext) -> Workspaces:
+    """Those that whoever opens the session has, with the sandbox that the run asks for; else unconfined ones."""
+    return context.spare_workspaces or _folders()
 
 
 @cache

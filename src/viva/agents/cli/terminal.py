@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from viva.agents.cli.dialect import Asked, Dialect, read
-from viva.agents.cli.events import Ended, Said, Unfolding
+from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
 from viva.agents.cli.installed import located, too_old
-from viva.agents.cli.place import placed
+from viva.agents.cli.place import placed, spare
 from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.model.case import Feature
@@ -91,7 +91,8 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
         executable = located(self.called[0], self.host, self.dialect)
-        if (old := await too_old(executable, self.host, self.dialect)) is not None:
+        asked_in = None if self.command else spare(context)
+        if (old := await too_old(executable, self.host, self.dialect, asked_in)) is not None:
             raise Unreachable(old)
         async with placed(context) as workspace:
             env = furnished(self.dialect, self.host, workspace, self.env, self.login)
@@ -218,8 +219,15 @@ class _Running:
         """
         process: Process | None = None
         try:
-            async with running(argv, cwd=cwd, env=env, stdin=typed is not None) as process:
+            to_file = self._dialect.prints_to_file
+            async with running(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
                 return await self._heard_out(process, typed)
+        except asyncio.CancelledError:
+            if process is not None:  # it has ended by now; some of what it printed nobody has read yet
+                async for line in process.lines():
+                    for event in self._events(line) or ():
+                        self._turn.add(event)
+            raise
         finally:
             if process is not None:
                 self._watch.stderr, self._overflowed = process.stderr_tail, process.overflowed
@@ -250,17 +258,20 @@ class _Running:
             self._turn.add(Ended())
         return code
 
-    def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
+    def _events(self, line: bytes) -> list[CliEvent] | None:
         if self._dialect.plain:
-            self._turn.add(Said(line.decode(errors="replace"), begins=True))
-            return
-        events = read(self._dialect, line)
+            return [Said(line.decode(errors="replace"), begins=True)]
+        return read(self._dialect, line)
+
+    def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
+        events = self._events(line)
         if events is None:
             self._watch.noise(line)
             return
         for event in events:
             self._turn.add(event)
-            self._watch.heard(event, process)
+            if not self._dialect.plain:  # of a plain text nobody knows whether it is a reply or a complaint
+                self._watch.heard(event, process)
             if isinstance(event, Ended):
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
 

@@ -12,6 +12,12 @@ _OF_A_TOOL = re.compile(r"\s*Error executing tool ")
 _CHATTER = re.compile(r"Warning: 256-color|YOLO mode is enabled|Ripgrep (?:is )?not available|\[STARTUP\]|Warning: running headless")  # fmt: skip
 """What some print at every start, whatever comes then."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_ENCODED = re.compile(r"(?:[A-Za-z0-9+/=_-]{60,}\s+){2,}(?:[A-Za-z0-9+/=_-]{20,})?|[A-Za-z0-9+/=_-]{120,}")
+"""Base64 and the like, in one piece or in lines of some length."""
+_REPEATED = re.compile(r"(\S)\1{199,}")
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
+_BINARY = 0.2
+"""A line of which so much is no text is none."""
 _LONGEST = 400
 
 
@@ -27,15 +33,44 @@ def is_provider_fault(error: str) -> bool:
     return any(pattern.search(error) for pattern in (_BUSY, _BARRED, _NETWORK))
 
 
+def readable(text: str) -> str:
+    """The text without colours; where there are bytes that are no text, or base64, it says how much of them there is."""
+    lines: list[str] = []
+    binary = 0
+    for line in _ESCAPE.sub("", text).split("\n"):
+        if line and len(_NO_TEXT.findall(line)) > _BINARY * len(line):
+            binary += len(line)
+            continue
+        if binary:
+            lines.append(_amount(binary, "binary"))
+        binary = 0
+        lines.append(line)
+    if binary:
+        lines.append(_amount(binary, "binary"))
+    text = _REPEATED.sub(lambda found: f"[{found[1]} {len(found[0]):,} times]", "\n".join(lines))
+    return _ENCODED.sub(_encoded, text)
+
+
+def _encoded(found: re.Match[str]) -> str:
+    """A rule of dashes is no data."""
+    run = found[0]
+    kinds = (any(map(is_one, run)) for is_one in (str.isupper, str.islower, str.isdigit))
+    return _amount(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run
+
+
+def _amount(size: int, kind: str) -> str:
+    return f"[{f'{size / 1000:,.0f} kB' if size > 999 else f'{size} bytes'} of {kind} data]"
+
+
 def one_line(text: str) -> str:
     """A text as one line that can be shown."""
-    flat = " ".join(_ESCAPE.sub("", text).split())
+    flat = " ".join(readable(text).split())
     return flat if len(flat) <= _LONGEST else flat[:_LONGEST] + "…"
 
 
 def last_words(text: str) -> str:
     """The end of what was printed, without stack traces, colours and what is always printed."""
-    lines = [line.rstrip() for line in _ESCAPE.sub("", text).splitlines()]
+    lines = [line.rstrip() for line in readable(text).splitlines()]
     telling = [line for line in lines if line and not line.lstrip().startswith("at ") and not _CHATTER.match(line)]
     kept = "\n".join(telling)
     return kept if len(kept) <= TAIL_CHARS else "…" + kept[-TAIL_CHARS:]

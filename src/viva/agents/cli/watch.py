@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections import deque
 from typing import Protocol
 
 from viva.agents.cli.dialect import Dialect
@@ -10,10 +11,12 @@ from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Tro
 from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.model.progress import CallProgress
+from viva.workspace.opening import open_file
 
 _LOGIN_S = 5.0
 """One that asks for a login and says nothing more in this time waits for somebody who is not there."""
 _NOISE_LINES = 40
+_NOISE_BYTES = 64_000
 _LOG_BYTES = 64_000
 _TELLING = 20
 """A shorter line is one of several that tell of the same, such as `status: 503`."""
@@ -35,7 +38,7 @@ class Watch:
         self.stderr = ""
         self._home = home
         self._log_from = 0
-        self._noise: list[str] = []
+        self._noise: deque[bytes] = deque(maxlen=_NOISE_LINES)
         self._stderr_before = ""  # as it stood when the agent last got on
         self._told: str | None = None
         self._got_on = False
@@ -43,8 +46,7 @@ class Watch:
     def noise(self, line: bytes) -> None:
         """A line that is none of its stream."""
         if line.strip():
-            self._noise.append(line[:2000].decode(errors="replace"))
-            del self._noise[:-_NOISE_LINES]
+            self._noise.append(line[:_NOISE_BYTES])  # it may be one of very many: only the last are looked at
 
     def heard(self, event: CliEvent, process: Speaking) -> None:
         match event:
@@ -91,11 +93,12 @@ class Watch:
         return Unreachable(trouble) if trouble else None
 
     def last_words(self) -> str:
-        return last_words("\n".join((*self._noise, self.stderr)))
+        return last_words("\n".join((*(line.decode(errors="replace") for line in self._noise), self.stderr)))
 
     def _login_line(self, error: str = "") -> str | None:
         """What it says of a login that it has not."""
-        beside = () if self._got_on else (*self.stderr.splitlines(), *self._noise)  # later it may be a tool's complaint
+        noise = (line[:2000].decode(errors="replace") for line in self._noise)
+        beside = () if self._got_on else (*self.stderr.splitlines(), *noise)  # later it may be a tool's complaint
         for line in (error, *beside):
             if self.dialect.no_login.search(line):
                 return one_line(line)
@@ -112,12 +115,11 @@ class Watch:
 
     def _log(self) -> tuple[int, str]:
         """How long its own log of this session is, and the end of what is new in it; a link there is not followed."""
-        if not self.dialect.log or self.turn.session is None:
+        session = self.turn.session
+        if not self.dialect.log or session is None or "/" in session:
             return 0, ""
         try:
-            file = os.open(
-                f"{self._home}/{self.dialect.log.format(session=self.turn.session)}", os.O_RDONLY | os.O_NOFOLLOW
-            )
+            file = open_file(f"{self._home}/{self.dialect.log.format(session=session)}")
         except OSError:
             return 0, ""
         with os.fdopen(file, "rb") as log:

@@ -3,14 +3,20 @@
 import asyncio
 import json
 import os
+import sys
+from pathlib import Path
 
 from terminals import fake, host
-from viva.agents.cli.gemini import GEMINI
+from viva.agents.acp import AcpAgent
+from viva.agents.cli.command import CommandAgent
+from viva.agents.cli.gemini import GEMINI, GeminiCli
 from viva.agents.cli.installed import Installed, look_at, too_old
+from viva.session import terminal_agents
+from viva.workspace.folders import Folders
 
 
 def looked_at(folder, logins: str | None = None, **env: str) -> Installed:
-    return asyncio.run(look_at("gemini", host(folder, **env), GEMINI, logins))
+    return asyncio.run(look_at("gemini", host(folder, **env), GEMINI, logins, Folders()))
 
 
 def test_the_version_is_read_beside_the_program_where_npm_put_it(tmp_path):
@@ -33,6 +39,47 @@ def test_others_are_asked_for_it(tmp_path):
     assert looked_at(tmp_path, GEMINI_API_KEY="k").version == "0.33.1"
 
 
+NOSY = """#!{python}
+import json, os, pathlib, sys
+seen = {{"cwd": os.getcwd(), "here": os.listdir(), "env": dict(os.environ)}}
+pathlib.Path({seen!r}).write_text(json.dumps(seen))
+print("1.2.3")
+"""
+
+
+def nosy(folder: Path, name: str = "gemini") -> Path:
+    """A program that writes down where it is run, and with what."""
+    path = fake(folder, name, "")
+    path.write_text(NOSY.format(python=sys.executable, seen=str(folder / "seen")), encoding="utf-8")
+    return path
+
+
+def test_it_is_asked_in_an_empty_folder_of_its_own_with_a_small_environment(tmp_path):
+    """P10: nothing of an agent is run outside of its own folders."""
+    nosy(tmp_path)
+    assert looked_at(tmp_path, GEMINI_API_KEY="k", OTHER="secret", TMPDIR=str(tmp_path)).version == "1.2.3"
+    seen = json.loads((tmp_path / "seen").read_text(encoding="utf-8"))
+    top = os.path.dirname(seen["cwd"])
+    assert os.path.basename(top).startswith("viva-version-")
+    assert seen["here"] == []
+    assert (seen["env"]["HOME"], seen["env"]["TMPDIR"]) == (f"{top}/home", f"{top}/tmp")
+    assert not {"GEMINI_API_KEY", "OTHER"} & set(seen["env"])
+    assert not os.path.exists(top)
+
+
+def test_a_command_that_the_user_has_configured_is_not_run_to_ask_it(tmp_path):
+    """P10."""
+    program = nosy(tmp_path, "my-gemini")
+    for agent in (
+        GeminiCli(command=(str(program),), host=host(tmp_path)),
+        CommandAgent(command=(str(program),), output="gemini", host=host(tmp_path)),
+        AcpAgent(command=(str(nosy(tmp_path)), "--acp"), host=host(tmp_path)),
+    ):
+        executable, version, _ = asyncio.run(terminal_agents.looked_at(agent, Folders()))
+        assert (executable, version) == (agent.command[0], None)
+    assert not (tmp_path / "seen").exists()
+
+
 def test_one_that_is_not_there_is_named_with_how_to_install_it(tmp_path):
     found = looked_at(tmp_path)
     assert found.executable is None
@@ -47,7 +94,7 @@ def test_one_that_is_too_old_is_missing_too(tmp_path):
 
 def test_versions_are_compared_by_number(tmp_path):
     path = fake(tmp_path, "gemini", "", version="0.100.0")
-    assert asyncio.run(too_old(str(path), dict(os.environ), GEMINI)) is None
+    assert asyncio.run(too_old(str(path), dict(os.environ), GEMINI, Folders())) is None
 
 
 def test_a_missing_login_is_told_before_anything_runs(tmp_path):

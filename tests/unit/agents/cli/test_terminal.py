@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from real_clis import node
 from terminals import CAPTURES, fake, host, talk
 from viva.agents.cli.claude import ClaudeCode
 from viva.agents.cli.gemini import GeminiCli
@@ -255,6 +256,23 @@ def test_what_a_failed_turn_used_is_counted(tmp_path):
     assert [call.input_tokens for call in metered] == [3]
 
 
+def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_path):
+    """P11: it is a program of Node's, which throws away what a pipe did not take."""
+    if (programs := node()) is None:
+        return
+    code = """
+        const line = (event) => JSON.stringify(event) + "\\n";
+        const init = line({type: "init", session_id: "s-1"});
+        const said = line({type: "message", role: "assistant", content: "x".repeat(1000000) + " end"});
+        process.stdout.write(init + said + line({type: "result", status: "success"}));
+        process.exit(0);
+    """
+    program = fake(tmp_path, "gemini", "")
+    program.write_text(f"#!{programs / 'node'}\n{code}", encoding="utf-8")
+    told = talk(GeminiCli(host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
+    assert (len(told.reply.content), told.reply.content[-4:]) == (1_000_004, " end")
+
+
 def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
     fault = fault_of(GeminiCli(host={"PATH": str(tmp_path)}))
     assert isinstance(fault, Unreachable)  # N17
@@ -331,6 +349,19 @@ def test_a_turn_that_is_cut_off_keeps_its_text_and_its_tool_calls(tmp_path):
     assert progress.partial is not None
     assert progress.partial.content == "I look"
     assert [(call.name, call.arguments) for call in progress.partial.tool_calls] == [("read_file", {"path": "a"})]
+
+
+def test_what_it_says_while_it_is_ended_is_kept_too(tmp_path):
+    last = 'say(type="message", role="assistant", content=" and then"); sys.exit()'
+    body = (
+        f"signal.signal(signal.SIGTERM, lambda *_: exec({last!r}))\n"
+        + INIT
+        + 'say(type="message", role="assistant", content="I look")\nwhile True: time.sleep(0.05)'
+    )
+    progress = CallProgress()
+    cut_off(gemini(tmp_path, body), 2, progress)
+    assert progress.partial is not None
+    assert progress.partial.content == "I look and then"
 
 
 def test_trouble_that_is_over_is_nobodys_excuse(tmp_path):

@@ -1,7 +1,10 @@
 """What a CLI says beside its stream."""
 
+import base64
+import os
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from viva.agents.cli.events import Opened, Said, Unfolding
@@ -74,3 +77,52 @@ def test_a_cli_without_such_a_log_has_none_to_be_read(tmp_path: Path):
 def test_what_is_printed_at_every_start_are_no_last_words():
     printed = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
     assert last_words(printed + "    at run (x.js:1)\n\x1b[31mboom\x1b[0m\n") == "boom"
+
+
+@pytest.mark.parametrize("trick", ["pipe", "folder that is a link", "link", "session that is a path", "no name at all"])
+def test_a_log_that_is_something_else_is_neither_waited_for_nor_followed(trick: str, tmp_path: Path):
+    """The agent owns its HOME; what it puts there leads nowhere else."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "s1.txt").write_text(BUSY, encoding="utf-8")
+    watch, file = watching(tmp_path / "home")
+    session = "s1"
+    file.unlink()
+    if trick == "pipe":
+        os.mkfifo(file)
+    elif trick == "link":
+        file.symlink_to(secrets / "s1.txt")
+    elif trick == "folder that is a link":
+        file.parent.rmdir()
+        file.parent.symlink_to(secrets)
+    else:
+        session = "../../../secrets/s1" if trick == "session that is a path" else "s\0"
+    watch.turn.add(Opened(session))
+    watch.heard(Opened(session), Silent())
+    assert told(watch) == (None, "")
+
+
+BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (f'{{"data": "{BASE64}", "error": 1}}', '{"data": "[12 kB of base64 data]", "error": 1}'),
+        (f"before\n{base64.encodebytes(bytes(range(256))).decode()}after", "before\n[348 bytes of base64 data]\nafter"),
+        (bytes(range(150, 160)).hex() * 20, "[400 bytes of base64 data]"),
+        ("a\n\x00\x01\x02\ufffd\ufffd\n\x7f\x80\n\x1b[31mred\x1b[0m", "a\n[7 bytes of binary data]\nred"),
+        ("-" * 150, "-" * 150),
+        ("[" * 100_000 + " end", "[[ 100,000 times] end"),
+        ("größe, naïve, 数据", "größe, naïve, 数据"),
+    ],
+)
+def test_data_is_not_shown_in_a_message(said: str, shown: str):
+    assert last_words(said) == shown
+
+
+def test_lines_that_are_no_stream_are_shown_without_their_data(tmp_path: Path):
+    watch, _ = watching(tmp_path)
+    watch.noise(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
+    watch.stderr = BASE64
+    assert watch.last_words() == '{"parts": [{"inlineData": "[12 kB of base64 data]\n[12 kB of base64 data]'

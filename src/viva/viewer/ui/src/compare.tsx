@@ -1,6 +1,6 @@
 // Two runs side by side: what was fixed and broken, what the figures say, and two transcripts aligned by turn.
 import { useMemo } from "preact/hooks";
-import type { CaseChange, Comparison, Metric, Overview, Trial } from "./data";
+import type { CaseChange, Comparison, Metric, Overview, Trial, TrialCounts } from "./data";
 import type { Server } from "./source";
 import { CheckCard, marksIn } from "./check";
 import { counted, money, percent, seconds } from "./figures";
@@ -49,6 +49,11 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
         </a>
       </div>
       <Metrics metrics={comparison.metrics} />
+      {comparison.notes.length > 0 && (
+        <ul class="muted" id="notes">
+          {comparison.notes.map((note) => <li key={note}>{note}</li>)}
+        </ul>
+      )}
       <section aria-label="Changes">
         <div class="chips" role="group" aria-label="Kind of change">
           {[...counts].map(([change, many]) => (
@@ -81,8 +86,10 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
                 </span>
                 <span class="from-to">
                   {each.base ? <Sign status={each.base} /> : <span class="muted">–</span>}
+                  <Passed trials={each.base_trials} />
                   <span aria-hidden="true">→</span>
                   {each.head ? <Sign status={each.head} /> : <span class="muted">–</span>}
+                  <Passed trials={each.head_trials} />
                 </span>
               </a>
             </li>
@@ -92,6 +99,13 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
       </section>
     </>
   );
+}
+
+/** How many trials of a case passed, where it was tried more than once. */
+function Passed({ trials }: { trials?: TrialCounts | null }) {
+  if (!trials || trials.judged + trials.errors < 2) return null;
+  const errors = trials.errors ? ` (${counted(trials.errors, "error")})` : "";
+  return <span class="muted">{`${trials.passed}/${trials.judged}${errors}`}</span>;
 }
 
 function Metrics({ metrics }: { metrics: Metric[] }) {
@@ -105,7 +119,7 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
             <th scope="col" class="right">Base</th>
             <th scope="col" class="right">Head</th>
             <th scope="col" class="right">Change</th>
-            <th scope="col" class="right">95 % interval</th>
+            <th scope="col" class="right">Interval</th>
             <th scope="col" class="right">p</th>
             <th scope="col" class="right">Pairs</th>
           </tr>
@@ -113,22 +127,25 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
         <tbody>
           {metrics.map((metric) => {
             const show = shownAs(metric.name);
-            const sure = metric.p <= 0.05;
+            const shown = metric.verdict === "worse" || metric.verdict === "better";
             return (
-              <tr key={metric.name} class={sure && metric.delta ? (metric.worse ? "worse" : "better") : ""}>
+              <tr key={metric.name} class={shown ? metric.verdict : ""}>
                 <th scope="row">{metric.name}</th>
                 <td class="right">{show(metric.base)}</td>
                 <td class="right">{show(metric.head)}</td>
                 <td class="right delta">
                   {metric.delta > 0 ? "+" : metric.delta < 0 ? "−" : ""}
                   {show(Math.abs(metric.delta))}
-                  {sure && metric.delta ? (metric.worse ? " worse" : " better") : ""}
+                  {shown ? ` ${metric.verdict}` : ""}
                 </td>
                 <td class="right">
-                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)}`}
+                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)} (${percent(metric.confidence)})`}
                 </td>
-                <td class="right">{metric.p < 0.001 ? "< 0.001" : metric.p.toFixed(3)}</td>
-                <td class="right">{metric.pairs}</td>
+                <td class="right">{metric.p === null ? metric.verdict : metric.p < 0.001 ? "< 0.001" : metric.p.toFixed(3)}</td>
+                <td class="right">
+                  {metric.pairs}
+                  {metric.base_trials + metric.head_trials > 2 * metric.pairs ? ` (${metric.base_trials} and ${metric.head_trials} trials)` : ""}
+                </td>
               </tr>
             );
           })}

@@ -264,6 +264,13 @@ export interface RunLine {
   summary?: Summary | null;
 }
 
+/** How many of a case's judged trials passed in one run. */
+export interface TrialCounts {
+  passed: number;
+  judged: number;
+  errors: number;
+}
+
 export interface CaseChange {
   suite: string;
   case: string;
@@ -271,25 +278,36 @@ export interface CaseChange {
   base?: Status | null;
   head?: Status | null;
   why?: string | null;
+  base_trials?: TrialCounts | null;
+  head_trials?: TrialCounts | null;
+  p?: number | null;
 }
 
+/** How a value changed. Without `p` it is shown, not tested. */
 export interface Metric {
   name: string;
   pairs: number;
+  differing: number;
+  base_trials: number;
+  head_trials: number;
   base: number;
   head: number;
   delta: number;
+  confidence: number;
   low: number | null;
   high: number | null;
-  p: number;
-  worse: boolean;
+  p: number | null;
+  verdict: "better" | "worse" | "no change shown" | "not tested";
 }
 
 export interface Comparison {
   base: string;
   head: string;
+  alpha: number;
   cases: CaseChange[];
   metrics: Metric[];
+  /** What the numbers cannot tell. */
+  notes: string[];
 }
 
 export interface RunPoint {

@@ -168,6 +168,7 @@ function Apart({ summary }: { summary: Summary }) {
   const parts = [
     `${number(summary.failed)} failed`,
     `${counted(summary.errors, "error")}${blame}`,
+    ...(summary.undecided ? [`${number(summary.undecided)} undecided`] : []),
     `${number(summary.skipped)} skipped${summary.unchecked ? ` (${number(summary.unchecked)} with nothing checked)` : ""}`,
     `${number(summary.not_run)} not run`,
   ];

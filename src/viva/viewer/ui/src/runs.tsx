@@ -101,7 +101,7 @@ function Bar({ run: { summary } }: { run: RunLine }) {
   const parts: [string, number][] = [
     ["passed", summary.passed],
     ["failed", summary.failed],
-    ["error", summary.errors],
+    ["error", summary.errors + (summary.undecided ?? 0)],
     ["skipped", summary.skipped],
     ["pending", summary.not_run],
   ];

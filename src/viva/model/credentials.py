@@ -1,0 +1,238 @@
+"""Finds the credentials that addresses, headers, environment tables and command lines hold, and masks them.
+
+Only what is literal counts: `$NAME` and `{{variable}}` are names of values, not values.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import unquote, unquote_plus
+
+MASK = "***"
+
+_SENSITIVE = ("auth", "key", "token", "secret", "cookie", "passw", "credential", "signature")
+"""Parts of the names of headers and environment variables that hold credentials."""
+_SECRET_WORDS = frozenset(
+    ("key", "apikey", "token", "secret", "password", "passwd", "passphrase", "pwd", "auth", "authorization", "credential",
+     "credentials", "signature", "sig", "jwt", "bearer", "cookie", "sas")
+)  # fmt: skip
+_ABOUT = frozenset(
+    ("type", "method", "mode", "scheme", "url", "uri", "id", "name", "header", "env", "file", "path", "ref", "limit")
+)
+"""A name that ends in one of these words describes a credential, and does not hold it: `auth_type`, `api_key_env`."""
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+TOKEN = re.compile(
+    r"""\b(?:
+        (?:AKIA|ASIA)[0-9A-Z]{16}                                    # AWS
+      | gh[pousr]_[A-Za-z0-9]{36,} | github_pat_[A-Za-z0-9_]{22,} | glpat-[A-Za-z0-9_-]{20,}
+      | sk-[A-Za-z0-9_-]{20,} | [rs]k_(?:live|test)_[A-Za-z0-9]{16,}  # OpenAI, Anthropic, Stripe
+      | xox[abprs]-[A-Za-z0-9-]{10,} | AIza[0-9A-Za-z_-]{35}          # Slack, Google
+      | eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,}
+    )(?![A-Za-z0-9])""",
+    re.VERBOSE,
+)
+"""Keys of well-known services, by their shape."""
+_SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|api-key|key|negotiate)\s+(\S.*)", re.IGNORECASE | re.DOTALL)
+_USERINFO = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
+_QUERY = re.compile(r"(?<=[?&;#])([^=&;#\s?\"'<>]+)=([^&;#\s\"'<>]+)")
+_OPTION = re.compile(
+    r"""(?<![^\s"'=])(?:(--?[A-Za-z][\w-]*)(?:=|\s+(?!-))|([A-Za-z][\w-]*)(?:=|:\s*))
+        ["']?((?:(?:bearer|basic|token)\s+)?[^\s"']+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""`--token VALUE`, `--token=VALUE`, `NAME=VALUE` and `Header: VALUE` in a command line."""
+_NAMED = re.compile(r"\$\{?\w+\}?|\{\{.*\}\}")
+"""A name that stands for a value."""
+
+
+def names_secret(name: str) -> bool:
+    """Does a name of a query parameter, an option or a field say that its value is a credential?"""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return bool(words) and words[-1] not in _ABOUT and any(word in _SECRET_WORDS for word in words)
+
+
+def names_sensitive(name: str) -> bool:
+    """Does a name of a header or an environment variable? Their values are rarely ordinary words, so more names count."""
+    return any(word in name.lower() for word in _SENSITIVE)
+
+
+def in_text(text: str) -> Iterator[str]:
+    """The credentials in the addresses that a text holds: user info, and query parameters whose names say so."""
+    if "://" not in text and "?" not in text:
+        return
+    for found in _USERINFO.finditer(text):
+        yield from _userinfo(found[0])
+    for found in _QUERY.finditer(text):
+        if names_secret(unquote(found[1])) and not _NAMED.search(found[2]):
+            yield found[2]
+            yield unquote_plus(found[2])
+
+
+def in_headers(headers: Mapping[str, str]) -> Iterator[str]:
+    """The credentials in header values, without a word such as Bearer before them: by the header's name, or the value's shape."""
+    for name, value in headers.items():
+        yield from in_text(value)
+        yield from TOKEN.findall(value)
+        scheme = _SCHEME.fullmatch(value.strip())
+        if scheme is None and not names_sensitive(name):
+            continue
+        credential = scheme[1].strip() if scheme else value.strip()
+        if _NAMED.fullmatch(credential):
+            continue
+        yield credential
+        yield from _basic(credential)
+        if "cookie" in name.lower():
+            yield from (each.partition("=")[2].strip() for each in value.split(";"))
+
+
+def in_environment(environ: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables whose names say that they are secret, and the credentials in addresses."""
+    for name, value in environ.items():
+        yield from in_text(value)
+        if names_sensitive(name) and not _NAMED.fullmatch(value):
+            yield value
+
+
+def in_command(words: str | Sequence[str]) -> Iterator[str]:
+    """The credentials in a command line: options, variables and headers whose names say so, and addresses."""
+    text = words if isinstance(words, str) else " ".join(words)
+    yield from in_text(text)
+    yield from TOKEN.findall(text)
+    yield from (text[start:end].rpartition(" ")[2] for start, end in _secret_options(text))
+
+
+def in_table(table: Mapping[str, Any]) -> Iterator[str]:
+    """The credentials in a table of the config, however deep: by the names of its fields, and in its addresses."""
+    for name, value in table.items():
+        match value:
+            case str() if name in ("command", "resume", "args", "model_args", "use"):
+                yield from in_command(value)
+            case str():
+                yield from in_text(value)
+                yield from TOKEN.findall(value)
+                if names_secret(name) and not _NAMED.search(value):
+                    yield value
+            case Mapping() if name == "headers":
+                yield from in_headers(_texts(value))
+            case Mapping() if name == "env":
+                yield from in_environment(_texts(value))
+            case Mapping():
+                yield from in_table(cast("Mapping[str, Any]", value))
+            case list() if name in ("command", "resume", "args", "model_args"):
+                yield from in_command([str(word) for word in cast("list[Any]", value)])
+            case list():
+                yield from (
+                    found for each in cast("list[Any]", value) for found in in_table({name: each} if each else {})
+                )
+            case _:
+                pass
+
+
+def masked(text: str) -> str:
+    """The text with a mask for the credentials in its addresses."""
+    if "://" not in text and "?" not in text:
+        return text
+    text = _USERINFO.sub(lambda found: found[0] if _is_named(found[0]) else MASK, text)
+    return _QUERY.sub(_masked_parameter, text)
+
+
+def masked_command(text: str) -> str:
+    """The same for a command line: also in its options, variables and headers."""
+    text, done, pieces = masked(text), 0, list[str]()
+    for start, end in _secret_options(text):
+        pieces += [text[done:start], MASK]
+        done = end
+    return TOKEN.sub(MASK, "".join([*pieces, text[done:]]))
+
+
+def masked_reference(text: str) -> str:
+    """An agent as `-n` names it: an address, a command line after `acp:`, or a name."""
+    return masked_command(text) if text.startswith("acp:") else masked(text)
+
+
+def masked_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of the config with a mask for each credential; of headers and environments only the names are left."""
+    return {name: _masked_field(name, value) for name, value in table.items()}
+
+
+def _masked_field(name: str, value: Any) -> Any:
+    match value:
+        case str() if name in ("command", "resume", "args", "model_args"):
+            return masked_command(value)
+        case str() if names_secret(name) and not _NAMED.search(value):
+            return MASK
+        case str():
+            return TOKEN.sub(MASK, masked_reference(value))
+        case Mapping() if name in ("headers", "env"):
+            return sorted(cast("Mapping[str, Any]", value))
+        case Mapping():
+            return masked_table(cast("Mapping[str, Any]", value))
+        case list() if name in ("command", "resume", "args", "model_args"):
+            return _masked_words([str(word) for word in cast("list[Any]", value)])
+        case list():
+            return [_masked_field(name, each) for each in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _masked_words(words: list[str]) -> list[str]:
+    """A command line as a list: an option's value may be the word after it."""
+    after = [""] + [word if word.startswith("-") and "=" not in word else "" for word in words]
+    return [
+        MASK if names_secret(option) and not word.startswith(("-", "$")) else masked_command(word)
+        for option, word in zip(after, words, strict=False)
+    ]
+
+
+def _masked_parameter(found: re.Match[str]) -> str:
+    secret = names_secret(unquote(found[1])) and not _NAMED.search(found[2])
+    return f"{found[1]}={MASK}" if secret else found[0]
+
+
+def _secret_options(text: str) -> Iterator[tuple[int, int]]:
+    """Where the values of options stand whose names say that they are secret. The value of another may be such an option."""
+    at = 0
+    while (found := _OPTION.search(text, at)) is not None:
+        if names_secret(found[1] or found[2]) and not _NAMED.search(found[3]):
+            yield found.span(3)
+            at = found.end()
+        else:
+            at = found.start(3)
+
+
+def _userinfo(written: str) -> Iterator[str]:
+    """Of `user:password` the password and both together, as a Basic header holds them; a user alone is a token."""
+    if _is_named(written):
+        return
+    user, colon, password = written.partition(":")
+    yield from (password, unquote(password)) if colon else (user, unquote(user))
+    if colon and password:
+        yield f"{unquote(user)}:{unquote(password)}"
+        yield written
+
+
+def _is_named(userinfo: str) -> bool:
+    """Does it hold nothing but names of values?"""
+    return all(not part or _NAMED.fullmatch(part) for part in userinfo.partition(":")[::2]) or userinfo == MASK
+
+
+def _basic(credential: str) -> Iterator[str]:
+    """The user and password of a Basic header."""
+    try:
+        pair = base64.b64decode(credential, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return
+    if ":" in pair and pair.isprintable():
+        yield pair
+        yield pair.partition(":")[2]
+
+
+def _texts(table: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in cast("Mapping[Any, Any]", table).items()}
+
+
+def all_in(*found: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(value for each in found for value in each if value and value != MASK))

@@ -1,0 +1,163 @@
+"""No secret that a run was given stands in anything that it keeps or says."""
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from project import Project, case
+from viva.testing import Answer, HttpServer, Received, json_answer
+
+PASSWORD, KEY, HEADER = "pa$$-w0rd/+&<x>", "K9-api-key-4711", "literal-h3ader-value"
+USERINFO = f"user:{quote(PASSWORD, safe='')}"
+REPORTS = ("r.jsonl", "r.json", "r.xml", "r.html", "r.md")
+
+
+def forms(secret: str) -> list[str]:
+    raw = secret.encode()
+    return [
+        secret,
+        json.dumps(secret)[1:-1],
+        quote(secret, safe=""),
+        re.sub("%..", lambda code: code[0].lower(), quote(secret, safe="")),
+        html.escape(secret),
+        base64.b64encode(raw).decode().rstrip("="),
+        base64.b64encode(b"user:" + raw).decode().rstrip("="),
+    ]
+
+
+def left_in(project: Project, *said: str, known: tuple[str, ...] = (PASSWORD, KEY)) -> list[tuple[str, str]]:
+    """Where a form of a secret is left: in the files that the run made, or in what it said."""
+    files = [path for path in project.folder.rglob("*") if path.is_file() and path.suffix not in (".toml", ".pyc")]
+    texts = {str(path): path.read_bytes().decode(errors="replace") for path in files} | dict(enumerate(said))
+    found = [form for secret in known for form in forms(secret)]
+    return [(str(name), form) for name, text in texts.items() for form in found if form in text]
+
+
+def echo(request: Received) -> Answer:
+    """Tells all that it was told, in every form that it knows."""
+    told = " | ".join(form for secret in (PASSWORD, KEY, HEADER) for form in forms(secret))
+    headers = dict(request.headers)
+    return json_answer({"content": f"{request.path} {headers} {told}", "data": {KEY: [PASSWORD, headers]}})
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    with HttpServer(echo) as server:
+        yield server
+
+
+def address(server: HttpServer) -> str:
+    return server.url.replace("://", f"://{USERINFO}@") + f"/chat?api_key={KEY}&v=1"
+
+
+def outputs(*names: str) -> list[str]:
+    return [word for name in names for word in ("-o", name)]
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def test_an_address_with_secrets_leaves_none_anywhere(project: Project, server: HttpServer):
+    project.suite(case("good", "chat"), case("bad", "chat", assertions=[{"type": "contains", "value": "never"}]))
+    url = address(server)
+    ended = project.test("-n", url, "-v", "--record", "c.cassette", *outputs(*REPORTS))
+    assert ended.code == 1, ended
+    runs = project.viva("runs")
+    shown = project.viva("runs", "show", "latest", "--json")
+    events = project.test("-n", url, "--json")
+    replayed = project.test("-n", url, "--replay", "c.cassette")
+    assert replayed.code == 1, replayed  # the definition fits, with its mask
+    assert left_in(project, *(each.out + each.err for each in (ended, runs, shown, events, replayed))) == []
+    masked = url.replace(USERINFO, "***").replace(KEY, "***")
+    assert masked in runs.out
+    assert project.records("r.jsonl")[0]["agent"] == masked
+    again = project.test("-n", masked)  # the command of a report: it says what is missing
+    assert (again.code, "stands for a secret" in again.err) == (4, True), again
+
+
+def test_the_config_leaves_none_either(project: Project, server: HttpServer):
+    """A literal address and literal headers, of an agent and of a connector."""
+    project.suite(case("good", "chat"))
+    project.write(
+        "viva.toml",
+        f'[agents.bot]\nurl = "{address(server)}"\nheaders = {{ X-Custom-Key = "{HEADER}" }}\n'
+        f'[connectors.x]\nprovider = "openai"\nmodel = "m"\nbase_url = "{address(server)}"\n',
+    )
+    ended = project.test("--record", "c.cassette", "-v", *outputs(*REPORTS), agent=None)
+    assert ended.code == 0, ended
+    listed = project.viva("agents")
+    as_json = project.viva("agents", "--json")
+    assert "***" in listed.out
+    direct = project.viva("test", "-i", "a message")
+    said = [each.out + each.err for each in (ended, listed, as_json, direct)]
+    assert left_in(project, *said, known=(PASSWORD, KEY, HEADER)) == []
+    cassette = (project.folder / "c.cassette").read_text()
+    assert "://***@" in cassette
+    assert "api_key=***" in cassette
+
+
+def test_a_resumed_run_needs_the_secrets_again(project: Project, server: HttpServer):
+    project.suite(case("one", "chat"), case("two", "chat"))
+    url = address(server)
+    assert project.test("-n", url).code == 0
+    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line and b'"id":"two"' not in line))
+    without = project.viva("test", "--resume", "latest")
+    assert (without.code, "secrets are not kept: give -n again" in without.err) == (4, True), without
+    other = project.viva("test", "--resume", "latest", "-n", server.url)
+    assert (other.code, "-n is not the one that the run had" in other.err) == (4, True), other
+    ended = project.viva("test", "--resume", "latest", "-n", url)
+    assert ended.code == 0, ended
+    assert left_in(project, without.err, other.err, ended.out) == []
+
+
+def test_a_run_without_secrets_takes_no_agent_when_it_is_resumed(project: Project):
+    project.suite(case("one"))
+    assert project.test().code == 0
+    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line))
+    given = project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent")
+    assert (given.code, "leave out -n" in given.err) == (4, True), given
+
+
+@pytest.mark.parametrize("key", ["passed", "static", "123456", "assertions", "completed", '{"a":1}', "failed"])
+def test_a_key_that_is_a_word_of_the_record_loses_no_result(project: Project, key: str):
+    """Only texts are rewritten: the record can still be read."""
+    project.suite(case("passed", f"say {key}"), case("bad", "x", assertions=[{"type": "contains", "value": "y"}]))
+    ended = project.test("-v", *outputs(*REPORTS), env={"OPENAI_API_KEY": key})
+    assert ended.code == 1, ended
+    assert [each["status"] for each in project.records("r.jsonl")] == ["passed", "failed"]
+    assert project.records("r.jsonl")[0]["turns"][0]["output"] == "say ***"
+    assert project.viva("runs", "show", "latest").code == 0
+
+
+def test_what_is_kept_is_private(project: Project):
+    # 0600 and 0700
+    project.suite(case("one"))
+    assert project.test("--record", "c.cassette", "-o", "r.jsonl").code == 0
+    kept = [project.folder / "c.cassette", project.folder / ".viva", *(project.folder / ".viva").rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in kept} == {0}
+
+
+def test_an_agent_that_is_a_command_hides_its_options(project: Project):
+    project.suite(case("one"))
+    ended = project.test("-n", f"acp:./no-such-agent --token {KEY} --url http://{USERINFO}@host/", "-v")
+    runs = project.viva("runs")
+    assert left_in(project, ended.out, ended.err, runs.out) == []
+
+
+def test_a_proxy_with_a_password_hides_it(project: Project):
+    project.write("agent.py", f"def agent(messages, options):\n    return {PASSWORD!r}\n")
+    project.suite({"id": "one", "input": "x", "assertions": [{"type": "contains", "value": "x"}]})
+    env = {"HTTPS_PROXY": f"http://{USERINFO}@127.0.0.1:9"}
+    ended = project.test("-v", "-o", "r.jsonl", env=env)
+    assert project.records("r.jsonl")[0]["turns"][0]["output"] == "***", ended
