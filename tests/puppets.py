@@ -49,7 +49,8 @@ def _folder(asked: Asked) -> str:
 def _evaluator(prompt: str) -> Line:
     if "You play a person" in prompt:
         return json.dumps({"input": "WRITE second.txt: two", "goal_achieved": False})
-    quote = "All done." if "All done." in prompt else "I heard"
+    said = re.findall(r"I will\. All done\.|All done\.|I heard: [^\"\\]{0,20}", prompt)
+    quote = said[-1] if said else "nothing of the kind"
     evidence = [{"turn": 1, "quote": quote}]
     return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})
 

@@ -12,6 +12,6 @@ def validate(messages: list[dict[str, Any]], options: dict[str, Any]) -> dict[st
         if message["role"] == "assistant":
             for words in forbidden:
                 if words in message["content"].lower():
-                    quote = {"turn": turn, "quote": words}
+                    quote = {"turn": turn, "quote": message["content"]}
                     return {"passed": False, "score": 0.0, "reason": f"it says {words!r}", "evidence": [quote]}
     return {"passed": True, "score": 1.0, "reason": "none of the forbidden words is there"}

@@ -6,6 +6,7 @@
     │   ├── AgentFailed       the agent under test raised, returned rubbish, timed out      failed, agent
     │   ├── Unreachable       it could not be reached, or its provider failed after retries  error, infra
     │   │   └── NotSent           and no byte of the request had left: it can be sent again without harm
+    │   ├── NotRecorded       a replay needs a reply that its cassette does not hold          error, infra
     │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
     │   ├── Undecidable       the evidence fits two                                          error, undetermined
     │   └── TrialOver         whatever was going on in the trial, nobody makes a verdict of it
@@ -98,6 +99,15 @@ class Unreachable(TrialFault):
 
 class NotSent(Unreachable):
     """No connection came about, so the other side cannot have acted on anything."""
+
+
+class NotRecorded(TrialFault):
+    """A replay needs a reply that its cassette does not hold. Nobody is to blame, and a second try finds no more."""
+
+    fault: Fault = "infra"
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said, deterministic=True)
 
 
 class HelperFailed(TrialFault):

@@ -224,6 +224,11 @@ class HelperSession(Protocol):
     @property
     def must_quote(self) -> bool: ...
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What it is told each time: the words of the config, the case and the assertion together."""
+        ...
+
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
 
 

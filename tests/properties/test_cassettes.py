@@ -5,20 +5,22 @@ import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.errors import Unreachable
+from viva.errors import NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import Recorder, Tape
+from viva.record.cassette import Recorder, Sent
+from viva.record.drift import list_changes
 from viva.record.redaction import Redactor
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 
 VALUE = "§§"
@@ -113,7 +115,7 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
         tape = Tape(path, "error", hiding_of(now))
         replayed = asyncio.run(talk(Replayed(Counting(""), "bot", definition(now), tape), sessions, now, spent))
         other = Replayed(Counting(""), "bot", {"header": "changed"}, Tape(path, "error", hiding_of(now)))
-        with pytest.raises(Unreachable, match="was defined otherwise"):
+        with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
             asyncio.run(talk(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
         [reply.content for reply in each] for each in recorded
@@ -122,3 +124,37 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
         [(r.data, r.elapsed_ms) for r in each] for each in recorded
     ]
     assert sorted(call.input_tokens for call in spent) == sorted(call.input_tokens for call in paid)
+
+
+def shuffled(value: Any) -> Any:
+    """The same value, with its keys the other way round."""
+    if isinstance(value, dict):
+        return {key: shuffled(item) for key, item in reversed(cast("dict[str, Any]", value).items())}
+    return [shuffled(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+@given(values, values)
+def test_what_differs_is_named_and_nothing_else_is(had: Any, now: Any):
+    had, now = codec.plain(had), codec.plain(now)
+    same = codec.canonical(had) == codec.canonical(now)
+    assert (list_changes({"x": had}, {"x": now}) == []) == same
+    assert list_changes(had, shuffled(had)) == []
+
+
+@given(st.lists(st.tuples(texts, values), min_size=1, max_size=3), st.lists(st.tuples(texts, values), max_size=3))
+def test_a_key_is_that_of_all_that_was_sent_and_of_nothing_else(first: list[Any], second: list[Any]):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c"
+        recorder = Recorder(path, "1.0", Redactor())
+        recorder.close()
+        tape = Tape(path, "error", Redactor())
+
+    def chain(sent: list[Any]) -> str:
+        key = ""
+        for message, options_ in sent:
+            key = tape.link(key, Sent(message, options_))
+        return key
+
+    first, second = codec.plain(first), codec.plain(second)
+    assert chain(first) == chain(shuffled(first))
+    assert (chain(first) == chain(second)) == (codec.canonical(first) == codec.canonical(second))

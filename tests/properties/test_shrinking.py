@@ -1,6 +1,7 @@
 """Shrinking finds the planted bug: what is left still fails, and nothing of it can be left out."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from viva.errors import BadInput
 from viva.session.options import RunOptions
 from viva.session.prepare import prepare
 from viva.session.run import examine
-from viva.session.shrinking import Held, Shrinker, Shrunk, fewest, find_case
+from viva.session.shrinking import Failed, Held, Shrinker, Shrunk, fewest, find_case
 
 NOISE = st.sampled_from(["please", "now", "the", "order", "again", "thanks"])
 
@@ -100,6 +102,67 @@ def test_a_planted_bug_is_all_that_is_left(talk: tuple[list[str], list[str]], fi
     assert found.minimal
     assert found.turns == (len(turns), len(said))
     assert found.words[1] == len(words)
+
+
+class Unsteady(Planted):
+    """Breaks most of the time if it has heard all the words, and now and then if it has not: a fixed dice decides."""
+
+    def __init__(self, triggers: Sequence[str], often: int, seldom: int, seed: int) -> None:
+        super().__init__(triggers)
+        self.dice = random.Random(seed)
+        self.shares = {"broken": often, "fine": seldom}
+
+    def answer(self, said: Sequence[str]) -> str:
+        return "broken" if self.dice.randrange(10) < self.shares[super().answer(said)] else "fine"
+
+
+@settings(max_examples=15, deadline=None)
+@given(conversations(), st.integers(5, 10), st.integers(0, 1), st.integers(0, 2**16))
+def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
+    talk: tuple[list[str], list[str]], often: int, seldom: int, seed: int
+):
+    """How often it failed is told as it was; what is left failed in the end about as often as it should."""
+    turns, triggers = talk
+    agent = Unsteady(triggers, often, seldom, seed)
+    check = {"type": "not_contains", "value": "broken"}
+    case = {"id": "c", "turns": [{"input": turn} for turn in turns], "final_assertions": [check]}
+
+    async def scenario() -> Shrunk | None:
+        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await examine(prepared)).records()
+        if record.status != "failed":
+            return None
+        held = Held(await find_case(prepared, record), record)
+        try:
+            return await Shrinker(prepared, held, wanted=Failed(3, 5), most=2000).shrink(Path())
+        except BadInput:
+            return None
+
+    found = asyncio.run(scenario())
+    if found is None:
+        return
+    assert found.failed.of == 5
+    assert found.failed.reaches(Failed(3, 5))
+    assert found.failed_before.reaches(Failed(3, 5))
+    if seldom == 0:
+        heard = " ".join(turn["input"] for turn in found.case["turns"]).split()
+        assert set(triggers) <= set(heard)
+
+
+@given(st.integers(0, 20), st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
+def test_as_often_is_a_matter_of_shares(count: int, of: int, wanted: int, wanted_of: int):
+    assert Failed(count, of).reaches(Failed(wanted, wanted_of)) == (count / of >= wanted / wanted_of - 1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(conversations())
+def test_what_is_as_small_as_can_be_stays_as_it_is(talk: tuple[list[str], list[str]]):
+    turns, triggers = talk
+    found = shrunk(turns, Planted(triggers), final=True)
+    said = [turn["input"] for turn in found.case["turns"]]
+    again = shrunk(said, Planted(triggers), final=True)
+    assert [turn["input"] for turn in again.case["turns"]] == said
+    assert again.failed == again.failed_before == Failed(3, 3)
 
 
 ALONG = st.sampled_from(["old news", "weather", "a birthday"])

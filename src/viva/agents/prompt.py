@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, Struct, structs
 
@@ -20,14 +20,15 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.model.talk import shown
+from viva.model.talk import EXAMPLE_INPUT, shown
 from viva.model.template import fill, variables_in
 from viva.protocols import AgentSession, SessionContext
 
 _SHOWING = frozenset({"conversation", "output", "last_response"})
 """Variables that show what was said. A prompt of the moment without any of them gets the conversation below it."""
 OF_THE_MOMENT = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
-_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | OF_THE_MOMENT
+_ENDING = frozenset({"can_end", "ending", "answer_format"})
+_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _ENDING | OF_THE_MOMENT
 """What Viva tells of itself; the rest of the metadata is the author's word."""
 VARIABLES: Mapping[str, Any] = {
     **dict.fromkeys(sorted(_OURS), ""),
@@ -50,13 +51,39 @@ VARIABLES: Mapping[str, Any] = {
     "format": "",
 }
 _TEXT = {"type": "string"}
-OUTPUTS: Mapping[str, Mapping[str, Any]] = {
-    "simulator": {
+
+
+class _Ending(NamedTuple):
+    """How a simulated user is told about the end of the conversation, and the shape of its answers that follows from it."""
+
+    instruction: str
+    answer_format: str
+    output: Mapping[str, Any]
+
+
+_CAN_END = _Ending(
+    "The goal is achieved only when the assistant has really done it or clearly says so; a promise is not enough. "
+    "Then set goal_achieved to true and leave input empty.",
+    f'{{"input": "{EXAMPLE_INPUT}", "goal_achieved": false, "reasoning": "why, in a few words"}}',
+    {
         "type": "object",
         "properties": {"reasoning": _TEXT, "input": _TEXT, "goal_achieved": {"type": "boolean"}},
         "required": ["reasoning", "input", "goal_achieved"],
         "additionalProperties": False,
     },
+)
+_CANNOT_END = _Ending(
+    "You cannot end the conversation; somebody else does. Always write a message.",
+    f'{{"input": "{EXAMPLE_INPUT}", "reasoning": "why, in a few words"}}',
+    {
+        "type": "object",
+        "properties": {"reasoning": _TEXT, "input": _TEXT},
+        "required": ["reasoning", "input"],
+        "additionalProperties": False,
+    },
+)
+OUTPUTS: Mapping[str, Mapping[str, Any]] = {
+    "simulator": _CAN_END.output,
     "validator": {
         "type": "object",
         "properties": {
@@ -129,6 +156,12 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
         return cast("ModelAgent", model_agent(self.connector, output=self.output))
 
     @cached_property
+    def model_that_cannot_end(self) -> ModelAgent:
+        """The same, where the built-in shape of a simulator's answers leaves no room for an end."""
+        output = _CANNOT_END.output if self.output == _CAN_END.output else self.output
+        return cast("ModelAgent", model_agent(self.connector, output=output))
+
+    @cached_property
     def used(self) -> frozenset[str]:
         """The variables that the prompt holds."""
         return frozenset(variables_in(self.prompt))
@@ -151,13 +184,14 @@ class PromptSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata") or {}
+        model = self._agent.model if _can_end(metadata) else self._agent.model_that_cannot_end
         if not self._agent.used & OF_THE_MOMENT:
             if self._session is None:
-                opened = self._agent.model.open(self._context, self._filled(message, metadata))
+                opened = model.open(self._context, self._filled(message, metadata))
                 self._session = await self._stack.enter_async_context(opened)
             return await self._session.send(message, options)
         question = self._question(message, metadata)
-        async with self._agent.model.open(structs.replace(self._context, history=())) as session:
+        async with model.open(structs.replace(self._context, history=())) as session:
             reply = await session.send(question, options)
         self._said += [message, Message("assistant", reply.content, tool_calls=reply.tool_calls)]
         return reply
@@ -186,6 +220,8 @@ class PromptSession:
             given["input"] = message.text
         values = {name: _readable(given.get(name, default)) for name, default in known.items()}
         values["conversation"] = self._conversation() if self._agent.used & {"conversation", "fence"} else ""
+        ending = _CAN_END if _can_end(metadata) else _CANNOT_END
+        values |= {"ending": ending.instruction, "answer_format": ending.answer_format}
         values["output"] = codec.compact(str(given.get("output", "")))
         author = {name: value for name, value in given.items() if name not in self._agent.used | _OURS}
         values["metadata"] = _readable(author) or "nothing"
@@ -214,6 +250,11 @@ class PromptSession:
                 ]
             lines.append(codec.compact(line))
         return "\n".join(lines)
+
+
+def _can_end(metadata: Mapping[str, Any]) -> bool:
+    """May the simulated user end the conversation? Not where only the case's criteria do."""
+    return metadata.get("can_end") is not False
 
 
 def _readable(value: Any) -> str:

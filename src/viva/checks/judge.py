@@ -1,22 +1,21 @@
-"""Checks that a model (or any other agent) decides: `agent` and `rubric`. What a judge quotes is looked up in the transcript."""
+"""Checks that a model (or any other agent) decides: `agent` and `rubric`. What a judge quotes is looked up: see `quotes`."""
 
 import asyncio
-import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
+from viva.checks.quotes import Said, all_said, is_about_user, is_telling
 from viva.checks.wording import labelled, quoted
 from viva.errors import HelperFailed, RunStopped, TrialOver
 from viva.model import codec
 from viva.model.component import Building, Written
-from viva.model.message import Message, Reply
-from viva.model.talk import Evidence, Quote, Talk, Verdict, answer_in, shown
+from viva.model.embedded import objects_in
+from viva.model.message import Reply
+from viva.model.talk import Evidence, Quote, Verdict, shown
 
 BUILT_IN = "viva.validator"
-_FOLD = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "…": " ", "\u00a0": " "})
-_GAPS = re.compile(r"\.{2,}|\s+")
 
 
 class AgentSays(Written, frozen=True, kw_only=True):
@@ -175,8 +174,9 @@ async def _vote(
     judge = use.removeprefix("agents:")
     about = {**metadata, **facts_of(evidence)}
     async with evidence.talk.helpers.open("judge", judge, evidence.talk, {**options, "metadata": about}) as session:
-        parse = _Parser(evidence, min_score, session.must_quote)
-        return await session.ask(question(str(metadata.get("criteria", "")), evidence), parse.verdict)
+        criteria = str(metadata.get("criteria", ""))
+        parse = _Parser(evidence, criteria, min_score, session.must_quote)
+        return await session.ask(question(criteria, evidence), parse.verdict)
 
 
 def facts_of(evidence: Evidence) -> dict[str, Any]:
@@ -209,21 +209,26 @@ def question(criteria: str, evidence: Evidence) -> str:
     return "\n\n".join(parts)
 
 
+class _Answer(dict[str, Any]):
+    """A JSON object of a judge's reply. `verdicts` are all that it gives, even those of a key that stands there twice."""
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        pairs = list(pairs)
+        super().__init__(pairs)
+        self.verdicts = {value for key, value in pairs if key in ("passed", "pass") and isinstance(value, bool)}
+
+
 class _Parser(Struct, frozen=True):
     """Makes a verdict of a validator's answer, or says why that cannot be done."""
 
     evidence: Evidence
+    criteria: str
     min_score: float | None
     must_quote: bool
 
     def verdict(self, reply: Reply) -> Verdict:
-        answer = answer_in(reply)
-        if not isinstance(answer, Mapping):
-            raise ValueError("it is no JSON object with a boolean `passed`")
-        given = cast("Mapping[str, Any]", answer)
-        passed = given.get("passed", given.get("pass"))
-        if not isinstance(passed, bool):
-            raise ValueError("it has no boolean `passed`")
+        given = _answer_of(reply)
+        passed = True in given.verdicts
         score = given.get("score")
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
             raise ValueError("its `score` is no number")
@@ -243,68 +248,46 @@ class _Parser(Struct, frozen=True):
 
     def _quotes(self, given: Any) -> tuple[Quote, ...]:
         if not given:
-            if self.must_quote:
+            if self.must_quote and any(said.parts for said in self._quotable()):
                 raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
             return ()
         if not isinstance(given, list):
             raise ValueError("its `evidence` is no list of {turn, quote}")
-        said = _all_said(self.evidence.talk)
-        return tuple(self._quote(item, said) for item in cast("list[Any]", given))
+        quotable = self._quotable()
+        return tuple(self._quote(item, quotable) for item in cast("list[Any]", given))
 
-    def _quote(self, item: Any, said: Mapping[int, str]) -> Quote:
+    def _quotable(self) -> list[Said]:
+        """What may be quoted: what the agent said and did and, where the criterion is about the user, the user's words."""
+        both = not self.criteria or is_about_user(self.criteria)
+        return [said for said in all_said(self.evidence.talk) if both or said.by == "assistant"]
+
+    def _quote(self, item: Any, quotable: Sequence[Said]) -> Quote:
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
             raise ValueError("a piece of `evidence` has no `quote`")
         turn, quote = item.get("turn"), cast("str", item["quote"])
-        if isinstance(turn, int) and turn in said and _found(quote, said[turn]):
-            return Quote(turn, quote)
-        for number, text in said.items():
-            if _found(quote, text):
-                return Quote(number, quote)
-        raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
+        found = [said for said in quotable if said.holds(quote)]
+        if not found:
+            if any(said.holds(quote) for said in all_said(self.evidence.talk)):
+                raise ValueError(
+                    f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
+                )
+            raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
+        if not is_telling(quote) and not any(said.is_whole(quote) for said in found):
+            raise ValueError(f"the quote {quote[:80]!r} is too short to show anything; quote three words or more")
+        return Quote(next((said.turn for said in found if said.turn == turn), found[0].turn), quote)
 
 
-def _all_said(talk: Talk) -> dict[int, str]:
-    """All that was said and done, by turn, as texts to look quotes up in. Turn 0 is what came before."""
-    said = {0: _folded("\n".join(part for message in talk.case.history for part in _parts(message)))}
-    for turn in talk.turns:
-        parts = _parts(turn.utterance.message)
-        if (reply := turn.reply) is not None:
-            parts += _parts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
-        said[turn.number] = _folded("\n".join([*parts, *(change.path for change in turn.files)]))
-    return said
-
-
-def _parts(message: Message) -> list[str]:
-    """The texts of a message; what tools got and gave also in the form in which a judge sees it, as JSON."""
-    parts = [message.text]
-    if message.data is not None:
-        parts.append(shown(message.data))
-    for call in message.tool_calls:
-        result = {} if call.result is UNSET else {"result": call.result}
-        parts += [shown({"name": call.name, "arguments": call.arguments, **result}), call.error or ""]
-        parts += [shown(value) for value in result.values()]
-    return parts
-
-
-def _folded(text: str) -> str:
-    """Without differences in white space, quotation marks and ellipses."""
-    return _GAPS.sub(" ", text.translate(_FOLD)).strip().casefold()
-
-
-def _found(quote: str, text: str) -> bool:
-    """Is each piece of the quote in the text, in order? An ellipsis leaves something out; escapes of JSON may be left in."""
-    if _in_order(quote, text):
-        return True
-    bare = quote.replace("\\n", " ").replace("\\t", " ").replace('\\"', '"')
-    return bare != quote and _in_order(bare, text)
-
-
-def _in_order(quote: str, text: str) -> bool:
-    at = 0
-    pieces = [piece for part in re.split(r"\.{3,}|…|\[\.\.\.\]", quote) if (piece := _folded(part).strip(" \"'"))]
-    for piece in pieces:
-        found = text.find(piece, at)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return bool(pieces)
+def _answer_of(reply: Reply) -> _Answer:
+    """The object with the verdict; there may be others around it, but none with another verdict."""
+    if isinstance(reply.data, Mapping):
+        found = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
+    else:
+        found = cast("list[_Answer]", objects_in(reply.content, _Answer)) if reply.data is None else []
+    if not found:
+        raise ValueError("it is no JSON object with a boolean `passed`")
+    answers = [answer for answer in found if answer.verdicts]
+    if not answers:
+        raise ValueError("it has no boolean `passed`")
+    if len(set[bool]().union(*(answer.verdicts for answer in answers))) > 1:
+        raise ValueError("it gives two verdicts that contradict each other: `passed` is both true and false")
+    return answers[0]

@@ -25,9 +25,11 @@ EPILOG = """\b
 Examples:
   viva shrink latest T001                         fewer turns, fewer words, less that came along, as long as it fails
   viva shrink latest T001 -o small.jsonl          the file that the smaller case is added to
-  viva shrink latest T001 --runs 5 --fails 3      for an agent that does not always do the same
+  viva shrink latest T001 --runs 5 --fails 3      accept only what fails in 3 of 5 trials
 
 \b
+The smaller conversation fails by the same checks and for the same reason. It is held three times before and after, to see
+how often it fails. An agent that does not always do the same is noticed, and each candidate then tried five times.
 A check that asks for something to happen fails the more easily the less is said: shrink what must not happen.
 Exit codes: 0 a smaller case is written (or it is as small as can be), 4 there is nothing to shrink.
 """
@@ -40,9 +42,12 @@ _ALONG = "thing"  # that came along: prior messages, attachments, memory, canned
 @click.argument("case")
 @click.option("--trial", type=click.IntRange(1), help="Which trial of the case; else the first that failed.")
 @click.option(
-    "--runs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Try each candidate N times."
+    "--runs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Try each candidate N times (once, or 5 times if it does not always fail).",
 )
-@click.option("--fails", type=click.IntRange(1), metavar="K", help="It still fails if K of these trials do (all).")
+@click.option("--fails", type=click.IntRange(1), metavar="K", help="Accept a candidate if K of its trials fail (all).")
 @click.option(
     "--max-trials",
     type=click.IntRange(1),
@@ -64,15 +69,15 @@ def command(
     run: str,
     case: str,
     trial: int | None,
-    runs: int,
+    runs: int | None,
     fails: int | None,
     max_trials: int,
     output: Path,
     agent: str | None,
 ) -> int:
     """Make the failing conversation of CASE in RUN smaller by holding it again and again with the real agent."""
-    if fails is not None and fails > runs:
-        raise click.UsageError(f"--fails {fails} of --runs {runs} cannot be")
+    if fails is not None and fails > (runs or 1):
+        raise click.UsageError(f"--fails {fails} of --runs {runs or 1} cannot be")
     if output.suffix != ".jsonl":
         raise BadInput.saying(f"-o {output}: a case is written as .jsonl")
     history = history_here()
@@ -80,8 +85,9 @@ def command(
     past = past_of(history, run)
     record = _failed(past, case, trial)
     kept = with_secrets(kept_again(past.settings["options"]), {"agent": agent})
+    wanted = (fails or runs, runs) if runs else None
     with terminable():
-        return run_loop(_shrink(past, kept, record, runs, fails or runs, max_trials, output.absolute()))
+        return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
 
 
 def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
@@ -96,9 +102,9 @@ def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
 
 
 async def _shrink(
-    past: Past, kept: RunOptions, record: TrialRecord, runs: int, fails: int, most: int, output: Path
+    past: Past, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
 ) -> int:
-    from viva.session.shrinking import Held, Shrinker, find_case
+    from viva.session.shrinking import Failed, Held, Shrinker, find_case
 
     os.chdir(kept.folder)
     options = structs.replace(
@@ -107,7 +113,7 @@ async def _shrink(
     prepared = await prepare(options, past)
     try:
         case = await find_case(prepared, record)
-        shrinker = Shrinker(prepared, Held(case, record), runs=runs, fails=fails, most=most)
+        shrinker = Shrinker(prepared, Held(case, record), wanted=Failed(*wanted) if wanted else None, most=most)
         shrunk = await shrinker.shrink(output.parent)
     finally:
         await prepared.http.close()
@@ -120,8 +126,13 @@ async def _shrink(
     )
     print(f"{before} → {after}", end="")
     print(f", in {counted(shrunk.trials, 'trial')}")
+    print(
+        f"fails {shrunk.failed} (before: {shrunk.failed_before})"
+        if shrunk.failed.of
+        else "not confirmed: no trial left"
+    )
     if not shrunk.minimal:
-        print("it may become smaller still: --max-trials was used up")
+        print("it may become smaller still: --max-trials was used up, or what is smaller fails too seldom")
     for at, turn in enumerate(shrunk.case["turns"], 1):
         print(f"  {at}. {_shown(turn['input'])}")
     print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from viva.engine.sending import Listed, merged
-from viva.errors import CutOff, HelperFailed, Role, TrialFault, TrialOver
+from viva.errors import CutOff, HelperFailed, NotRecorded, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.duration import show_duration
@@ -23,6 +23,8 @@ from viva.protocols import AgentSession, Meter, SessionContext, Transport, Works
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
+_NOT_ITS_FAULT = (HelperFailed, NotRecorded, TrialOver)
+"""Already charged to somebody, or to nobody: what is raised as it is."""
 
 
 class Crew:
@@ -87,7 +89,7 @@ class Crew:
                     must_quote=getattr(helper, "must_quote", False),
                 )
         except TrialFault as fault:
-            if opened or isinstance(fault, HelperFailed | TrialOver):
+            if opened or isinstance(fault, _NOT_ITS_FAULT):
                 raise
             raise HelperFailed(role, fault.said, deterministic=fault.deterministic) from fault
 
@@ -146,10 +148,10 @@ class _Asked:
         self._talk = talk
         self._progress = progress
         self._options = options
-        self._metadata = metadata
+        self.metadata = metadata
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**_about(self._talk), **self._metadata, **(metadata or {})}}
+        options = {**self._options, "metadata": {**_about(self._talk), **self.metadata, **(metadata or {})}}
         reply = await self._send(text, options)
         try:
             return parse(reply)
@@ -167,7 +169,7 @@ class _Asked:
         with self._waited_for():
             try:
                 return await self._session.send(Message("user", text), options)
-            except (HelperFailed, TrialOver):
+            except _NOT_ITS_FAULT:
                 raise
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.said, deterministic=fault.deterministic) from fault

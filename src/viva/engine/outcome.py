@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from viva.errors import AgentFailed, Fault, HelperFailed, Skipped, TrialFault
+from viva.errors import AgentFailed, Fault, HelperFailed, NotRecorded, Skipped, TrialFault
 from viva.model.case import Checkpoint
 from viva.model.record import Status
 from viva.model.talk import Talk, Verdict
@@ -46,7 +46,8 @@ def blamed(fault: TrialFault) -> Ending:
         return Ending.failed(said if said.startswith("timeout after") else f"agent error: {said}")
     if isinstance(fault, HelperFailed):
         return Ending.error(fault.fault, f"{fault.role} error: {said}", deterministic=fault.deterministic)
-    said = f"agent error: {said}" if fault.fault == "infra" else said
+    is_agents = fault.fault == "infra" and not isinstance(fault, NotRecorded)
+    said = f"agent error: {said}" if is_agents else said
     return Ending.error(fault.fault, said, deterministic=fault.deterministic)
 
 

@@ -62,7 +62,7 @@ class Scheduler:
     async def _work(self, planned: Planned) -> None:
         record = await self._attempt(planned, 1)
         for attempt in range(2, 2 + self.retry_faults):
-            if record.status != "error" or record.deterministic:
+            if record.status != "error" or record.deterministic or not self.stage.may_retry(record.key):
                 break
             self.stage.bus.emit(_retried(record, planned.index))
             record = await self._attempt(planned, attempt)

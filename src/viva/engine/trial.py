@@ -3,6 +3,7 @@
 what is raised                          what becomes of the trial
 AgentFailed                             failed, the agent's fault
 Unreachable, HelperFailed, Undecidable  error, the fault it carries
+NotRecorded                             error, infra; it is not tried again
 the case's time is up (or was: CutOff)  charged to the one we waited for
 a `before` hook breaks                  error, undetermined; its `after` is not called
 cancelled (Ctrl-C, fail-fast)           no record: it was not run
@@ -55,6 +56,8 @@ class Stage(Struct, kw_only=True):
     redact_text: Callable[[str], str] = str
     others: Callable[[str], Listed] | None = None
     took_ms: Callable[[Key], float | None] = lambda _key: None
+    may_retry: Callable[[Key], bool] = lambda _key: True
+    asked_live: Callable[[Key], str | None] = lambda _key: None
     hooks: Hooks | None = None
     workspaces: Workspaces | None = None
     spare_workspaces: Workspaces | None = None
@@ -142,6 +145,8 @@ async def run_trial(
     )
     if (took_ms := stage.took_ms(key)) is not None:
         record.duration_ms = took_ms
+    if (why_live := stage.asked_live(key)) is not None:
+        record.warnings = [*(record.warnings or ()), why_live]
     record = stage.redact(record)
     if stage.hooks is not None and talk.set_up is not UNSET:
         trouble = await stage.hooks.after(talk, record)

@@ -36,7 +36,6 @@ TAG = "playbook"
 BUILT_IN = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CRITERIA = ("persona", "success_criteria")
-_GOAL = "as said above. The conversation is ended for you: never set goal_achieved, and always write a message"
 _NO_EVALUATOR = (
     "nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME, or `evaluator` in [defaults] "
     "of viva.toml"
@@ -206,7 +205,7 @@ class _Builder:
             at = ("persona", "initial_user_input")
             first = self._worded(persona["initial_user_input"], at, "there would be nothing to send")
             lines = () if steps else (Utterance(Message("user", first), by="initial"),)
-        metadata = {"persona": context, "goal": _GOAL}
+        metadata = {"persona": context, "goal": "as said above"}
         user = Simulator(evaluator, {"metadata": metadata}, lines, can_end=False, filled=False)
         return Then(script, user) if steps else user
 

@@ -102,6 +102,13 @@ def provider_of(model: str) -> str | None:
     return next((provider for provider, names in _WELL_KNOWN.items() if names.fullmatch(model)), None)
 
 
+def settings_that_answer(connector: Connector) -> dict[str, object]:
+    """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
+    names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
+    found = {name: getattr(connector, name) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, "", {})}
+
+
 def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
     """The connector by which a model is reached, with that model: the one that is for it; else the first with a pattern that
     fits its name; for a well-known model else the first of its provider; else the provider's default.

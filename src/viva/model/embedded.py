@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET
@@ -38,27 +39,42 @@ def json_in(text: str) -> Any:
 
 
 def _among_words(text: str) -> Any:
-    """The first balanced value. `[1]` and `[ ]` are most often a footnote or a check box: they give way to what follows.
+    """The first balanced value. `[1]` and `[ ]` are most often a footnote or a check box: they give way to what follows."""
+    spare = UNSET
+    for value in _values(text, _decoder):
+        if isinstance(value, dict) or any(type(item) is not int for item in value):
+            return value
+        spare = value if spare is UNSET else spare
+    return spare
+
+
+def objects_in(text: str, made_of: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
+    """Every JSON object that stands in a text by itself or in a list, not inside of another; `made_of` its keys and values."""
+    found: list[Any] = []
+    for value in _values(text, json.JSONDecoder(parse_constant=_refused, object_pairs_hook=made_of)):
+        found += value if isinstance(value, list) else [value]
+    return [value for value in found if isinstance(value, Mapping)]
+
+
+def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
+    """All balanced values, one after the other.
 
     A parser that tells where a value ends is needed here, which msgspec does not offer. The work is bounded: text
     made of nothing but openings would otherwise be read over and over (its errors count lines from the top, too).
     """
     work_left = 10_000 + 8 * len(text)
-    at, spare = 0, UNSET
+    at = 0
     while work_left > 0 and (opening := _OPENING.search(text, at)) is not None:
         start = opening.start()
         try:
-            value, at = _decoder.raw_decode(text, start)
+            value, at = decoder.raw_decode(text, start)
         except RecursionError:
             break
         except ValueError as wrong:
             work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)
             at = start + 1
             continue
-        if isinstance(value, dict) or any(type(item) is not int for item in value):
-            return value
-        spare = value if spare is UNSET else spare
-    return spare
+        yield value
 
 
 def _refused(constant: str) -> Any:

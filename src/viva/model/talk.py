@@ -253,6 +253,10 @@ class Evidence(Struct, dict=True):
         return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]
 
 
+EXAMPLE_INPUT = "your next message"
+"""What stands for the user's words where a simulator is shown the form of its answers. Weak models copy it."""
+
+
 def answer_in(reply: Reply) -> Any:
     """The structured answer of a helper: its data or, without any, JSON found in its text; else UNSET."""
     return json_in(reply.content) if reply.data is None else reply.data

@@ -2,15 +2,13 @@
 
 JSON lines: a definition for each agent, an entry for each reply, and how long each trial took. An entry is found by who
 was asked, in which conversation, and a digest of all that was sent in it so far, with secrets already struck out. That
-digest is made when a cassette is read: recording is to cost next to nothing. `taped` puts a cassette around agents.
+digest is made when a cassette is read: recording is to cost next to nothing. `tape` finds entries again, `taped` puts
+a cassette around agents.
 """
 
 import difflib
 import os
-import re
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Container, Iterable, Iterator
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -24,16 +22,15 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.model.tracebacks import Traceback
 from viva.record.files import append_whole, cut_torn_tail, replacing
 from viva.record.private import open_private
 
-VERSION = 2
+VERSION = 3
 Missing = Literal["error", "live", "skip"]
 T = TypeVar("T")
 Place = tuple[Role, str, Key]
 CUT_OFF = "cut off"
-_FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
-"""What a variable leaves behind where its value stood in another form: that depends on the value, and so does not count."""
 _DIFF_LINES = 40
 
 
@@ -67,6 +64,8 @@ class Sent(Struct, omit_defaults=True, gc=False):
     options: Any
     fixtures: Any = None
     conversation: Any = None
+    connector: Any = None
+    """What the connector is that the case asked for by name; an agent's own is part of its definition."""
 
 
 class Opening(Struct):
@@ -111,6 +110,10 @@ class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False)
     """What the agent had said and done when it failed."""
     stderr: str = ""
     """The end of what it had printed by then."""
+    tracebacks: tuple[Traceback, ...] = ()
+    """Errors in the user's own Python during the call."""
+    warnings: tuple[str, ...] = ()
+    """What was to be said of the call."""
     made: Made | None = None
 
     @property
@@ -189,7 +192,7 @@ class Recorder:
         self.sessions = count(1 + max((line.session for line in lines if isinstance(line, Entry)), default=0))
 
     def without_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(_changed(image, self._hiding.hide) for image in images)
+        return tuple(changed_image(image, self._hiding.hide) for image in images)
 
     def append(self, *events: Event) -> None:
         """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
@@ -222,90 +225,6 @@ class Recorder:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-class Tape:
-    """A cassette that is being played. Entries that are equal in all that was sent are used in the order of asking."""
-
-    def __init__(self, path: Path, missing: Missing, hiding: Hiding) -> None:
-        self.missing: Missing = missing
-        self._hiding = hiding
-        self._lines = list(read_cassette(path))
-        self._definitions = {line.agent: line.definition for line in self._lines if isinstance(line, Definition)}
-        self._took = {line.key: line.duration_ms for line in self._lines if isinstance(line, Took)}
-        self._talks: dict[Place, list[Entry]] = defaultdict(list)
-        for session, entry in replies(self._lines):
-            self._talks[_place(session)].append(entry)
-        self._first_misses: dict[tuple[str, str, int], str] = {}
-
-    @cached_property
-    def _entries(self) -> dict[str, list[Entry]]:
-        """By the chain of all that was sent: made at the first question, since agents may bring secrets of their own."""
-        found: dict[str, list[Entry]] = defaultdict(list)
-        definitions: dict[str, Any] = {}
-        chains: dict[int, str] = {}
-        for line in self._lines:
-            if isinstance(line, Definition):
-                definitions[line.agent] = line.definition
-            elif isinstance(line, Entry):
-                if (opened := line.opened) is not None:
-                    chains[line.session] = self.opening(_place(opened), definitions.get(opened.agent), opened.history)
-                if line.sent is not None:
-                    chains[line.session] = self.link(chains[line.session], line.sent)
-                found[chains[line.session]].append(line)
-        for same in found.values():
-            same.sort(key=lambda entry: entry.session, reverse=True)  # they are taken from the end
-        return found
-
-    def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
-        """What the chain of all that is sent in a session begins with."""
-        return self.link("", Opening(*place, definition, history))
-
-    def link(self, chain: str, sent: Sent | Opening) -> str:
-        """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        kept = _FORM.sub(rb"***\1***", codec.encode(self._plain(sent)))
-        return blake2b(chain.encode() + codec.canonical(codec.decode(kept)), digest_size=12).hexdigest()
-
-    def took_ms(self, key: Key) -> float | None:
-        return self._took.get(key)
-
-    def next(self, digest: str) -> Entry | None:
-        left = self._entries.get(digest)
-        return self._restored(left.pop()) if left else None
-
-    def _restored(self, entry: Entry) -> Entry:
-        """With the values of variables where their names were kept in their place: checks look for them."""
-        entry = self._hiding.restore(entry)
-        if entry.made is not None:
-            files = tuple(_changed(image, self._hiding.restore) for image in entry.made.files)
-            entry.made = structs.replace(entry.made, files=files)
-        return entry
-
-    def miss(self, place: Place, turn: int, sent: Sent, definition: Any) -> str:
-        """Why nothing fits. A trial that is tried again says what was found the first time."""
-        key = place[2]
-        trial = (key.suite, key.case, key.trial)
-        if trial not in self._first_misses:
-            self._first_misses[trial] = self._divergence(place, turn, sent, definition)
-        return self._first_misses[trial]
-
-    def _divergence(self, place: Place, turn: int, sent: Sent, definition: Any) -> str:
-        """What the cassette had at this very place, as a diff."""
-        role, name, key = place
-        where = f"case {key.case!r}, trial {key.trial}, turn {turn}: the {role} {name!r}"
-        had, now = self._definitions.get(name), self._plain(Definition(name, definition)).definition
-        if had is not None and codec.canonical(had) != codec.canonical(now):
-            return f"{where} was defined otherwise (its prompt, settings or code changed)\n{diff(had, now)}"
-        known = [entry for entry in self._talks.get(place, ()) if entry.turn == turn]
-        if not known:
-            return f"{where} was not asked when the cassette was recorded"
-        what = "the criteria or the conversation" if role == "judge" else "what it was sent"
-        return f"{where}: {what} changed\n{min((diff(entry.sent, self._plain(sent)) for entry in known), key=len)}"
-
-    def _plain(self, value: T) -> T:
-        """With plain values in it: so that what a cassette holds and what is sent now are rewritten alike."""
-        raw = codec.encode(value)
-        return value if self._hiding.is_clean(raw) else self._hiding.hide(codec.decode(raw, type=type(value)))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:
@@ -361,7 +280,7 @@ def without(lines: Iterable[Line], goes: Callable[[Key], bool]) -> Iterator[Line
             yield line
 
 
-def _place(session: Session) -> Place:
+def place_of(session: Session) -> Place:
     return session.role, session.agent, session.key
 
 
@@ -375,7 +294,7 @@ def digest_of(value: Any) -> str:
     return blake2b(codec.canonical(value), digest_size=12).hexdigest()
 
 
-def _changed(image: FileImage, change: Callable[[str], str]) -> FileImage:
+def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
     """A file without secrets, or with them again: its bytes go the way of all other text, also where they are no UTF-8."""
     if image.content is None:
         return image

@@ -9,13 +9,15 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.errors import AgentFailed, CutOff, Skipped, TrialFault, Undecidable, Unreachable
+from viva.errors import AgentFailed, CutOff, NotRecorded, Skipped, TrialFault, Undecidable, Unreachable
 from viva.model import codec
 from viva.model.case import Feature
+from viva.model.connector import settings_that_answer
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
-from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session, Tape
+from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Session
+from viva.record.tape import Tape
 
 _PASSING = ("session_id", "workspace")
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
@@ -43,6 +45,8 @@ class _Session:
         if options is not self._options:  # mostly they are the same for all turns
             self._options, self._kept = options, codec.frozen(_lasting(options))
         sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
+        if isinstance(asked_for := options.get("connector"), str) and asked_for in context.connectors:
+            sent.connector = settings_that_answer(context.connectors[asked_for])
         if context.fixtures is not None and turn == 1:
             sent.fixtures = codec.frozen(context.fixtures)
         if context.role == "simulator":
@@ -143,6 +147,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             entry.reply = cast("Reply", codec.frozen(reply))
         if workspace is not None:
             entry.made = await self._made(workspace, before)
+        _keep_remarks(entry, self._context.progress)
         self._recorder.keep(entry)
         if workspace is not None:
             self._recorder.flush()  # files may be large
@@ -157,6 +162,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         if progress.partial is not None:
             entry.partial = cast("Reply", codec.frozen(progress.partial))
         entry.stderr = progress.stderr_tail
+        _keep_remarks(entry, progress)
         entry.calls = tuple(self._calls)
         self._calls.clear()
         self._opened = None
@@ -178,6 +184,7 @@ class Replayed(_Wrapped):
 
     def __init__(self, agent: Agent, name: str, definition: Any, tape: Tape) -> None:
         super().__init__(agent, name)
+        tape.define(name, definition)
         self._definition = definition
         self._tape = tape
 
@@ -191,7 +198,7 @@ class Replayed(_Wrapped):
                 context.meter(call)
             raise _fault(entry, context.progress)
         async with AsyncExitStack() as stack:
-            yield _ReplayedSession(self._agent, place, self._definition, context, tape, chain, stack)
+            yield _ReplayedSession(self._agent, place, context, tape, chain, stack)
 
 
 class _ReplayedSession(_Session):
@@ -199,14 +206,13 @@ class _ReplayedSession(_Session):
         self,
         agent: Agent,
         place: Place,
-        definition: Any,
         context: SessionContext,
         tape: Tape,
         chain: str,
         stack: AsyncExitStack,
     ) -> None:
         super().__init__(context)
-        self._agent, self._place, self._definition = agent, place, definition
+        self._agent, self._place = agent, place
         self._tape, self._chain, self._stack = tape, chain, stack
         self._said: list[tuple[Message, Mapping[str, Any]]] = []
         self._live: AgentSession | None = None
@@ -222,9 +228,11 @@ class _ReplayedSession(_Session):
         self._said.append((message, options))
         for call in entry.model_calls:
             self._context.meter(call)
+        self._context.progress.tracebacks += entry.tracebacks
+        self._context.progress.warnings += entry.warnings
         if (made := entry.made) is not None and self._context.workspace is not None:
             if made.missing:
-                raise Unreachable(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
+                raise NotRecorded(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
             await self._context.workspace.put(made.files, made.changes)
         if entry.reply is None:
             raise _fault(entry, self._context.progress)
@@ -233,15 +241,21 @@ class _ReplayedSession(_Session):
     async def _miss(self, message: Message, options: Mapping[str, Any], sent: Sent, turn: int) -> Reply:
         """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
         tape = self._tape
+        where = tape.miss(self._place, turn, sent)
         if tape.missing == "live":
             self._live = await self._stack.enter_async_context(self._agent.open(self._context))
             for said, with_options in self._said:
                 await self._live.send(said, with_options)
             return await self._live.send(message, options)
-        where = tape.miss(self._place, turn, sent, self._definition)
         if tape.missing == "skip":
-            raise Skipped(f"not in the cassette: {where.splitlines()[0]}")
-        raise Unreachable(f"not in the cassette: {where}")
+            raise Skipped(f"not in the cassette: {where}")
+        raise NotRecorded(f"not in the cassette: {where}")
+
+
+def _keep_remarks(entry: Entry, progress: CallProgress) -> None:
+    """What the report says of the call beside its reply."""
+    if progress.tracebacks or progress.warnings:
+        entry.tracebacks, entry.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
 
 
 def _fault(entry: Entry, progress: CallProgress) -> TrialFault:

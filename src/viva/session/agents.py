@@ -1,9 +1,7 @@
 """Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +17,16 @@ from viva.errors import BadInput, Problem, Role, Undecidable
 from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import Feature
-from viva.model.connector import Connector, reaching
+from viva.model.connector import Connector, reaching, settings_that_answer
 from viva.model.duration import parse_duration
 from viva.model.template import fill, variables_in
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
+from viva.record.drift import FILES
 from viva.schemas.words import complaints
 from viva.session import terminal_agents
 from viva.session.connectors import ConnectorLookup
+from viva.session.source_files import digest_files
 
 _PROMPTS: dict[Role, str] = {
     "simulator": "simulator",
@@ -95,7 +95,7 @@ class Agents:
         """
         if asked is not None and not isinstance(asked, str):
             given = _given(asked, self._settings.provider_packages)
-            given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | _code_of(given.agent))
+            given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | self._code_of(given.agent))
             return given
         if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
             if credentials.MASK in asked:
@@ -160,18 +160,23 @@ class Agents:
         self.definitions[name] = definition
         return agent if self._wrap is None else self._wrap(agent, name, definition)
 
-    def _definition(self, name: str, written: Mapping[str, Any], connector: Connector | None) -> dict[str, Any]:
-        """What was written, with the texts of the files that it names, and the model that it speaks to."""
+    def _definition(self, name: str, written: Mapping[str, Any], agent: Agent) -> dict[str, Any]:
+        """What was written, with the texts of the files that it names, the model that it speaks to, and its code."""
         definition = credentials.masked_table(written)
         for key in ("system_file", "prompt", "file"):
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
         wanted = str(written.get("connector", ""))
-        known = connector or self._settings.connectors.get(wanted) or reaching(wanted, self._settings.connectors)
-        if known is not None:
-            definition["model"] = written.get("model", known.model)
-        return definition
+        connectors = self._settings.connectors
+        connector = getattr(agent, "connector", None) or connectors.get(wanted) or reaching(wanted, connectors)
+        if isinstance(connector, Connector):
+            definition |= credentials.masked_table(settings_that_answer(connector)) | {"connector": connector.name}
+        return definition | self._code_of(agent)
+
+    def _code_of(self, agent: Agent) -> dict[str, Any]:
+        files = digest_files(_targets(agent), self._settings.folder)
+        return {FILES: files} if files else {}
 
     def names(self) -> list[str]:
         return list(self._settings.agents)
@@ -206,7 +211,7 @@ class Agents:
         if kind == "python" and "connector" in written:  # it speaks to a model by itself, and has to know through what
             options.setdefault("connector", connector.name if connector else written["connector"])
         agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
-        definition = self._definition(name, written, connector) | _code_of(agent)
+        definition = self._definition(name, written, agent)
         speaking = JsonReplies(agent) if written.get("reply_format") == "json" else agent
         return NamedAgent(
             name=name,
@@ -389,16 +394,11 @@ class Agents:
             raise self._settings.problem(f"agent {name!r}: {path} is not UTF-8", "agents", name) from wrong
 
 
-def _code_of(agent: Agent) -> dict[str, str]:
-    """A digest of the file that a Python agent stands in: what it is made of. What it imports is not followed."""
-    if not isinstance(agent, PythonAgent):
-        return {}
-    target = agent.target if inspect.isclass(agent.target) or inspect.isroutine(agent.target) else type(agent.target)
-    try:
-        code = Path(inspect.getsourcefile(target) or "").read_bytes()
-    except (OSError, TypeError):  # it was not read from a file
-        return {}
-    return {"code": blake2b(code, digest_size=8).hexdigest()}
+def _targets(agent: Agent) -> list[Any]:
+    """The Python code of the user's own that an agent is made of: itself, or the tools of a model."""
+    if isinstance(agent, PythonAgent):
+        return [agent.target]
+    return [tool.run for tool in getattr(agent, "tools", ()) if isinstance(tool, Tool) and tool.run is not None]
 
 
 def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:

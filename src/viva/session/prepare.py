@@ -131,7 +131,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     _refuse_overwriting(options, [path for path in needed_files if path])
     redactor = settings.redactor
     redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
-    taping = Taping(options, redactor)
+    taping = Taping(options, redactor, settings.connectors)
     agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
     problems = list(wrong_flags(options, agents))

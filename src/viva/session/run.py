@@ -125,6 +125,8 @@ async def _examined(
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
                 if note:
                     bus.emit(Note(prepared.redactor.text(note)))
+            for warning in prepared.taping.drift():
+                bus.emit(Note(prepared.redactor.text(warning), "warning"))
             try:
                 await interruption.run(hooks.before_run(prepared.plan))
                 await interruption.run(scheduler.run(_due(prepared, scheduler, past)))
@@ -263,6 +265,8 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         meter=prepared.budget.spend,
         others=prepared.agents.named,
         took_ms=prepared.taping.took_ms,
+        may_retry=prepared.taping.may_retry,
+        asked_live=prepared.taping.asked_live,
         taped=prepared.taping.in_use,
         workspaces=prepared.places.opened,
         spare_workspaces=prepared.places.spare,

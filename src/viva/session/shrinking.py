@@ -1,12 +1,13 @@
 """A conversation that failed becomes a smaller one that still fails, by really holding it again and again.
 
 Fewer turns first, then fewer words in each input, then less of what came along: attachments, prior history, memory,
-canned tools; until nothing can become less. What fails is the same check as before; where an agent does not always do
-the same, `fails` of `runs` trials have to.
+canned tools; until nothing can become less. It has to fail by the same checks and for the same reason as before. Each
+candidate is tried once where the conversation always fails, and several times where it does not; the smallest one is
+tried again in the end, so that it is not there by chance.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,14 +25,18 @@ from viva.model import codec
 from viva.model.case import Case, Claim, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
-from viva.model.template import has_variables
 from viva.protocols import Planned
+from viva.session.causes import RELATED, Cause, are_like, causes_of
 from viva.session.hooks import ProjectHooks
 from viva.session.prepare import Prepared
 from viva.session.run import stage_of
 
 T = TypeVar("T")
 Fails = Callable[[Sequence[T]], Awaitable[bool]]
+CONFIRMING = 3
+"""So often the conversation is held before anything is left out, and the smallest one in the end."""
+MEASURING, SOMETIMES = 10, 5
+"""Where it does not always fail: so often it is held to see how often, and so often each candidate."""
 ANSWERS = {"type": "regex", "pattern": "", "message": "the agent answers"}
 """What is claimed where no check failed, but the agent itself did."""
 
@@ -42,7 +47,8 @@ _PART = codec.decoder(Part)
 class Shrunk(Struct, frozen=True):
     """The smaller conversation as a native case: how many turns, words and things that came along there were and are.
 
-    It is `minimal` unless the trials were used up before.
+    `failed_before` and `failed` say how often the whole and the smaller one failed, of how many trials. It is `minimal`
+    unless the trials were used up before, or what was smaller still did not fail reliably.
     """
 
     case: dict[str, Any]
@@ -51,6 +57,25 @@ class Shrunk(Struct, frozen=True):
     along: tuple[int, int]
     trials: int
     minimal: bool
+    failed_before: "Failed"
+    failed: "Failed"
+
+
+class Failed(Struct, frozen=True):
+    """How many of how many trials failed."""
+
+    count: int
+    of: int
+
+    def reaches(self, wanted: "Failed") -> bool:
+        """As often, at least?"""
+        return self.of > 0 and self.count * wanted.of >= wanted.count * self.of
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} times"
+
+
+ALWAYS = Failed(1, 1)
 
 
 class Held(Struct, frozen=True):
@@ -101,9 +126,12 @@ async def find_case(prepared: Prepared, record: TrialRecord) -> Case:
 
 
 class Shrinker:
-    """Makes one conversation smaller. `most` trials are held, no more."""
+    """Makes one conversation smaller. `most` trials are held, no more.
 
-    def __init__(self, prepared: Prepared, held: Held, *, runs: int = 1, fails: int = 1, most: int = 300) -> None:
+    A candidate has to fail `wanted` times; without that, always or, if the conversation itself does not, about as often.
+    """
+
+    def __init__(self, prepared: Prepared, held: Held, *, wanted: Failed | None = None, most: int = 300) -> None:
         self._held = held
         self._reading = Reading(
             roots=(str(prepared.settings.folder), str(_folder(held.case))),
@@ -115,38 +143,76 @@ class Shrinker:
         self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
         self._wanted_case = prepared.wanted
-        self._runs, self._fails, self._most = runs, fails, most
+        self._given, self._wanted, self._most = wanted, wanted or ALWAYS, most
+        self._reserved = min(CONFIRMING, most // 3)  # for the last look at the smallest one
         self._trials = 0
         self._known: dict[bytes, bool] = {}
-        self._wanted = _signature(held.record)
+        self._accepted: list[_Small] = []
+        self._causes = [causes_of(held.record)]
         self._claims, self._finals = _failed_claims(held)
         if unknown := {each["type"] for each in (*self._claims, *self._finals)} - set(catalog.names("check")):
             raise BadInput.saying(f"a native case cannot say what failed: {', '.join(sorted(unknown))}")
 
     async def shrink(self, folder: Path) -> Shrunk:
         """The smaller case, for a file in `folder`. BadInput if the conversation does not fail any more."""
-        small = first = _Small.of(self._held)
-        if not await self._still_fails(small):
-            seen = f"{self._fails} of {self._runs} times" if self._runs > 1 else "when it is held again"
-            raise BadInput.saying(f"case {self._held.case.id!r} does not fail {seen}: there is nothing to shrink")
-        smaller = True
-        while smaller and not self._used_up:
-            before = small
-            for less in (self._fewer_turns, self._fewer_words, self._fewer_attachments, self._less_along):
-                small = await less(small)
-            smaller = small != before
+        first = _Small.of(self._held)
+        at_first = max(CONFIRMING, self._wanted.of) if self._given else min(CONFIRMING, max(1, self._most // 3))
+        before = await self._hold(first, at_first, learning=True)
+        if not before.count or (self._given is not None and not before.reaches(self._given)):
+            raise BadInput.saying(
+                f"case {self._held.case.id!r} fails in the same way only {before} when it is held again: "
+                "there is nothing to shrink"
+            )
+        if self._given is None and before.count < before.of:
+            before = await self._become_patient(first, before)
+        small, complete = await self._smallest(first)
+        failed = before if small == first else await self._confirm(small)
+        if failed.of and not failed.reaches(self._wanted) and self._given is None and self._wanted == ALWAYS:
+            before = await self._become_patient(first, before)
+            small, complete = await self._smallest(first)
+            failed = before if small == first else await self._confirm(small)
+        while failed.of and not failed.reaches(self._wanted) and small != first:
+            complete = False
+            self._accepted.pop()  # it failed by chance: back to the one before
+            small = self._accepted[-1] if self._accepted else first
+            failed = before if small == first else await self._confirm(small)
         return Shrunk(
             case=self._written(small, folder),
             turns=(len(first.lines), len(small.lines)),
             words=(_words(first.lines), _words(small.lines)),
             along=(first.along, small.along),
             trials=self._trials,
-            minimal=not self._used_up,
+            minimal=complete,
+            failed_before=before,
+            failed=failed,
         )
+
+    async def _confirm(self, small: "_Small") -> Failed:
+        """Once more, with the trials that were kept for that: what failed once may have failed by chance."""
+        return await self._hold(small, max(CONFIRMING, self._wanted.of), reserved=True)
+
+    async def _become_patient(self, first: "_Small", before: Failed) -> Failed:
+        """It does not always fail: how often does it, and how often has a candidate to?"""
+        more = await self._hold(first, MEASURING - before.of, learning=True)
+        found = Failed(before.count + more.count, before.of + more.of)
+        self._wanted = Failed(max(2, SOMETIMES * found.count // found.of), SOMETIMES)
+        self._known.clear()
+        self._accepted.clear()
+        return found
+
+    async def _smallest(self, small: "_Small") -> tuple["_Small", bool]:
+        """Less and less of it, and whether nothing more could be left out."""
+        while not self._used_up:
+            before = small
+            for less in (self._fewer_turns, self._fewer_words, self._fewer_attachments, self._less_along):
+                small = await less(small)
+            if small == before:
+                break
+        return small, not self._used_up
 
     @property
     def _used_up(self) -> bool:
-        return self._trials >= self._most
+        return self._trials >= self._most - self._reserved
 
     async def _fewer_turns(self, small: "_Small") -> "_Small":
         """A check that belongs to a turn keeps that turn, the last; one of the whole conversation keeps any."""
@@ -200,22 +266,43 @@ class Shrinker:
         if digest not in self._known:
             if self._used_up:
                 return False
-            self._known[digest] = await self._failed_often(value)
+            failed = await self._hold(small, self._wanted.of, enough=self._wanted.count)
+            self._known[digest] = failed.reaches(self._wanted)
+            if self._known[digest]:
+                self._accepted.append(small)
         return self._known[digest]
 
-    async def _failed_often(self, value: dict[str, Any]) -> bool:
+    async def _hold(
+        self, small: "_Small", times: int, *, enough: int | None = None, learning: bool = False, reserved: bool = False
+    ) -> Failed:
+        """Holds the conversation so often, as far as trials are left, or until it is known whether `enough` of them fail."""
+        case = await self._case(small)
+        failed = held = 0
+        while held < times and self._trials < self._most - (0 if reserved else self._reserved):
+            self._trials += 1
+            held += 1
+            record = await run_trial(self._stage, Planned(case, self._trials, held, times), keep=())
+            failed += record.status == "failed" and self._is_same(causes_of(record), learning=learning)
+            if enough is not None and failed >= enough:
+                return Failed(enough, times)
+            if enough is not None and failed + times - held < enough:
+                break
+        return Failed(failed, held if enough is None else times)
+
+    def _is_same(self, found: list[Cause], *, learning: bool) -> bool:
+        """Is it the failure that was recorded? The whole conversation may find other words for it, which then count too."""
+        if any(are_like(found, wanted) for wanted in self._causes):
+            return True
+        if learning and are_like(found, self._causes[0], RELATED):
+            self._causes.append(found)
+            return True
+        return False
+
+    async def _case(self, small: "_Small") -> Case:
+        value = self._written(small, Path())
         suite = native.load(documents_of([value], "shrunk"), "shrunk", Path(), self._reading)
         (case,) = [self._placed(case) async for case in suite.cases()]
-        failed = 0
-        for trial in range(self._runs):
-            self._trials += 1
-            record = await run_trial(self._stage, Planned(case, self._trials, trial + 1, self._runs), keep=())
-            failed += record.status == "failed" and bool(_signature(record) & self._wanted)
-            if failed >= self._fails:
-                return True
-            if failed + self._runs - trial - 1 < self._fails:
-                return False
-        return False
+        return case
 
     def _placed(self, case: Case) -> Case:
         """With what the run's command line said over what cases say themselves."""
@@ -231,10 +318,6 @@ class Shrinker:
         if self._finals:
             value["final_assertions"] = self._finals
         return value
-
-
-_FOUND = frozenset({"label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"})
-"""What a record adds to a check as it was written."""
 
 
 class _Small(Struct, frozen=True):
@@ -308,19 +391,3 @@ def _failed_claims(held: Held) -> tuple[list[Any], list[Any]]:
 
 def _failed(claims: Sequence[Claim], verdicts: Sequence[dict[str, Any]]) -> list[Any]:
     return [dict(claim.written) for claim, verdict in zip(claims, verdicts, strict=False) if verdict["passed"] is False]
-
-
-def _check_in(verdict: Mapping[str, Any]) -> str:
-    """Which check a verdict is about: its label or, where that shows the values of variables, the check as written."""
-    written = {key: value for key, value in verdict.items() if key not in _FOUND}
-    return codec.compact(written) if has_variables(written) else str(verdict.get("label"))
-
-
-def _signature(record: TrialRecord) -> set[str]:
-    """In which way it failed: by which checks, or by what kind of error of the agent's own."""
-    verdicts = [*(each for turn in record.turns for each in turn.assertions), *record.final_assertions]
-    failed = {_check_in(each) for each in verdicts if each["passed"] is False}
-    failed |= {
-        _check_in(each.assertion or {}) for each in record.checkpoints or () if each.required and not each.reached
-    }
-    return failed or {":".join((record.error or "").split(":")[:2])}

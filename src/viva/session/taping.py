@@ -1,13 +1,16 @@
 """Recording a run on a cassette, or replaying one: what is put around agents, and how long trials took."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import viva
 from viva.errors import BadInput
 from viva.model.case import Key
+from viva.model.connector import Connector
 from viva.protocols import Agent, Ledger
-from viva.record.cassette import Recorder, Tape
+from viva.record.cassette import Recorder
 from viva.record.redaction import Redactor
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.session.options import RunOptions
 
@@ -15,7 +18,7 @@ from viva.session.options import RunOptions
 class Taping:
     """The cassette of a run, if it has one."""
 
-    def __init__(self, options: RunOptions, redactor: Redactor) -> None:
+    def __init__(self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector]) -> None:
         if options.record is not None and options.replay is not None:
             raise BadInput.saying(
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
@@ -23,6 +26,7 @@ class Taping:
         record, replay = options.record, options.replay
         self._recorder = Recorder(record, viva.__version__, redactor) if record else None
         self._tape = Tape(replay, options.replay_missing, redactor) if replay else None
+        self._connectors = connectors
 
     @property
     def in_use(self) -> bool:
@@ -41,6 +45,18 @@ class Taping:
     def took_ms(self, key: Key) -> float | None:
         """How long a replayed trial took when it was recorded."""
         return None if self._tape is None else self._tape.took_ms(key)
+
+    def may_retry(self, key: Key) -> bool:
+        """May a trial that ended in an error be tried once more? A replay does so only where the recorded run did."""
+        return self._tape is None or self._tape.may_retry(key)
+
+    def asked_live(self, key: Key) -> str | None:
+        """Why the real agent was asked in a replayed trial, if it was."""
+        return None if self._tape is None else self._tape.asked_live(key)
+
+    def drift(self) -> list[str]:
+        """What has changed since the recording, one line for each agent and connector."""
+        return [] if self._tape is None else self._tape.drift(self._connectors)
 
     @property
     def ledgers(self) -> list[Ledger]:

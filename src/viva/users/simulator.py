@@ -7,15 +7,17 @@ from typing import Any, cast
 from msgspec import Struct
 
 from viva.errors import HelperFailed
+from viva.model import codec
 from viva.model.case import Utterance
 from viva.model.message import Message, Reply
-from viva.model.talk import Talk, answer_in, text_of
+from viva.model.talk import EXAMPLE_INPUT, Talk, answer_in, text_of
 from viva.model.template import fill
 from viva.users.script import filled_line
 
 FIRST = "Write the user's first message."
-_OTHER_SIDE = re.compile(r"\s*(assistant|agent)\s*:", re.IGNORECASE)
+_OTHER_SIDE = re.compile(r"[\s*_#>(\[\"'“]*(?:ai\s+)?(?:assistant|agent)[\s*_)\]\"'”]*[:：]", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
+_MARKS = " \"'“”„‘’«».!?…*_`"
 
 
 class Spoken(Struct, frozen=True):
@@ -47,11 +49,11 @@ class Simulator(Struct, frozen=True):
         for line in self.lines:
             yield filled_line(line, talk) if self.filled else line
         options = self._filled_options(talk) if self.filled else self.options
-        facts = facts_in(options)
+        options = {**options, "metadata": {**options.get("metadata", {}), "can_end": self.can_end}}
         heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
             while True:
-                guard = Guard(talk, facts, may_repeat=helper.may_repeat, can_end=self.can_end)
+                guard = Guard(talk, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end)
                 spoken = await helper.ask(_prompt(talk, options, heard), guard.usable)
                 heard = len(talk.turns)
                 if spoken.goal_achieved and self.can_end:
@@ -91,6 +93,12 @@ def _prompt(talk: Talk, options: Mapping[str, Any], heard: int | None) -> str:
     return "\n".join([*about, FIRST if not talk.turns else "Write the user's next message."])
 
 
+def _facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts that the simulator was told, slot by slot; facts in plain words cannot be compared."""
+    facts: Any = metadata.get("facts")
+    return {str(slot): value for slot, value in facts.items()} if isinstance(facts, Mapping) else {}
+
+
 class Guard(Struct, frozen=True):
     """Tells, without a model, whether a simulator's answer can be used; what cannot is the simulator's fault."""
 
@@ -106,21 +114,29 @@ class Guard(Struct, frozen=True):
             return spoken
         if not spoken.text.strip():
             raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation goes on"))
+        if folded(spoken.text) == EXAMPLE_INPUT:
+            raise ValueError("it copies the example; the user's own words are wanted")
         if _OTHER_SIDE.match(spoken.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
-        last = self.talk.last
-        if last is not None and last.reply is not None and folded(spoken.text) == folded(text_of(last.reply)):
+        if (last := folded(self._last_reply())) and folded(spoken.text) == last:
             raise ValueError("it repeats the assistant's last reply")
         if not self.may_repeat and self._third_time(spoken.text):
             raise ValueError("it is the same message a third time running, although the assistant answered differently")
         self._check_facts(spoken.text, reply)
         return spoken
 
+    def _last_reply(self) -> str:
+        """What the agent said last, be it before the first turn."""
+        if (last := self.talk.last) is not None:
+            return text_of(last.reply) if last.reply is not None else ""
+        before = [message.text for message in self.talk.case.history if message.role == "assistant"]
+        return before[-1] if before else ""
+
     def _third_time(self, text: str) -> bool:
         before = self.talk.turns[-2:]
         if len(before) < 2 or any(folded(turn.utterance.message.text) != folded(text) for turn in before):
             return False
-        first, second = (folded(text_of(turn.reply)) if turn.reply else "" for turn in before)
+        first, second = (_reaction(turn.reply) for turn in before)
         return first != second
 
     def _check_facts(self, text: str, reply: Reply) -> None:
@@ -161,8 +177,17 @@ def understood(reply: Reply) -> Spoken:
     return Spoken(text or "", achieved, str(given.get("reasoning") or ""))
 
 
+def _reaction(reply: Reply | None) -> tuple[str, str]:
+    """What an agent said and did, to tell whether it did the same again."""
+    if reply is None:
+        return "", ""
+    calls = [(call.name, call.arguments) for call in reply.tool_calls]
+    return folded(text_of(reply)), codec.compact(calls)
+
+
 def folded(text: str) -> str:
-    return _SPACE.sub(" ", text).strip().casefold()
+    """Without differences in white space and case, and without marks around the whole: "Refund me!" is `refund me`."""
+    return _SPACE.sub(" ", text).strip(_MARKS).casefold()
 
 
 _NUMBER = re.compile(r"[$€£]?\s*(\d[\d,]*(?:\.\d+)?)\s*(?:usd|eur|gbp|dollars?|euros?|pounds?|%)?", re.IGNORECASE)

@@ -27,14 +27,15 @@ class Judges:
         self.must_quote = must_quote
         self._answers = list(answers)
         self.asked: list[str] = []
-        self.metadata: list[Mapping[str, Any]] = []
+        self.metadata: Mapping[str, Any] = {}
+        self.told: list[Mapping[str, Any]] = []
         self.working = 0
 
     @asynccontextmanager
     async def open(
         self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Judges"]:
-        self.metadata.append((options or {})["metadata"])
+        self.told.append((options or {})["metadata"])
         yield self
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
@@ -57,7 +58,7 @@ SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}
 
 
 def verdict_of(bench: Bench, judges: Judges, evidence: Evidence | None = None, **written: Any) -> Verdict:
-    evidence = evidence or evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    evidence = evidence or evidence_of("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
     evidence.talk.helpers = judges
     claim = {"type": "agent", "criteria": "It is paid", **written}
     return asyncio.run(bench.judge_later(claim, evidence))
@@ -67,7 +68,7 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
     judges = Judges({"passed": True, "score": 0.9, "reason": "paid", "suggestions": ["say so"]})
     verdict = verdict_of(bench, judges, metadata={"tone": "warm"})
     assert verdict == Verdict("passed", "paid", score=0.9, suggestions=("say so",))
-    (metadata,) = judges.metadata
+    (metadata,) = judges.told
     assert {**metadata, "output": ""} == {
         "tone": "warm", "criteria": "It is paid", "output": "", "input": "and now?", "turn_number": 2, "turn_count": 2, "files": [],
     }  # fmt: skip
@@ -88,7 +89,7 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
     assert "Pay W1" not in step
     assert '{"role":"user","text":"Pay W1"}' in whole
     assert '{"path":"old.txt","change":"removed"}' in whole
-    assert [len(told["files"]) for told in judges.metadata] == [1, 2]
+    assert [len(told["files"]) for told in judges.told] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,14 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
         ({"passed": True, "evidence": [{"turn": 1}]}, "a piece of `evidence` has no `quote`"),
         ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' stands nowhere"),
         ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "stands nowhere"),
+        ({"passed": True, "evidence": [{"quote": "..."}]}, "stands nowhere"),
+        ({"passed": True, "evidence": [{"quote": "Thank you"}]}, "is too short to show anything"),
+        ({"passed": True, "evidence": [{"quote": "done"}]}, "is too short to show anything"),
+        ({"passed": True, "evidence": [{"quote": "Please pay W1 at once"}]}, "is what the user said"),
+        ({"passed": True, "pass": False}, "contradict each other"),
+        ('{"passed": true, "reason": "a", "passed": false}', "contradict each other"),
+        ('{"passed": true}\nOn second thought:\n```json\n{"passed": false}\n```', "contradict each other"),
+        ('[{"passed": true}, {"passed": false}]', "contradict each other"),
         (HelperFailed("judge", "down"), "down"),
     ],
 )
@@ -116,20 +125,23 @@ def test_an_answer_that_cannot_be_used_is_an_error_and_negate_does_not_help(benc
 @pytest.mark.parametrize(
     ("quote", "turn"),
     [
-        ("Thank you", 2),
-        ("thank  YOU", 2),
-        ("“Thank you”", 2),
+        ("he said: Thank you", 2),
+        ("he  said:\nthank  YOU", 2),
+        ("“he said: 'Thank you'”", 2),
         ("It is ... thank you", 2),
+        ("It is [...] thank you", 2),
+        ("First", 1),
+        ("pay", 2),
+        ('{"id": "W1"}', 2),
+        ('"arguments": {"id": "W1"}', 2),
         ("It is […] thank you".replace("[…]", "…"), 2),
         ('he said:\\n\\"Thank you\\"', 2),
-        ("pay w1", 1),
         ('{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}', 2),
         ('"state":"paid"', 2),
-        ("earlier", 0),
         ("before all", 0),
     ],
 )
-def test_quotes_are_looked_up_in_all_that_was_said_and_done(bench: Bench, quote: str, turn: int):  # N26
+def test_quotes_are_looked_up_in_all_that_the_agent_said_and_did(bench: Bench, quote: str, turn: int):  # N26
     evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
     history = (
         Message("user", "Earlier"),
@@ -138,6 +150,43 @@ def test_quotes_are_looked_up_in_all_that_was_said_and_done(bench: Bench, quote:
     evidence.talk.case = structs.replace(evidence.talk.case, history=history)
     judges = Judges({"passed": True, "evidence": [{"turn": 7, "quote": quote}]})
     assert verdict_of(bench, judges, evidence).evidence == (Quote(turn, quote),)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "is_about"),
+    [
+        ("The user gives the number of the order", True),
+        ("An impatient customer asks twice", True),
+        ("Did the user say goodbye?", True),
+        ("It asks again when the user is unclear", True),
+        ("The user's tone stays polite", True),
+        ("Der Benutzer nennt seine Adresse", True),
+        ("L'utilisateur donne son adresse", True),
+        ("用户提供了订单号", True),
+        ("", True),
+        ("The assistant tells the user the price", False),
+        ("It answers the customer's question", False),
+        ("The reply is user-friendly", False),
+        ("It is paid", False),
+    ],
+)
+def test_the_users_words_count_only_where_the_criterion_is_about_the_user(
+    bench: Bench, criteria: str, is_about: bool
+):  # N26
+    judges = Judges({"passed": True, "evidence": [{"turn": 1, "quote": "Please pay W1"}]})
+    written = {"criteria": criteria} if criteria else {"criteria": None, "use": "agents:mine"}
+    assert (verdict_of(bench, judges, **written).status == "passed") == is_about
+
+
+def test_one_verdict_may_have_other_json_around_it(bench: Bench):  # N26, N29
+    said = 'I compared {"state": "paid"} with the criterion.\n{"passed": false, "reason": "no", "steps": [{"passed": true}]}'
+    verdict = verdict_of(bench, Judges(said))
+    assert (verdict.status, verdict.reason) == ("failed", "no")
+
+
+def test_of_an_agent_that_said_nothing_nothing_can_be_quoted(bench: Bench):
+    evidence = evidence_of("", inputs=["Please pay W1"])
+    assert verdict_of(bench, Judges({"passed": False}, must_quote=True), evidence).status == "failed"
 
 
 def test_a_judge_that_must_quote_has_to(bench: Bench):  # N26

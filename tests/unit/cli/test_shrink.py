@@ -1,6 +1,7 @@
 """`viva shrink`: from a failing run to a small case in a file."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -92,6 +93,66 @@ def test_k_of_n_for_an_agent_that_does_not_always_do_the_same(project: Project):
     assert [turn["input"] for turn in case["turns"]] == ["bad"]
 
 
+def test_an_agent_that_does_not_always_do_the_same_is_noticed(project: Project):
+    """How often it failed is said, before and after; each candidate is tried several times without being told to."""
+    project.write("wild.py", AGENT)
+    turns = [{"input": "hello"}, {"input": "bad thing", "assertions": [{"type": "not_contains", "value": "oops"}]}]
+    project.suite({"id": "w", "turns": turns})
+    project.test("-n", "python:./wild.py:sometimes")
+    ended = project.viva("shrink", "latest", "w")
+    assert ended.code == 0, ended
+    told = re.search(r"fails (\d) of 5 times \(before: (\d+) of 10 times\)", ended.out)
+    assert told is not None, ended
+    assert (int(told[1]) >= 2, 5 <= int(told[2]) <= 8) == (True, True)
+    (case,) = written(project)
+    assert [turn["input"] for turn in case["turns"]] == ["bad"]
+
+
+CAUSES = """
+def first():
+    raise ValueError("no such order 7")
+
+def second():
+    raise ValueError("nothing to do")
+
+def agent(messages):
+    said = " ".join(m["content"] for m in messages if m["role"] == "user")
+    if "legacy" in said:
+        return f"I have cancelled account {len(said)}, as you wished."
+    if "explode" in said:
+        first() if "loud" in said else second()
+    calls = [{"name": name, "arguments": {"at": len(said)}} for name in ("delete", "archive") if name in said or name == "archive"]
+    return {"content": "Hello! How can I help you today?", "tool_calls": calls if "tidy" in said else []}
+"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "check", "left"),
+    [
+        (["Hi there", "about the legacy system", "so what"], contains("refund issued"), ["legacy", "what"]),
+        (["Hi there", "please explode with a loud noise"], None, ["explode loud"]),
+        (
+            ["please tidy and delete it all"],
+            {"type": "tool_not_called", "name": ["delete", "archive"]},
+            ["tidy delete"],
+        ),
+    ],
+    ids=["what was said instead", "where it was raised", "which tool"],
+)
+def test_the_cause_stays_the_same_not_only_the_check(project: Project, turns: list[str], check: Any, left: list[str]):
+    """A smaller conversation fails each of these checks as well, but for another reason."""
+    project.write("causes.py", CAUSES)
+    lines: list[dict[str, Any]] = [{"input": turn} for turn in turns]
+    if check is not None:
+        lines[-1]["assertions"] = [check]
+    project.suite({"id": "c", "turns": lines})
+    assert project.test("-n", "python:./causes.py:agent").code == 1
+    ended = project.viva("shrink", "latest", "c")
+    assert (ended.code, "fails 3 of 3 times (before: 3 of 3 times)" in ended.out) == (0, True), ended
+    found = [turn["input"] for turn in written(project)[0]["turns"]]
+    assert " ".join(left).split()[:-1] == " ".join(found).split()[:-1] or found == left, found
+
+
 def test_a_dynamic_conversation_becomes_a_static_case(project: Project):
     project.write(
         "dyn.py", "def agent(messages):\n    return 'no' if 'secret' not in messages[-1]['content'] else 'hm'\n"
@@ -108,9 +169,9 @@ def test_a_dynamic_conversation_becomes_a_static_case(project: Project):
 
 
 def test_trials_are_limited_and_that_is_said(shop: Project):
-    ended = shop.viva("shrink", "latest", "long", "--max-trials", "3")
+    ended = shop.viva("shrink", "latest", "long", "--max-trials", "8")
     assert ended.code == 0
-    assert "in 3 trials" in ended.out
+    assert "in 8 trials" in ended.out
     assert "it may become smaller still" in ended.out
 
 
@@ -138,7 +199,7 @@ def test_a_case_that_changed_or_no_longer_fails_is_refused(shop: Project):
     shop.write("suite.jsonl", "\n".join(lines) + "\n")
     shop.write("viva.toml", '[agents."python:./shop.py:agent"]\nuse = "python:./agent.py:agent"\n')
     fixed = shop.viva("shrink", "latest", "whole")
-    assert (fixed.code, "does not fail when it is held again" in fixed.err) == (4, True)
+    assert (fixed.code, "only 0 of 3 times when it is held again" in fixed.err) == (4, True)
 
 
 EVAL_AGENT = """

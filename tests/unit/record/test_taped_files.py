@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from rooms import folders, put, tree
-from viva.errors import AgentFailed, CutOff, Unreachable
+from viva.errors import AgentFailed, CutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Made, Recorder, Session, Tape, read_cassette
+from viva.record.cassette import Entry, Made, Recorder, Session, read_cassette
 from viva.record.redaction import Redactor
+from viva.record.tape import Tape
 from viva.record.taped import Recorded, Replayed
 from viva.workspace import folders as rooms_of_viva
 
@@ -170,5 +171,5 @@ def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
     assert deck.files == [()]
     assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.made[0].missing
     assert deck.path.stat().st_size < 2 * len(large) + 1000
-    with pytest.raises(Unreachable, match="not in the cassette: the files of turn 1"):
+    with pytest.raises(NotRecorded, match="not in the cassette: the files of turn 1"):
         deck.replay(f"write large.txt {large}")

@@ -92,6 +92,7 @@ class Helper:
 
     may_repeat = True
     must_quote = False
+    metadata: Mapping[str, Any] = {}
 
     def __init__(self, *answers: str | Mapping[str, Any]) -> None:
         self._answers = iter(answers)

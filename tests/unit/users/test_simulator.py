@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from viva.model.message import Reply
+from viva.model.message import Message, Reply, ToolCall
 from viva.testing.evidence import talk_of
 from viva.users.simulator import Guard, Spoken, other_value, understood
 
@@ -49,8 +50,12 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
     ("text", "said"),
     [
         ("   ", "it is empty"),
+        ('{"input": "your next message", "goal_achieved": false}', "it copies the example"),
         ("Assistant: of course", "it speaks for the assistant"),
         ("  agent : of course", "it speaks for the assistant"),
+        ("**Assistant:** of course", "it speaks for the assistant"),
+        ("[AI Assistant]: of course", "it speaks for the assistant"),
+        ('"Which order"', "it repeats the assistant's last reply"),
         ("WHICH   order?", "it repeats the assistant's last reply"),
         ("My order id is W2", "order id is 'W2', but its facts say 'W1'"),
         ("order-id: W2.", "'W2'"),
@@ -87,6 +92,22 @@ def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # 
     Guard(talk_of("Which?", "which?", inputs=same), {}).usable(Reply("Refund me"))
     Guard(talk_of("Which?", "What?", inputs=["Hello", "Refund me"]), {}).usable(Reply("Refund me"))
     Guard(talk_of("Which?", "What?", inputs=same), {}, may_repeat=True).usable(Reply("Refund me"))
+    with pytest.raises(ValueError, match="a third time running"):
+        Guard(talk_of("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).usable(Reply("Refund me"))
+
+
+def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
+    replies = [Reply("One moment.", tool_calls=(ToolCall("look", {"page": n}),)) for n in (1, 2)]
+    with pytest.raises(ValueError, match="a third time running"):
+        Guard(talk_of(*replies, inputs=["Go on", "Go on"]), {}).usable(Reply("Go on"))
+
+
+def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
+    talk = talk_of()
+    talk.case = structs.replace(talk.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
+    with pytest.raises(ValueError, match="it repeats the assistant's last reply"):
+        Guard(talk, {}).usable(Reply("How can I help?"))
+    Guard(talk, {}).usable(Reply("Hm."))
 
 
 @pytest.mark.parametrize(

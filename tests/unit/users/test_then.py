@@ -21,6 +21,7 @@ class Played:
     """A helper who answers what it is told to."""
 
     may_repeat = must_quote = False
+    metadata: Mapping[str, Any] = {}
 
     def __init__(self, *answers: Mapping[str, Any]) -> None:
         self._answers = list(answers)
@@ -102,7 +103,7 @@ def test_braces_are_words_where_there_are_no_variables():
     first = (Utterance(Message("user", "{{ first }}")),)
     user = Simulator("sim", {"metadata": {"persona": "{{ me }}"}}, first, filled=False)
     assert spoken(user, 2, played) == ["{{ first }}", "mine"]
-    assert played.opened == [{"metadata": {"persona": "{{ me }}"}}]
+    assert played.opened == [{"metadata": {"persona": "{{ me }}", "can_end": True}}]
 
 
 def test_one_who_cannot_end_the_talk_has_to_say_something():

@@ -1,0 +1,119 @@
+"""What a judge may quote: what was said and done in a conversation, and which quotes are enough to rest a verdict on."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from msgspec import UNSET, Struct
+
+from viva.model.message import Message
+from viva.model.talk import Talk, shown
+
+_IGNORED = re.compile(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
+_LEFT_OUT = re.compile(r"[\[(]?(?:\.{3,}|…)[\])]?")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+"""Where words are not set apart by blanks, each sign counts as one."""
+_STOPS = ".!?,;:"
+_TELLING_WORDS, _TELLING_LENGTH = 3, 12
+_USER = (
+    "user|customer|client|caller|buyer|guest|patient|visitor|human|person|benutzer|benutzerin|nutzer|nutzerin|kunde|kundin"
+    "|anwender|utilisateur|utilisatrice|usuario|usuaria|cliente|utente|gebruiker|klant"
+)
+_ABOUT_USER = re.compile(
+    rf"""(?: (?: ^ | [.;:,!?\n] ) \W* (?:(?:did|does|do|is|was|has|can)\s+)?
+        | \b(?:whether|if|when|that|because|while|since|as|and|but|or)\s+ )
+    (?: (?:the|a|an|this|each|every|our|der|die|das|le|la|l|el|il|de)\b [\s'’]* (?:\w+\s+)? )?
+    (?:{_USER})s?\b
+    | (?: ^ | [.;:,!?，。；：！？\n] ) \s* (?:用户|顾客|客户|ユーザー|お客様|顧客)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+class Said(Struct, frozen=True):
+    """What one side said and did in one turn, as the texts that a quote may come from. Turn 0 is what came before."""
+
+    turn: int
+    by: Literal["user", "assistant"]
+    parts: tuple[str, ...]
+    folded: str
+
+    @classmethod
+    def of(cls, turn: int, by: Literal["user", "assistant"], parts: Iterable[str]) -> "Said":
+        kept = tuple(part for part in parts if part.strip())
+        return cls(turn, by, kept, fold_text("\n".join(kept)))
+
+    def holds(self, quote: str) -> bool:
+        """Is each piece of the quote there, in order? An ellipsis leaves something out; escapes of JSON may be left in."""
+        return any(_in_order(each, self.folded) for each in _readings(quote))
+
+    def is_whole(self, quote: str) -> bool:
+        """Is the quote all of one text?"""
+        wholes = {fold_text(part).strip(_STOPS) for part in self.parts}
+        return any(fold_text(each).strip(_STOPS) in wholes for each in _readings(quote))
+
+
+def all_said(talk: Talk) -> list[Said]:
+    """All that was said and done, by turn and side."""
+    found = [
+        Said.of(0, side, (part for message in talk.case.history if _side(message) == side for part in _parts(message)))
+        for side in ("user", "assistant")
+    ]
+    for turn in talk.turns:
+        found.append(Said.of(turn.number, "user", _parts(turn.utterance.message)))
+        done = [change.path for change in turn.files]
+        if (reply := turn.reply) is not None:
+            done += _parts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+        found.append(Said.of(turn.number, "assistant", done))
+    return found
+
+
+def _side(message: Message) -> Literal["user", "assistant"]:
+    """Results of tools are what the assistant did."""
+    return "user" if message.role == "user" else "assistant"
+
+
+def _parts(message: Message) -> list[str]:
+    """The texts of a message; what tools got and gave also in the form in which a judge sees it, as JSON."""
+    parts = [message.text]
+    if message.data is not None:
+        parts.append(shown(message.data))
+    for call in message.tool_calls:
+        result = {} if call.result is UNSET else {"result": call.result}
+        parts += [shown({"name": call.name, "arguments": call.arguments, **result}), call.name]
+        parts += [shown(call.arguments), call.error or "", *(shown(value) for value in result.values())]
+    return parts
+
+
+def fold_text(text: str) -> str:
+    """Without white space, quotation marks, ellipses and capitals: in these a quote may differ from what was said."""
+    return _IGNORED.sub("", text).casefold()
+
+
+def is_telling(quote: str) -> bool:
+    """Does a quote say enough to rest a verdict on: three words, or twelve characters?"""
+    bare = " ".join(_LEFT_OUT.sub(" ", quote).split())
+    return len(_WORD.findall(bare)) >= _TELLING_WORDS or len(bare.strip("\"'“”„‘’«»‹› ")) >= _TELLING_LENGTH
+
+
+def _readings(quote: str) -> Iterator[str]:
+    """The quote, and what it says if it still has the escapes of the JSON that the judge was shown."""
+    yield quote
+    bare = quote.replace("\\n", " ").replace("\\t", " ").replace('\\"', '"')
+    if bare != quote:
+        yield bare
+
+
+def _in_order(quote: str, text: str) -> bool:
+    at = 0
+    pieces = [piece for part in _LEFT_OUT.split(quote) if (piece := fold_text(part))]
+    for piece in pieces:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return bool(pieces)
+
+
+def is_about_user(criteria: str) -> bool:
+    """Is a criterion about what the user says or does, not only the assistant? "The user …" is, "tells the user …" is not."""
+    return _ABOUT_USER.search(criteria) is not None

@@ -1,0 +1,99 @@
+"""Which files of the project a Python agent is made of: its own, and all that it imports from there, however far away.
+
+Imports are read from the source, not from what happens to be loaded: so those inside of functions count, and the answer
+is the same whatever else the run has imported. A module whose name is made up at run time is not found.
+"""
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+_INSTALLED = frozenset({"site-packages", "dist-packages", "node_modules"})
+
+
+def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
+    """A digest for each source file behind some functions, classes or objects, by its path relative to the project."""
+    project = project.resolve()
+    found: dict[Path, str] = {}
+    due = [path for target in targets if (path := _file_of(target)) is not None]
+    roots = _roots(project, due)
+    while due:
+        path = due.pop()
+        if path in found:
+            continue
+        try:
+            source = path.read_bytes()
+        except OSError:
+            continue
+        found[path] = blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
+        due += _imported_files(source, path, roots)
+    return {_name(path, project): found[path] for path in sorted(found)}
+
+
+def _file_of(target: Any) -> Path | None:
+    kind = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
+    try:
+        file = inspect.getsourcefile(kind)
+    except TypeError:  # it was not read from a file
+        return None
+    return Path(file).resolve() if file and Path(file).is_file() else None
+
+
+def _roots(project: Path, files: Sequence[Path]) -> list[Path]:
+    """Where modules of the project are looked for: beside the agent, in the project, and in parts of it that are on the path."""
+    on_path = [Path(entry or os.curdir).resolve() for entry in sys.path]
+    ours = [entry for entry in on_path if entry.is_relative_to(project) and not _is_installed(entry)]
+    return list(dict.fromkeys([*(file.parent for file in files), project, *ours]))
+
+
+def _is_installed(path: Path) -> bool:
+    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(sys.prefix)
+
+
+def _imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it will hear of it
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _module_files(name.name.split("."), roots)
+        elif isinstance(node, ast.ImportFrom):
+            places = roots
+            if node.level:
+                places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
+            parts = node.module.split(".") if node.module else []
+            yield from _module_files(parts, places)
+            for name in node.names:  # each may be a module, too
+                yield from _module_files([*parts, name.name], places)
+
+
+def _module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+    """The file of a module and of every package that it is in; nothing, if it is none of the project's."""
+    for root in roots:
+        found: list[Path] = []
+        folder = root
+        for part in parts:
+            package = folder / part / "__init__.py"
+            module = folder / f"{part}.py"
+            folder /= part
+            if package.is_file():
+                found.append(package)
+            elif module.is_file():
+                found.append(module)
+            elif not folder.is_dir():
+                break
+        files = [file.resolve() for file in found if not _is_installed(file)]
+        if files:
+            yield from files
+            return
+
+
+def _name(path: Path, project: Path) -> str:
+    return Path(os.path.relpath(path, project)).as_posix()
