@@ -11,6 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from viva.model.tracebacks import error_text
+
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
@@ -51,8 +53,8 @@ class _Worker(threading.Thread):
 
 
 _idle: list[_Worker] = []
-_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt)
-"""A future cannot carry the first, and the others would end the whole process for one who called `sys.exit()`."""
+_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""A future cannot carry the first, and the others would end more than the one who called `sys.exit()`."""
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
@@ -79,12 +81,12 @@ class OneThread:
         def settle(value: Any, raised: BaseException | None) -> None:
             if future.cancelled():
                 return
-            if isinstance(raised, _NOT_FOR_FUTURES):
-                future.set_exception(RuntimeError(f"{type(raised).__name__}: {raised}".removesuffix(": ")))
-            elif raised is not None:
-                future.set_exception(raised)
-            else:
+            if raised is None:
                 future.set_result(value)
+            else:
+                future.set_exception(
+                    RuntimeError(error_text(raised)) if isinstance(raised, _NOT_FOR_FUTURES) else raised
+                )
 
         def done(value: Any, raised: BaseException | None) -> None:
             try:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, Struct
 
-from viva.checks.wording import labelled, quoted
+from viva.checks.wording import is_score, labelled, quoted
 from viva.errors import HelperFailed, RunStopped, TrialOver
 from viva.model import codec
 from viva.model.component import Building, Written
@@ -225,7 +225,7 @@ class _Parser(Struct, frozen=True):
         if not isinstance(passed, bool):
             raise ValueError("it has no boolean `passed`")
         score = given.get("score")
-        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+        if score is not None and not is_score(score):
             raise ValueError("its `score` is no number")
         reason = str(given.get("reason") or "")
         if self.min_score is not None:
@@ -238,7 +238,7 @@ class _Parser(Struct, frozen=True):
             reason,
             score=float(score) if score is not None else None,
             evidence=self._quotes(given.get("evidence")),
-            suggestions=tuple(str(each) for each in cast("Sequence[Any]", given.get("suggestions") or ())),
+            suggestions=_texts(given.get("suggestions")),
         )
 
     def _quotes(self, given: Any) -> tuple[Quote, ...]:
@@ -261,6 +261,12 @@ class _Parser(Struct, frozen=True):
             if _found(quote, text):
                 return Quote(number, quote)
         raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """Suggestions: a list of them, or a single one."""
+    several: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
+    return tuple(map(shown, several))
 
 
 def _all_said(talk: Talk) -> dict[int, str]:

@@ -279,12 +279,12 @@ def _run_row(row: Sequence[Any]) -> RunRow:
         at=at,
         viva=viva,
         agent=agent,
-        inputs=codec.decode(inputs),
+        inputs=codec.decode_kept(inputs),
         cases=cases,
         ended=ended,
         exit_code=exit_code,
         stopped=stopped,
-        summary=codec.decode(summary, type=RunSummary) if summary else None,
+        summary=codec.decode_kept(summary, type=RunSummary) if summary else None,
     )
 
 

@@ -131,7 +131,7 @@ def checked(name: str, raw: bytes) -> dict[str, Any]:
 def parsed(raw: bytes) -> Any:
     try:
         value = codec.decode(raw) if raw else {}
-    except (codec.DecodeError, RecursionError, UnicodeDecodeError):
+    except codec.DecodeError:
         raise invalid("the body is no JSON") from None
     level = [value]
     for _ in range(MAX_DEPTH):

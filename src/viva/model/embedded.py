@@ -21,7 +21,7 @@ def json_of(text: str) -> Any:
         return UNSET
     try:
         return codec.decode(text)
-    except (codec.DecodeError, UnicodeEncodeError, RecursionError):
+    except codec.DecodeError:
         return UNSET
 
 
@@ -48,8 +48,9 @@ def _among_words(text: str) -> Any:
     while work_left > 0 and (opening := _OPENING.search(text, at)) is not None:
         start = opening.start()
         try:
-            value, at = _decoder.raw_decode(text, start)
-        except RecursionError:
+            _, at = _decoder.raw_decode(text, start)
+            value = codec.decode(text[start:at])
+        except (codec.TooDeepError, RecursionError):
             break
         except ValueError as wrong:
             work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)

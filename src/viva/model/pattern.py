@@ -1,10 +1,10 @@
 """Regular expressions that users write: their size and the time of each search have limits, so no pattern can hang a run."""
 
 import re
-from functools import lru_cache
 from typing import Any
 
 from viva.errors import CheckBroken
+from viva.model.text_cache import cache_short_texts
 
 TIMEOUT_S = 0.5
 MAX_PARTS = 200_000
@@ -12,7 +12,7 @@ MAX_PARTS = 200_000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
 
-@lru_cache(maxsize=4096)
+@cache_short_texts(4096, 2000)
 def compile_pattern(pattern: str) -> Any:
     """The compiled pattern, or ValueError with what is wrong with it."""
     import regex  # loaded with the first pattern, not with every run

@@ -253,7 +253,7 @@ class Tape:
     def link(self, chain: str, sent: Sent | Opening) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
         kept = _FORM.sub(rb"***\1***", codec.encode(self._plain(sent)))
-        return blake2b(chain.encode() + codec.canonical(codec.decode(kept)), digest_size=12).hexdigest()
+        return blake2b(chain.encode() + codec.canonical(codec.decode_kept(kept)), digest_size=12).hexdigest()
 
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
@@ -294,12 +294,12 @@ class Tape:
     def _plain(self, value: T) -> T:
         """With plain values in it: so that what a cassette holds and what is sent now are rewritten alike."""
         raw = codec.encode(value)
-        return value if self._hiding.is_clean(raw) else self._hiding.hide(codec.decode(raw, type=type(value)))
+        return value if self._hiding.is_clean(raw) else self._hiding.hide(codec.decode_kept(raw, type=type(value)))
 
 
 def read_cassette(path: Path) -> Iterator[Line]:
     """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
-    decoder = codec.decoder(Line)
+    decoder = codec.Decoder[Line](Line, codec.KEPT_DEPTH)
     opened: set[int] = set()
     number = 0
     try:
@@ -309,7 +309,7 @@ def read_cassette(path: Path) -> Iterator[Line]:
                     return
                 try:
                     line = decoder.decode(raw)
-                except (codec.DecodeError, codec.ValidationError) as wrong:
+                except codec.DecodeError as wrong:
                     raise BadInput.saying(f"is no line of a cassette: {wrong}", str(path), number) from wrong
                 if number == 1 and not isinstance(line, Header):
                     raise BadInput.saying("is no cassette: its first line is no header", str(path), 1)

@@ -69,7 +69,7 @@ class Journal:
 
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():
-            yield codec.decode(raw, type=TrialRecord)
+            yield codec.decode_kept(raw, type=TrialRecord)
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Shows only these of the records of an earlier part of the run; the others will be made again."""
@@ -90,7 +90,7 @@ class Journal:
         """Where the records of an earlier part of the same run stand."""
         if not self._end:
             return
-        decoder = codec.decoder(_Indexed)
+        decoder = codec.Decoder[_Indexed](_Indexed, codec.KEPT_DEPTH)
         at = 0
         with open(self._file, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
@@ -151,7 +151,7 @@ def in_use(path: Path) -> bool:
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """The events of a journal in order. A torn last line is left out; a broken line before it is an error."""
-    decoder = codec.decoder(AnyEvent)
+    decoder = codec.Decoder[AnyEvent](AnyEvent, codec.KEPT_DEPTH)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -159,7 +159,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                     return
                 try:
                     yield decoder.decode(line)
-                except (codec.DecodeError, codec.ValidationError) as wrong:
+                except codec.DecodeError as wrong:
                     raise BadInput.saying(f"is no event: {wrong}", str(path), number) from wrong
     except OSError as wrong:
         raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
