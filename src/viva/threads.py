@@ -6,6 +6,7 @@ The standard pool joins its threads at exit and has a handful of them; a hung ag
 import asyncio
 import contextvars
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -37,19 +38,28 @@ class _Worker(threading.Thread):
 
     def _work(self) -> None:
         work, done = self.jobs.get()
+        process = os.getpid()
         try:
             value = work()
         except GivenUp:
             raise
         except BaseException as raised:  # whatever it is, it belongs to the one who waits
+            _leave_if_forked(process)
             done(None, raised)
         else:
+            _leave_if_forked(process)
             done(value, None)
 
     def give_up(self) -> None:
         """Ends Python code at its next step. A blocking system call goes on, harmlessly, until it returns."""
         self.given_up = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(GivenUp))
+
+
+def _leave_if_forked(process: int) -> None:
+    """Ends a child process that the work has forked: it has the memory of a Viva that runs, but none of its threads."""
+    if os.getpid() != process:
+        os._exit(0)
 
 
 _idle: list[_Worker] = []

@@ -424,7 +424,8 @@ def suite(suffix: str) -> Callable[[bytes], None]:
         path = path.rename(path.with_suffix(suffix))
         problems: list[Any] = []
         for document in documents_in(path, path.name).first(problems):
-            check_value(document.value)
+            if not codec.has_nan(document.value):  # which YAML can say
+                check_value(document.value)
         for problem in problems:
             assert str(problem).strip()
 

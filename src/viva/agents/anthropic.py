@@ -172,13 +172,16 @@ class _Answer(Struct, gc=False):
 
 
 _answers = codec.Decoder[_Answer](_Answer)
+_objects = codec.Decoder[list[dict[str, Any]]](list[dict[str, Any]])
 _blocks = codec.Decoder[list[_Block]](list[_Block])
 
 
 def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
     blocks = decoded(_blocks, content, _KIND)
     if any(block.type == "text" and not block.text for block in blocks):  # such a block is not taken back
-        content = codec.encode([b for b in codec.decode(content) if b.get("type") != "text" or b.get("text")])
+        content = codec.encode(
+            [b for b in decoded(_objects, content, _KIND) if b.get("type") != "text" or b.get("text")]
+        )
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Completion(
         b"" if content.strip() == b"[]" else b'{"role":"assistant","content":%b}' % content,

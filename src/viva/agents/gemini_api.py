@@ -196,6 +196,7 @@ class _Answer(Struct, gc=False, rename="camel"):
 
 
 _answers = codec.Decoder[_Answer](_Answer)
+_objects = codec.Decoder[dict[str, Any]](dict[str, Any])
 _parts = codec.Decoder[_Part](_Part)
 
 
@@ -225,7 +226,7 @@ def _completion(answers: list[_Answer]) -> Completion:
 
 def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
     """A text without a letter is refused when it comes back, unless it carries a signature."""
-    return not known.text and codec.decode(part).keys() <= {"text", "thought"}
+    return not known.text and decoded(_objects, part, _KIND).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

@@ -13,6 +13,7 @@ from viva.catalog import find_script, near_functions
 from viva.checks.cheap import Cheap
 from viva.checks.wording import is_score, kept, labelled, quoted
 from viva.errors import CheckBroken
+from viva.loop_steps import timed_steps
 from viva.model import codec
 from viva.model.component import Building
 from viva.model.message import ToolCall
@@ -47,7 +48,7 @@ class Function:
     async def call(self, offered: Mapping[str, Any]) -> Any:
         arguments = {name: offered[name] for name in self._wanted}
         if self._is_async:
-            return await self._function(**arguments)
+            return await timed_steps(self._function(**arguments), lambda _took_s: None)
         returned = await in_thread(lambda: self._function(**arguments))
         return await returned if inspect.isawaitable(returned) else returned
 

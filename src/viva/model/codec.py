@@ -24,8 +24,10 @@ ValidationError = msgspec.ValidationError
 
 def _as_text(value: Any) -> str:
     """What has no JSON form, as its `str`. Other people's `__str__` may raise."""
+    if isinstance(value, str):
+        return str.__str__(value)
     try:
-        return str.__str__(str(value))
+        return str(value)
     except Exception:
         return f"<{type(value).__name__}>"
 

@@ -96,10 +96,10 @@ class Journal:
             for number, line in enumerate(file, 1):
                 try:
                     indexed = decoder.decode(line)
-                except codec.DecodeError as broken:
+                    if indexed.event == "trial_ended":
+                        self._remember(indexed.index, line, at)
+                except ValueError as broken:  # no JSON, or no record in it
                     raise RunStopped(f"journal {self.path}: line {number} cannot be read: {broken}") from broken
-                if indexed.event == "trial_ended":
-                    self._remember(indexed.index, line, at)
                 at += len(line)
 
     def _remember(self, index: int, line: bytes, at: int) -> None:
