@@ -20,7 +20,7 @@ def compile_pattern(pattern: str) -> Any:
     if "{" in pattern and _parts(pattern) > MAX_PARTS:
         raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PARTS:,} parts")
     try:
-        return regex.compile(pattern)
+        return regex.compile(pattern, cache_pattern=False)  # the cache above has a limit in bytes, theirs has none
     except regex.error as wrong:
         raise ValueError(f"{pattern!r} is no regular expression: {wrong}") from wrong
     except (MemoryError, OverflowError, RecursionError) as wrong:
