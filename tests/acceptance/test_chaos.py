@@ -517,10 +517,10 @@ def test_no_verdict_of_a_judge_ends_the_run(project: Project):  # N29
     project.write("verdicts.json", json.dumps(VERDICTS))
     project.write(
         "agent.py",
-        "import json\n"
+        "import json\nfrom pathlib import Path\n"
         "def agent(messages): return messages[-1]['content']\n"
         "def judge(messages, options):\n"
-        "    return json.load(open('verdicts.json')).get(options['metadata']['test_id'], '{\"passed\": true}')\n",
+        "    return json.loads(Path('verdicts.json').read_text()).get(options['metadata']['test_id'], '{\"passed\": true}')\n",
     )
     project.write("viva.toml", '[agents.judge]\nuse = "python:./agent.py:judge"\n')
     judged = {"type": "agent", "use": "judge", "criteria": "it holds"}
@@ -543,10 +543,10 @@ def test_nothing_that_a_simulated_user_says_ends_the_run(project: Project):  # N
     project.write("said.json", json.dumps(SAID))
     project.write(
         "agent.py",
-        "import json\n"
+        "import json\nfrom pathlib import Path\n"
         "def agent(messages): return 'fine'\n"
         "def user(messages, options):\n"
-        "    return json.load(open('said.json')).get(options['metadata']['test_id'], 'hello')\n",
+        "    return json.loads(Path('said.json').read_text()).get(options['metadata']['test_id'], 'hello')\n",
     )
     project.write("viva.toml", '[agents.user]\nuse = "python:./agent.py:user"\n')
     case = {"simulator": {"use": "user"}, "checkpoints": [{"id": "c", "assertion": contains("fine")}]}
