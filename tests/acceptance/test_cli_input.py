@@ -130,8 +130,8 @@ def test_a_suite_with_fifty_mistakes_reports_all_of_them_at_once(project: Projec
 UNUSABLE: dict[str, tuple[bytes, str]] = {
     "alias.yaml": (b"- &a\n  id: x\n  metadata: {a: *a}\n", "1: is not YAML: is an alias of something"),
     "comments.jsonl": (b"// nothing\n\n", "1: holds no cases"),
-    "deep.json": (b"[" * 100_000, "1: is nested too deeply"),
-    "deep.jsonl": (b"[" * 100_000, "1: is nested too deeply"),
+    "deep.json": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
+    "deep.jsonl": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
     "deep.yaml": (b"[" * 100_000, "1: is not YAML: is nested more than"),
     "empty.json": (b"[]", "1: holds no cases"),
     "empty.jsonl": (b"", "1: holds no cases"),

@@ -125,7 +125,7 @@ def _whole(text: bytes) -> Any:
         return UNSET
     try:
         return codec.decode(text)
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError):
+    except codec.DecodeError:
         return UNSET
 
 
@@ -142,17 +142,14 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.saying(_TOO_LONG, file, line)
     try:
         return codec.decode(raw)
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+    except codec.DecodeError as wrong:
         inside, what = error_place(raw, wrong)
         raise BadInput.saying(what, file, line - 1 + inside) from wrong
 
 
 def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
     """Of a key that is written twice one value would be lost. Only where there are fewer keys than colons is it looked for."""
-    try:
-        count = _count_keys(value)
-    except RecursionError as deep:
-        raise BadInput.saying("is nested too deeply", file, line) from deep
+    count = _count_keys(value)
     if count == raw.count(b":") or count == len(_KEY_ENDS.findall(raw)):
         return
     open_: list[set[str]] = []
@@ -273,7 +270,7 @@ def documents_from(stream: BinaryIO, file: str) -> Documents:
 def _is_list(chunk: Chunk) -> bool:
     try:
         return chunk.raw.lstrip().startswith(b"[") or _members(codec.decode(chunk.raw))[0][0] != ()
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+    except (codec.DecodeError, IndexError):
         return False
 
 

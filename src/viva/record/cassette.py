@@ -229,7 +229,7 @@ class Recorder:
 
 def read_cassette(path: Path) -> Iterator[Line]:
     """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
-    decoder = codec.decoder(Line)
+    decoder = codec.Decoder[Line](Line, codec.KEPT_DEPTH)
     opened: set[int] = set()
     number = 0
     try:
@@ -239,7 +239,7 @@ def read_cassette(path: Path) -> Iterator[Line]:
                     return
                 try:
                     line = decoder.decode(raw)
-                except (codec.DecodeError, codec.ValidationError) as wrong:
+                except codec.DecodeError as wrong:
                     raise BadInput.saying(f"is no line of a cassette: {wrong}", str(path), number) from wrong
                 if number == 1 and not isinstance(line, Header):
                     raise BadInput.saying("is no cassette: its first line is no header", str(path), 1)

@@ -41,7 +41,7 @@ ANSWERS = {"type": "regex", "pattern": "", "message": "the agent answers"}
 """What is claimed where no check failed, but the agent itself did."""
 
 
-_PART = codec.decoder(Part)
+_PART = codec.Decoder[Part](Part)
 
 
 class Shrunk(Struct, frozen=True):
