@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs reference soak bench clean
+.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs reference soak soak-load bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -58,6 +58,10 @@ wheel: $(VENV)/.dev
 
 soak: $(VENV)/.dev large-clis
 	$(BIN)/python -m pytest -m soak
+
+# The whole suite with eight busy processes beside it, three times: what depends on time fails here.
+soak-load: $(VENV)/.dev browser clis sandbox page-tools
+	$(BIN)/python tests/under_load.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py

@@ -508,7 +508,7 @@ def test_facts_count_wherever_they_are_written(
 ) -> None:  # N29: a simulator's facts may be those of its config, or of the case
     facts = '[agents.buyer]\ntype = "prompt"\nprompt = "viva.simulator"\noptions.metadata.facts.order = "W1"\n'
     on(more=facts if place == "config" else "")
-    case = dynamic() | ({} if place == "config" else {"metadata": {"facts": {"order": "W1"}}})
+    case: dict[str, Any] = dynamic() | ({} if place == "config" else {"metadata": {"facts": {"order": "W1"}}})
     case["simulator"]["use"] = "buyer" if place == "config" else "viva.simulator"
     helpers.lines = {"simulator": said_first(says("My order is W2"), says("order: W9"))}
     project.suite(case)

@@ -26,7 +26,7 @@ async def agent(messages, options):
         raise ValueError("as always")
     return f"I heard {text}, message {len(messages)}"
 """
-PASSING = {"duration_ms", "started_at", "session_id"}
+PASSING = {"duration_ms", "started_at", "session_id", "file"}
 CASES, RUNS = 14, 2
 KILLED: list[int] = []
 """After how many calls of the agent a run was killed."""
@@ -265,9 +265,7 @@ def test_forced_over_a_changed_suite_only_cases_that_stayed_keep_their_outcome(p
     assert len(calls(project)) == before + 6
 
 
-@pytest.mark.parametrize(
-    "flag", [("-i", "suite.jsonl"), ("--runs", "3"), ("--fail-fast",), ("-n", "x"), ("--record", "c")]
-)
+@pytest.mark.parametrize("flag", [("-i", "suite.jsonl"), ("--runs", "3"), ("--fail-fast",), ("--record", "c")])
 def test_a_setting_of_the_run_cannot_be_given_anew(project: Project, flag: tuple[str, ...]):
     ended = project.viva("test", "--resume", "latest", *flag)
     assert ended.code == 4

@@ -174,7 +174,7 @@ def test_the_users_words_count_only_where_the_criterion_is_about_the_user(
     bench: Bench, criteria: str, is_about: bool
 ):  # N26
     judges = Judges({"passed": True, "evidence": [{"turn": 1, "quote": "Please pay W1"}]})
-    written = {"criteria": criteria} if criteria else {"criteria": None, "use": "agents:mine"}
+    written: dict[str, Any] = {"criteria": criteria} if criteria else {"criteria": None, "use": "agents:mine"}
     assert (verdict_of(bench, judges, **written).status == "passed") == is_about
 
 
