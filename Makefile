@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis sandbox page page-tools wheel docs reference soak bench clean
+.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs reference soak bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -24,9 +24,13 @@ unit: $(VENV)/.dev browser clis sandbox page-tools
 browser: $(VENV)/.dev
 	-@test -e $(VENV)/.browser || { $(BIN)/python tests/chromium.py && touch $(VENV)/.browser; }
 
-# The real Gemini CLI and qwen-code, for the tests that run them. Where they do not install, those tests say NOT RUN.
+# The real Gemini CLI, qwen-code and opencode, for the tests that run them. Where they do not install, those tests say NOT RUN.
 clis: $(VENV)/.dev
 	-@test $(VENV)/.clis -nt tests/clis/package-lock.json || { $(BIN)/python tests/real_clis.py && touch $(VENV)/.clis; }
+
+# Codex too, which is large: `make soak` runs it.
+large-clis: $(VENV)/.dev
+	-@test $(VENV)/.large-clis -nt tests/clis/large/package-lock.json || { $(BIN)/python tests/real_clis.py --large && touch $(VENV)/.clis $(VENV)/.large-clis; }
 
 # bubblewrap, for the tests in a sandbox. Where it does not install or work, they say NOT RUN.
 sandbox: $(VENV)/.dev
@@ -52,7 +56,7 @@ reference: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/wheel.py
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev large-clis
 	$(BIN)/python -m pytest -m soak
 
 bench: $(VENV)/.dev

@@ -33,8 +33,7 @@ def install() -> bool:
     for name in PINNED:
         shutil.copy(SOURCES / name, WORKSHOP)
     npm = programs.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    arguments = [each for each in NPM if each != "--omit=optional"]  # the compilers are optional: one for each platform
-    return subprocess.run([programs / "node", npm, *arguments], cwd=WORKSHOP, check=False).returncode == 0
+    return subprocess.run([programs / "node", npm, *NPM], cwd=WORKSHOP, check=False).returncode == 0
 
 
 def build() -> bytes:

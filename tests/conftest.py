@@ -10,8 +10,8 @@ from real_clis import search_path
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if CHROMIUM is None:
         terminalreporter.write_line("NOT RUN: the browser tests: there is no chromium here", red=True, bold=True)
-    if search_path() is None:
-        told = "NOT RUN: the tests with the real Gemini CLI and qwen-code: they are not installed (make clis)"
+    if missing := [name for name in ("gemini", "qwen", "opencode") if search_path(name) is None]:
+        told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make clis)"
         terminalreporter.write_line(told, red=True, bold=True)
     if not bubblewrap.works():
         told = "NOT RUN: the tests in a sandbox: bubblewrap is not installed, or cannot make one here (make sandbox)"

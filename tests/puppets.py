@@ -58,8 +58,8 @@ def _evaluator(prompt: str) -> Line:
 class Stage:
     """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
 
-    def __init__(self, project: Project, server: ModelServer, dotted: str) -> None:
-        found = search_path()
+    def __init__(self, project: Project, server: ModelServer, dotted: str, *clis: str) -> None:
+        found = search_path(*clis)
         assert found is not None
         self.project = project
         self.server = server
@@ -87,7 +87,7 @@ class Stage:
 
     def test(self, *arguments: str, code: int = 0, agent: str | None = None) -> tuple[Ended, list[dict[str, Any]]]:
         """What `viva test` says, and its records; it has to end with this code."""
-        ended, records = self.project.report(*arguments, agent=agent)
+        ended, records = self.project.report(*arguments, agent=agent, timeout_s=300)
         assert ended.code == code, f"{ended}\n{json.dumps(records, indent=1)}"
         return ended, records
 

@@ -26,7 +26,7 @@ from viva.cli.main import COMMANDS
 from viva.engine.summary import exit_code
 from viva.host import app as host_app
 from viva.host import conformance, openapi
-from viva.model import case, codec, event, finding, message, record, talk
+from viva.model import case, codec, event, finding, message, record, talk, tool_names
 from viva.testing.__main__ import main as stand_in
 from viva.viewer.app import Viewer
 
@@ -58,7 +58,7 @@ class Pages:
         yield "checks.md", list(check_pages(self._complain))
         yield "config.md", list(config_page(self._complain))
         yield "native.md", list(file_page("native", self._complain))
-        yield "playbook.md", list(file_page("playbook", self._complain))
+        yield "playbook.md", [*file_page("playbook", self._complain), *_tool_names()]
         yield (
             "openwop.md",
             list(file_page("openwop", self._complain)) + list(file_page("pack", self._complain, level=2)),
@@ -252,6 +252,19 @@ class Pages:
             words = self._said(f"{name}.{member}", inspect.getdoc(found))
             yield f"- `{' '.join(_signature(member, found).split())}`: {' '.join(words.split())}"
         yield ""
+
+
+def _tool_names() -> Iterator[str]:
+    """The table by which `tool_calls_contain` knows a tool by the names of other CLIs."""
+    yield "## Tool names"
+    yield ""
+    yield "`tool_calls_contain` means a tool by any of its names. Names that stand after a namespace count only as they are written."
+    yield ""
+    yield "| Gemini CLI | elsewhere |"
+    yield "| --- | --- |"
+    for name, *others in tool_names.CLI_TOOLS:
+        yield f"| `{name}` | {', '.join(f'`{other}`' for other in others)} |"
+    yield ""
 
 
 def _shelf(thing: Any) -> int:

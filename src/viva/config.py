@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from viva.errors import BadInput, Problem
 from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
-from viva.model.connector import Connector, Price, Secret
+from viva.model.connector import Connector, Connectors, Price, Secret, provider_of
 from viva.model.duration import parse_duration
 from viva.model.finding import Severity
 from viva.provider_errors import MODEL_CLIENT_PACKAGES
@@ -67,6 +67,7 @@ class Settings(Struct, kw_only=True):
     defaults: Defaults = Defaults()
     agents: Mapping[str, Mapping[str, Any]] = {}
     connectors: Mapping[str, Connector] = {}
+    """Those of the config; as `Connectors`, also those that well-known models need no config for."""
     plugins: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     confirmation_tools: tuple[str, ...] = ()
@@ -138,7 +139,9 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     environ = dict(os.environ)
     redactor = Redactor([*_secrets_of(environ), *credentials.in_environment(added)])
     if file is None and (file := find_config(start)) is None:
-        return Settings(folder=start, environ=environ, redactor=redactor)
+        connectors = Connectors({}, _default_connectors(environ))
+        unset = [] if only_look else None
+        return Settings(folder=start, environ=environ, redactor=redactor, connectors=connectors, unset=unset)
     text, value = _read(file)
     found = complaints("config", value)
     if found:
@@ -159,9 +162,8 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
     settings.openwop = _openwop(value.get("openwop", {}), settings)
     settings.serve = value.get("serve", {})
-    settings.connectors = {
-        name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()
-    }
+    configured = {name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()}
+    settings.connectors = Connectors(configured, _default_connectors(environ))
     return settings
 
 
@@ -227,8 +229,32 @@ def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: 
         raise settings.problem(str(wrong), *place, key) from wrong
 
 
+def _default_connectors(environ: Mapping[str, str]) -> dict[str, Connector]:
+    """How a well-known model is reached for which nothing is configured: at its provider's own address, with its usual key."""
+    return {
+        provider: Connector(
+            name=provider,
+            provider=provider,
+            base_url=environ.get(_ADDRESSES[provider], "").rstrip("/"),
+            api_key=Secret(key) if (key := environ.get(variable)) else None,
+            key_from=variable,
+            is_default=True,
+        )
+        for provider, variable in _KEYS.items()
+    }
+
+
+def _provider(name: str, written: Mapping[str, Any]) -> str:
+    """Its `provider`; else the one that it is called after, or whose model it is for; else OpenAI's API, which many speak."""
+    if "provider" in written:
+        return str(written["provider"])
+    if name in _KEYS:
+        return name
+    return (None if written.get("base_url") else provider_of(str(written.get("model", "")))) or "openai"
+
+
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
-    provider = str(written.get("provider") or (name if name in _KEYS else "openai"))
+    provider = _provider(name, written)
     address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)

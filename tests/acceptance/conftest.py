@@ -13,7 +13,9 @@ from project import Ended, Project
 from real_clis import search_path
 
 collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py"]
-collect_ignore_glob += [] if search_path() else ["test_gemini_cli*.py", "test_qwen_cli*.py"]
+collect_ignore_glob += [
+    f"test_{name}_cli*.py" for name in ("gemini", "qwen", "opencode", "codex") if not search_path(name)
+]
 """Without a browser or the CLIs they cannot be run; `tests/conftest.py` says so."""
 
 

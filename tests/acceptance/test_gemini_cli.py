@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import Stage, processes, puppet
-from viva.testing import GeminiServer
+from puppets import JUDGE, Stage, processes, puppet
+from viva.model.message import ToolCall
+from viva.testing import Asked, GeminiServer, Say
+from viva.testing.model_server import Line
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 
@@ -23,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 @pytest.fixture
 def stage(project: Project) -> Iterator[Stage]:
     with GeminiServer(puppet) as server:
-        yield Stage(project, server, ".gemini")
+        yield Stage(project, server, ".gemini", "gemini")
 
 
 def step(said: str, outcome: str = "It did so.") -> dict[str, str]:
@@ -125,6 +127,24 @@ def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_fault
     assert not list(stage.temporary.rglob("gemini-client-error*"))
 
 
+def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
+    """A model that calls the same tool again and again: the CLI ends the turn by itself, as a success."""
+
+    def again(asked: Asked) -> Line:
+        return (
+            puppet(asked) if asked.model == JUDGE else Say(tool_calls=[ToolCall("list_directory", {"dir_path": "."})])
+        )
+
+    with GeminiServer(again) as server:
+        stage = Stage(project, server, ".gemini", "gemini")
+        persona = {"initial_user_input": "Look around.", "context": "-", "max_turns": 1}
+        criteria = {"tool_calls_contain": {"list_directory": []}}
+        name = stage.playbook("loop", timeout=60, persona=persona | {"success_criteria": criteria})
+        ended, (record,) = stage.test("-i", name)
+    assert record["warnings"] == ["turn 1: Gemini CLI: Loop detected, stopping execution"]
+    assert "Loop detected" in ended.out
+
+
 def test_a_turn_without_a_result_is_a_failed_turn(stage: Stage) -> None:
     name = stage.playbook("killed", steps=[step("RUN kill -TERM $PPID; sleep 5")])
     _, (record,) = stage.test("-i", name, code=1)
@@ -138,9 +158,23 @@ def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stage:
     persona = {"initial_user_input": "WRITE shared/new.txt: from inside", "context": "-", "max_turns": 1}
     criteria = {"files_contain": {"shared/new.txt": ["from inside"], "shared/given.txt": ["given"]}}
     name = stage.playbook("linked", tmpdir={"link_paths": ["shared"]}, persona=persona | {"success_criteria": criteria})
-    _, (record,) = stage.test("-i", name)  # P5: without --include-directories the CLI would refuse the path
+    # P5: without --include-directories the CLI would refuse the path
+    _, (record,) = stage.test("-i", name, "--link-mode", "symlink")
     assert (stage.project.folder / "shared" / "new.txt").read_text(encoding="utf-8") == "from inside"
     assert any("shared/new.txt" in warning for warning in record["warnings"])
+
+
+def test_what_a_playbook_links_is_copied_for_it(stage: Stage) -> None:
+    """P5: it would refuse to edit a linked file; the host's own files stay as they are."""
+    stage.project.write("given.txt", "given")
+    stage.project.write("shared/node_modules/dep.txt", "dep")
+    persona = {"initial_user_input": "WRITE given.txt: from inside", "context": "-", "max_turns": 1}
+    criteria = {"files_contain": {"given.txt": ["from inside"], "shared/node_modules/dep.txt": ["dep"]}}
+    links = {"link_paths": ["given.txt", "shared/node_modules"]}
+    name = stage.playbook("copied", tmpdir=links, persona=persona | {"success_criteria": criteria})
+    _, (record,) = stage.test("-i", name)
+    assert "warnings" not in record
+    assert (stage.project.folder / "given.txt").read_text(encoding="utf-8") == "given"
 
 
 def test_two_cases_at_once_do_not_see_each_other(stage: Stage) -> None:

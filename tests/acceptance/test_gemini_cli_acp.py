@@ -17,7 +17,7 @@ STEPS = [
 @pytest.fixture
 def stage(project: Project) -> Iterator[Stage]:
     with GeminiServer(puppet) as server:
-        yield Stage(project, server, ".gemini")
+        yield Stage(project, server, ".gemini", "gemini")
 
 
 def agent(stage: Stage, permissions: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from project import Ended, Project
-from viva.testing import OpenAIServer, When
+from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, When
+from viva.testing.model_server import ModelServer
 
 CONFIG = """
 [agents.coder]
@@ -38,7 +39,7 @@ def coder(messages, options):
         elif verb == "remove":
             (work / rest).unlink()
         elif verb == "refused":
-            calls.append({"name": rest, "arguments": {"path": "refused.txt"}, "error": "refused by the user"})
+            calls.append({"name": rest, "arguments": {"path": "refused.txt"}, "error": "no", "refused": True})
         elif verb == "list":
             said.append("files " + " ".join(sorted(str(p.relative_to(work)) for p in work.rglob("*") if p.is_file())))
         elif verb == "read":
@@ -283,14 +284,44 @@ def test_without_an_evaluator_nothing_runs(books: Books):
 
 
 def test_a_model_that_no_connector_reaches_is_refused_with_what_to_write(books: Books):
-    books.book(evaluator_model="gemini-2.5-flash", steps=[step("hi")])
+    books.book(evaluator_model="judge-9", steps=[step("hi")])
     ended = books.run(evaluator=None)
     assert ended.code == 4
-    assert "books/one.json:1: $.evaluator_model: no agent or connector is called 'gemini-2.5-flash'" in ended.err
+    assert "books/one.json:1: $.evaluator_model: no agent or connector is called 'judge-9'" in ended.err
     assert (
-        'write `models = ["gemini-*"]` into its connector in viva.toml, for example below [connectors.gemini]'
+        'write `models = ["judge-*"]` into its connector in viva.toml, for example below [connectors.judge]'
         in ended.err
     )
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "model", "key"),
+    [
+        (GeminiServer, "gemini-2.5-flash", "GEMINI_API_KEY"),
+        (OpenAIServer, "o4-mini", "OPENAI_API_KEY"),
+        (AnthropicServer, "claude-haiku-4-5", "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_a_well_known_model_needs_no_config(books: Books, stand_in: type[ModelServer], model: str, key: str):
+    """P3: its provider's own address, or the one that the usual variable names, and its usual key."""
+    (books.folder / "viva.toml").unlink()
+    books.env = {name: value for name, value in books.env.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
+    books.book(evaluator_model=model, steps=[step("hi")])
+    run = ("test", "-i", "books", "-n", "python:./agents.py:coder", "-o", "out.jsonl")
+    with stand_in(json.dumps({"passed": True, "reason": "x"})) as server:
+        keyless = {name: value for name, value in server.env.items() if name != key}
+        ended = books.viva(*run, env=keyless)
+        assert ended.code == 4
+        assert f"books/one.json:1: $.evaluator_model: model {model!r} needs a key" in ended.err
+        assert f"{key} is not set" in ended.err
+        assert books.viva("test", "-i", "hello", "-n", model, env=keyless).code == 4
+        assert server.requests == []
+        assert books.viva(*run, env=server.env).code == 0
+        assert books.viva(*run, "--record", "talk.cassette", env=server.env).code == 0
+        assert books.viva("test", "-i", "hello", "-n", model, env=server.env).code == 0
+        assert {asked.model for asked in server.asked} == {model}
+        assert len(server.asked) == 3
+    assert books.viva(*run, "--replay", "talk.cassette").code == 0  # nothing is called, so no key is needed
 
 
 def test_declared_variables_are_filled_and_never_shown(books: Books):
@@ -332,6 +363,8 @@ def test_a_turn_has_the_playbooks_time_and_the_case_none(books: Books):
     assert books.record["error"] == "timeout after 1s"
     books.book(timeout=60, steps=[step("hi")])
     assert books.run("--timeout", "1s").code == 1
+    assert books.record["error"] == "timeout after 1s"
+    assert books.run("--turn-timeout", "1000ms").code == 1
     assert books.record["error"] == "timeout after 1s"
 
 

@@ -17,7 +17,7 @@ AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 @pytest.fixture
 def stage(project: Project) -> Iterator[Stage]:
     with OpenAIServer(puppet) as server:
-        staged = Stage(project, server, ".qwen")
+        staged = Stage(project, server, ".qwen", "qwen")
         staged.config(AGENT)
         yield staged
 

@@ -54,7 +54,7 @@ def test_a_cli_that_is_not_installed_is_an_error_of_the_surroundings(place: Proj
 def test_time_is_up_and_the_last_words_of_the_agent_are_shown(place: Project, tmp_path: Path):
     fake(tmp_path, "gemini", INIT + 'print("still thinking", file=sys.stderr, flush=True); time.sleep(600)')
     place.suite(case("hello", "x", turn_timeout="3s"))
-    ended, (record,) = place.report(agent="gemini")
+    ended, (record,) = place.report(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
     assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 3s")  # P11
     assert record["warnings"] == ["stderr: still thinking"]
     assert "still thinking" in ended.out
@@ -72,12 +72,32 @@ def test_what_it_leaves_in_its_tmpdir_goes_though_its_workspace_is_kept(place: P
     assert [path.name for path in kept.iterdir()] == ["work"]
 
 
+@pytest.mark.parametrize("end", [DONE, "sys.exit(1)"])
+def test_what_a_cli_warns_of_stands_in_the_record_however_the_turn_ends(place: Project, tmp_path: Path, end: str):
+    warning = 'say(type="error", severity="warning", message="Loop detected, stopping execution")\n'
+    fake(tmp_path, "gemini", INIT + warning + warning + end)
+    place.suite(case("hello", "x"))
+    _, (record,) = place.report(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
+    assert record["warnings"][0] == "turn 1: Gemini CLI: Loop detected, stopping execution"  # P11
+    assert str(record["warnings"]).count("Loop detected") == 1
+
+
 def test_a_missing_login_is_in_the_error_of_the_case(place: Project, tmp_path: Path):
     fake(tmp_path, "qwen", 'print("No auth type is selected.", file=sys.stderr); sys.exit(1)')
     place.suite(case("hello", "x"))
-    _, (record,) = place.report(agent="qwen")
+    _, (record,) = place.report(agent="qwen", env={"OPENAI_API_KEY": "k-123456"})
     assert (record["status"], record["fault"]) == ("error", "infra")
     assert "qwen-code needs a login: No auth type is selected." in record["error"]  # P10
+
+
+def test_without_a_key_a_cli_is_not_even_started(place: Project, tmp_path: Path):
+    """P10: it would wait for a login, or for the network, until its time is up."""
+    fake(tmp_path, "codex", 'open("began", "w"); time.sleep(600)')
+    place.suite(case("hello", "x", turn_timeout="60s"))
+    ended, (record,) = place.report("--retry-faults", "0", "--keep-workspace", agent="codex")
+    assert (ended.code, record["status"], record["fault"]) == (1, "error", "infra")
+    assert "Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY" in record["error"]
+    assert not list((tmp_path / "tmp").rglob("began"))
 
 
 def test_a_command_of_the_config_and_its_secrets(place: Project, tmp_path: Path):

@@ -356,3 +356,53 @@ def test_interrupted_runs_say_so(interrupted: Callable[..., Ended], project: Pro
     ended = interrupted("READY", "-i", "suite.jsonl", "-n", "python:./agent.py:agent")
     assert ended.code == 2, ended
     assert workspaces(base) == []
+
+
+def kept_by(project: Project, base: Path, case_id: str, *flags: str) -> Path:
+    """A run that fails and so keeps its workspace."""
+    project.write("viva.toml", COMMAND.format(script="touch made; chmod 500 ."))
+    project.suite({"id": case_id, "input": "x", "assertions": [exists("other")]})
+    before = set(workspaces(base))
+    assert project.test(*flags, agent="shell").code == 1
+    (new,) = set(workspaces(base)) - before
+    assert (new / "work" / "made").exists()
+    return new
+
+
+def test_removing_a_run_removes_the_workspaces_that_it_kept(project: Project, base: Path):
+    first, second = (kept_by(project, base, name) for name in ("one", "two"))
+    assert project.viva("runs", "rm", "latest").code == 0
+    assert workspaces(base) == [first]
+    assert not second.exists()
+    assert project.viva("runs", "gc", "--keep", "0").code == 0
+    assert workspaces(base) == []
+
+
+def test_kept_workspaces_can_be_removed_alone(project: Project, base: Path):
+    first, second = (kept_by(project, base, name) for name in ("one", "two"))
+    cleaned = project.viva("runs", "clean", "latest")
+    assert (cleaned.code, workspaces(base)) == (0, [first]), cleaned
+    assert f"removed {second}/work" in cleaned.out
+    unlisted = kept_by(project, base, "three", "--no-history")
+    assert project.viva("runs", "clean").out.endswith("removed 1 workspace\n")
+    assert workspaces(base) == [unlisted]
+    assert project.viva("runs", "clean", "--all").out.endswith("removed 1 workspace\n")
+    assert workspaces(base) == []
+    assert len(project.viva("runs").out.splitlines()) == 2  # the runs stay
+
+
+def test_what_is_no_kept_workspace_is_never_removed(project: Project, base: Path):
+    """The folder in which a case worked in place, one without the marker, and one that a link leads to."""
+    project.write("viva.toml", COMMAND.format(script="touch made"))
+    project.suite({"id": "a", "input": "x", "assertions": [exists("other")]})
+    assert project.test("--workspace", "cwd", agent="shell").code == 1
+    assert project.viva("runs", "clean").out == "removed 0 workspaces\n"
+    assert (project.folder / "made").exists()
+    mine = kept_by(project, base, "b")
+    (mine / ".viva-kept").unlink()
+    (mine / ".viva-kept").symlink_to(project.folder / "viva.toml")
+    assert project.viva("runs", "clean").out == "removed 0 workspaces\n"
+    (mine / ".viva-kept").unlink()
+    assert project.viva("runs", "clean", "--all").out == "removed 0 workspaces\n"
+    assert project.viva("runs", "rm", "latest").code == 0
+    assert (mine / "work" / "made").exists()

@@ -20,7 +20,7 @@ from viva.llm.limits import limiter_for
 from viva.llm.price import cost_usd
 from viva.model import codec
 from viva.model.case import Feature
-from viva.model.connector import Connector
+from viva.model.connector import KEY_HEADERS, Connector
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.talk import shown
 from viva.protocols import Request, Response, SessionContext
@@ -28,7 +28,6 @@ from viva.protocols import Request, Response, SessionContext
 T = TypeVar("T")
 _FEATURES: frozenset[Feature] = frozenset({"tool_stubs", "memory"})
 _ITS_FAULT = frozenset({400, 413, 422})
-_KEYS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
 _BYTES_A_TOKEN = 4
 
 
@@ -122,7 +121,7 @@ class Endpoint(ABC):
         ours = {"Content-Type": "application/json", **self.headers_of_its_own}
         if agent.stream:
             ours["Accept"] = "text/event-stream"
-        if self.connector.api_key and not own & _KEYS:
+        if self.connector.api_key and not own & KEY_HEADERS:
             name, value = self.key_header(self.connector.api_key.reveal())
             ours[name] = value
         return {name: value for name, value in ours.items() if name.lower() not in own} | dict(self.connector.headers)

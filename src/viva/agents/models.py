@@ -7,7 +7,7 @@ from msgspec import structs
 
 from viva import catalog
 from viva.errors import BadInput, Unreachable
-from viva.model.connector import Connector
+from viva.model.connector import Connector, reaching
 from viva.protocols import Agent
 
 _PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"}
@@ -30,7 +30,10 @@ def agent_type(connector: Connector) -> Any:
 def chosen_connector(options: Mapping[str, Any], own: Connector, connectors: Mapping[str, Connector]) -> Connector:
     """A case may ask for another connector than the agent's own, as `options.connector`, or for another model."""
     wanted, model = options.get("connector"), options.get("model")
-    connector = own if wanted is None or wanted == own.name else connectors.get(wanted)
+    if wanted is None or wanted == own.name:
+        connector = own
+    else:
+        connector = connectors.get(wanted) or reaching(str(wanted), connectors)
     if connector is None:
         raise Unreachable(f"there is no connector {wanted!r}; known: {', '.join(connectors) or 'none'}")
     if isinstance(model, str) and model != connector.model:

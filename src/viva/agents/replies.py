@@ -101,6 +101,7 @@ def _tool_call(item: Any) -> ToolCall:
         result=call.get("result", UNSET),
         error=None if error is None or error is False else str(error),
         pending=call.get("status") == "pending",
+        refused=call.get("refused") is True,
     )
 
 

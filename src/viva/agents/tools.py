@@ -97,7 +97,7 @@ class Toolbox:
             return self._stubs.answer(call)
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
-            return structs.replace(call, error=f"there is no tool {call.name!r}")
+            return structs.replace(call, error=f"there is no tool {call.name!r}", refused=True)
         return call if tool is None or tool.run is None else await self._run(call, tool.run)
 
     async def _run(self, call: ToolCall, run: Callable[..., Any]) -> ToolCall:

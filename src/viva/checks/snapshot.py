@@ -1,7 +1,5 @@
 """The answer against a file that was approved before. The file stands beside the suite and never leaves its folder."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,6 +14,7 @@ from viva.model import codec
 from viva.model.component import Building
 from viva.model.message import ToolCall
 from viva.model.talk import PASSED, Evidence, Verdict
+from viva.record.files import replace_file
 
 
 class Shelf:
@@ -113,15 +112,7 @@ def _write(place: Path, value: Any) -> None:
     """Whole or not at all: another process may be reading the same file."""
     content = value.encode() if isinstance(value, str) else codec.pretty(codec.canonical(value))
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content + b"\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(place)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(place, content + b"\n")
 
 
 def _without_last_break(text: str) -> str:

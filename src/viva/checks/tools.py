@@ -12,7 +12,7 @@ from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.pattern import compile_pattern
 from viva.model.talk import PASSED, Evidence, Verdict
-from viva.model.tool_names import is_named
+from viva.model.tool_names import is_named, is_same_cli_tool
 
 CallStatus = Literal["ok", "error", "pending"]
 Status = CallStatus | Literal["any"]
@@ -86,7 +86,10 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
 
 
 class ToolCallsContain(Cheap, frozen=True, kw_only=True):
-    """Some call of that tool (or of one of those) that did not fail has all these texts among its arguments' values."""
+    """Each of these texts is in an argument of some call of that tool (or of one of those), not all in the same call.
+
+    A call that was refused does not count; one that ran does, however it ended. What other CLIs call the same tool counts too.
+    """
 
     name: str | tuple[str, ...]
     values: tuple[str, ...] = ()
@@ -102,21 +105,21 @@ class ToolCallsContain(Cheap, frozen=True, kw_only=True):
         return labelled("tool_calls_contain", _either(_names(self.name)), said)
 
     def check(self, evidence: Evidence) -> Verdict:
-        calls = [call for call in evidence.tool_calls if _is_any(call, _names(self.name))]
-        wanted = _either(_names(self.name))
-        near = ""
-        for call in calls:
-            if call.error is not None:
-                near = near or f"it failed: {quoted(call.error)}"
-                continue
-            texts = list(_texts_in(_arguments(call)))
-            missing = [value for value in self.values if not any(value in text for text in texts)]
-            if not missing:
-                return PASSED
-            near = f"no argument of it contains {' or '.join(map(quoted, missing))}: {quoted(_arguments(call))}"
+        names, wanted = _names(self.name), _either(_names(self.name))
+        calls = [call for call in evidence.tool_calls if any(is_same_cli_tool(call.name, name) for name in names)]
         if not calls:
             return Verdict("failed", f"{wanted} was not called; {_called(evidence.tool_calls)}", expected=self.values)
-        return Verdict("failed", f"{wanted} was called, but {near}", expected=self.values)
+        ran = [call for call in calls if not call.refused]
+        if not ran:
+            reason = f"{wanted} was called, but refused: {quoted(calls[-1].error or '')}"
+            return Verdict("failed", reason, expected=self.values)
+        texts = [text for call in ran for text in _texts_in(_arguments(call))]
+        missing = [value for value in self.values if not any(value in text for text in texts)]
+        if not missing:
+            return PASSED
+        last = f"; the last call: {quoted(_arguments(ran[-1]))}"
+        reason = f"{wanted} was called, but no argument contains {' or '.join(map(quoted, missing))}{last}"
+        return Verdict("failed", reason, expected=self.values, actual=[_arguments(call) for call in ran])
 
 
 class ToolNotCalled(Cheap, frozen=True, kw_only=True):

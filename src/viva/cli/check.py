@@ -56,6 +56,8 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
             if not isinstance(named, Files | Piped):
                 raise BadInput.saying(f"there is no file {text!r}")
             paths = named.paths if isinstance(named, Files) else (named,)
+            if isinstance(named, Files) and named.note:
+                print(named.note)
             suites += load_files(paths, reading, Path(), format_)
             count += len(paths)
         except BadInput as wrong:

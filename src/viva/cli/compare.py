@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from viva.cli.history import history_here
+from viva.cli.history import history_here, tell_cut_off
 from viva.errors import BadInput
 from viva.history.comparison import (
     ALPHA,
@@ -23,6 +23,7 @@ from viva.history.index import ResultRow
 from viva.history.trends import known_flaky
 from viva.model import codec
 from viva.model.record import Status, TrialRecord
+from viva.record.files import replace_file
 from viva.reporters.figures import counted
 from viva.reporters.visible import one_line, visible
 
@@ -85,8 +86,10 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.saying(f"-o {path}: a comparison is written as .md or .json")
+    history = history_here()
+    tell_cut_off(history)
     before, after = _results(base), _results(head)
-    flaky = known_flaky(history_here(), [before[0], after[0]])
+    flaky = known_flaky(history, [before[0], after[0]])
     comparison = compare(before, after, alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.failed_gates(gates)
     for line in _lines(comparison, gates, failed):
@@ -94,7 +97,7 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     for path in outputs:
         text = codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison)
         try:
-            path.write_text(text + "\n", encoding="utf-8")
+            replace_file(path, f"{text}\n".encode())
         except OSError as wrong:
             raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
     return 1 if failed else 0

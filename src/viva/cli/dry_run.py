@@ -10,6 +10,7 @@ from viva.formats.documents import documents_of
 from viva.formats.reading import Reading
 from viva.model import codec
 from viva.model.case import Case
+from viva.record.files import replace_file
 from viva.session.prepare import Prepared
 
 
@@ -53,4 +54,7 @@ def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> 
     reading = Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
     if written:
         native.load(documents_of(written, str(path)), str(path), path.parent, reading)
-    path.write_bytes(b"".join(codec.encode(case) + b"\n" for case in written))
+    try:
+        replace_file(path, b"".join(codec.encode(case) + b"\n" for case in written))
+    except OSError as wrong:
+        raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong

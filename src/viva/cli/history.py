@@ -1,5 +1,6 @@
 """Where the runs of this project are, for the commands that look at them."""
 
+import sys
 from pathlib import Path
 
 from viva import config
@@ -10,3 +11,18 @@ def history_here(file: Path | None = None) -> History:
     """The history of the project that the working folder belongs to, or of another config's."""
     file = file.resolve() if file else config.find_config(Path.cwd())
     return History((file.parent if file else Path.cwd()) / ".viva")
+
+
+def tell_cut_off(history: History) -> None:
+    """Says once, in one line, which runs ended without a word (a crash, a kill) and how to go on with them."""
+    match history.cut_off():
+        case []:
+            pass
+        case [run]:
+            print(f"Run {run} stopped unexpectedly; continue with `viva test --resume {run}`", file=sys.stderr)
+        case runs:
+            named = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")
+            print(
+                f"{len(runs)} runs stopped unexpectedly; continue with `viva test --resume ID`: {named}",
+                file=sys.stderr,
+            )

@@ -1,5 +1,8 @@
 """The street door: `viva COMMAND`. Each command is a file of this folder, imported only when it is asked for."""
 
+import atexit
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -66,6 +69,8 @@ def app() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command (that of the process, unless another is given) and turns what it raises into an exit code: 4 for bad input, 3 for a bug of ours (with its traceback)."""
+    if arguments is None:
+        atexit.register(_ignore_signals)  # registered first, so it is called last
     _write_utf8()
     try:
         code = app(arguments, standalone_mode=False)
@@ -98,7 +103,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         code = 3
+    if arguments is None:
+        _end_by_code()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_by_code() -> None:
+    """From here on the process only ends. A signal (a second Ctrl-C, say) makes that quicker: it leaves with code 2."""
+
+    def leave(_number: int, _frame: object) -> None:
+        os._exit(2)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+
+
+def _ignore_signals() -> None:
+    """The last thing before the interpreter goes: it gives signals back to the system, and one would end it by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _write_utf8() -> None:
@@ -111,6 +134,4 @@ def _write_utf8() -> None:
 
 def _forget_stdout() -> None:
     """The reader is gone (`viva … | head`); the interpreter must not complain about that once more."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

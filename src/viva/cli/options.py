@@ -1,6 +1,7 @@
 """Kinds of flags that several commands share, and what stands at the other end of the standard streams."""
 
 import os
+import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
@@ -61,3 +62,21 @@ def private_stdout() -> Generator[TextIO]:
             out.flush()  # what was printed to it after all is not ours
             os.dup2(private, number)
             os.close(private)
+
+
+@contextmanager
+def terminable() -> Generator[None]:
+    """SIGTERM is as Ctrl-C: what goes on is ended, and the exit code is 2. A run has handlers of its own meanwhile."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread: signals are not ours to handle
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,11 +14,11 @@ from viva.errors import Unreachable
 from viva.formats.modes import LIVE, Mode
 from viva.llm.transport import HttpTransport
 from viva.model import codec
-from viva.reporters.report import replacing
+from viva.record.files import replace_file
 from viva.session.evals import EvalSummary
+from viva.session.interrupts import stopping
 from viva.session.prepare import check_writable
 from viva.session.remote import Remote, Wanted, wanted
-from viva.session.run import stopping
 
 _ALLOWED = frozenset(
     {
@@ -90,12 +90,16 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
         print(f"the run did not come to its end: {why.get('message', ending.get('type'))}", file=sys.stderr)
         return 1
     summary = await remote.summary()
+    lost = False
     if (path := flags["eval_summary"]) is not None:
-        with replacing(path) as out:
-            out.write(codec.pretty(codec.encode(summary)) + b"\n")
+        try:
+            replace_file(path, codec.pretty(codec.encode(summary)) + b"\n")
+        except OSError as wrong:
+            lost = True
+            print(f"--eval-summary {path}: {wrong.strerror}; it is not written", file=sys.stderr)
     voice.summary(summary)
     worse = summary.regression is not UNSET and summary.regression.score_delta < 0
-    return 0 if summary.passed and not (worse and flags["fail_on_regression"]) else 1
+    return 0 if summary.passed and not lost and not (worse and flags["fail_on_regression"]) else 1
 
 
 class _Voice:

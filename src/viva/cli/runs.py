@@ -5,16 +5,17 @@ import sys
 
 import click
 
-from viva.cli.history import history_here
+from viva.cli.history import history_here, tell_cut_off
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
 from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import read_events
+from viva.record.locks import holder_of
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import Ink
-from viva.reporters.summary import standings
+from viva.reporters.summary import details
 from viva.reporters.tree import Tree
 from viva.reporters.visible import one_line, visible
 
@@ -25,7 +26,8 @@ Examples:
   viva runs --failed --json        those that did not pass, for machines
   viva runs show latest            its cases
   viva runs show latest~1 T001     one conversation, with its verdicts
-  viva runs gc --keep 50           forget all but the newest 50
+  viva runs gc --keep 50           delete all but the newest 50
+  viva runs clean                  delete the workspaces that runs kept; the runs stay
 """
 
 
@@ -37,19 +39,22 @@ Examples:
 @click.pass_context
 def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_json: bool) -> int:
     """List runs, newest first; or look at one."""
+    history = history_here()
+    tell_cut_off(history)
     if ctx.invoked_subcommand is not None:
         return 0
-    rows = history_here().runs(limit=limit, agent=agent, failed=failed)
+    rows = history.runs(limit=limit, agent=agent, failed=failed)
     for row in rows:
-        print(codec.compact(row) if as_json else _line(row))
+        print(codec.compact(row) if as_json else _line(row, history))
     if not rows and not as_json:
         print("no runs yet; `viva test -i FILE` makes one")
     return 0
 
 
-def _line(row: RunRow) -> str:
+def _line(row: RunRow, history: History) -> str:
     if row.summary is None:
-        how = f"unfinished; viva test --resume {row.id}"
+        holder = holder_of(history.journal(row.id))
+        how = f"running, process {holder.pid}" if holder else f"unfinished; viva test --resume {row.id}"
     else:
         s = row.summary
         parts = [f"{s.passed}/{s.total} passed"]
@@ -62,6 +67,8 @@ def _line(row: RunRow) -> str:
                 (s.skipped, "skipped"),
                 (s.not_run, "not run"),
                 (sum(bool(suite.not_reached) for suite in s.suites), "below the bar"),
+                (len(s.lost_reports), "reports not written"),
+                (s.retried, "retried"),
             )
             if number
         ]
@@ -83,8 +90,8 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         known = ", ".join(sorted({record.id for record in _records(history, row.id)})[:20])
         raise BadInput.saying(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
-        print(_line(row))
-        for label, text in standings(row.summary) if row.summary else ():
+        print(_line(row, history))
+        for label, text in details(row.summary) if row.summary else ():
             print(f"  {label}: {visible(text)}")
     ink, width = Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
     for record in found:
@@ -111,20 +118,43 @@ def _records(history: History, run: str) -> list[TrialRecord]:
 @command.command(epilog="Example: viva runs rm 20261115-101500-ab12")
 @click.argument("runs", nargs=-1, required=True)
 def rm(runs: tuple[str, ...]) -> int:
-    """Forget runs, with all that they kept."""
+    """Delete runs and their data: journals, and the workspaces that they kept."""
     history = history_here()
-    for run in [history.find(name).id for name in runs]:
+    found = [history.find(name).id for name in runs]
+    for run in found:
+        history.refuse_in_use(run)
+    for run in dict.fromkeys(found):
         history.remove(run)
         print(f"removed {run}")
     return 0
 
 
 @command.command(epilog="Example: viva runs gc --keep 50")
-@click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="So many of the newest stay.")
+@click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="How many of the newest stay.")
 def gc(keep: int) -> int:
-    """Forget all but the newest runs."""
+    """Delete all but the newest runs, with their data. Runs that still go on stay."""
     removed = history_here().keep_newest(keep)
     print(f"removed {counted(len(removed), 'run')}")
+    return 0
+
+
+@command.command(epilog="Example: viva runs clean latest")
+@click.argument("runs", nargs=-1)
+@click.option(
+    "--all", "everywhere", is_flag=True, help="Also those of other projects and of --no-history, in the temp folder."
+)
+def clean(runs: tuple[str, ...], everywhere: bool) -> int:
+    """Delete the workspaces that RUNS kept (all runs of this project, if none is named). The runs stay."""
+    from viva.workspace.folders import find_kept, remove_kept
+
+    history = history_here()
+    found = [history.find(name).id for name in runs] or [row.id for row in history.runs()]
+    removed = [path for run in dict.fromkeys(found) for path in history.remove_workspaces(run)]
+    if everywhere:
+        removed += [path for path in find_kept() if remove_kept(path)]
+    for path in removed:
+        print(f"removed {visible(path)}")
+    print(f"removed {counted(len(removed), 'workspace')}")
     return 0
 
 

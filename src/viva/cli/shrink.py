@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from viva.cli.history import history_here
+from viva.cli.history import history_here, tell_cut_off
+from viva.cli.options import terminable
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.figures import counted
@@ -79,11 +80,14 @@ def command(
         raise click.UsageError(f"--fails {fails} of --runs {runs or 1} cannot be")
     if output.suffix != ".jsonl":
         raise BadInput.saying(f"-o {output}: a case is written as .jsonl")
-    past = past_of(history_here(), run)
+    history = history_here()
+    tell_cut_off(history)
+    past = past_of(history, run)
     record = _failed(past, case, trial)
     kept = with_secrets(kept_again(past.settings["options"]), {"agent": agent})
     wanted = (fails or runs, runs) if runs else None
-    return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
+    with terminable():
+        return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
 
 
 def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:

@@ -1,5 +1,6 @@
 """`viva test`: run cases against an agent."""
 
+import asyncio
 import os
 import shutil
 import sys
@@ -12,15 +13,17 @@ from msgspec import structs
 
 from viva.cli import test_options
 from viva.cli.eval_options import eval_fields, eval_suites, refuse_for_message
-from viva.cli.history import history_here
-from viva.cli.options import colour_wanted, person_here, private_stdout
+from viva.cli.history import history_here, tell_cut_off
+from viva.cli.options import colour_wanted, person_here, private_stdout, terminable
 from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
+from viva.record.journal import Journal
+from viva.session.interrupts import stopping
 from viva.session.loop import run_loop
 from viva.session.options import REFERENCES, RunOptions, kept_again, with_secrets
-from viva.session.prepare import prepare
-from viva.session.resuming import past_of, refuse_changes, still_right
+from viva.session.prepare import Prepared, prepare
+from viva.session.resuming import Past, open_again, refuse_changes, still_right
 from viva.session.run import RunResult, examine, retell
 from viva.stats.sequential import SequentialTest
 
@@ -63,6 +66,7 @@ with a secret.
 @click.pass_context
 def command(ctx: click.Context, **flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
+    ctx.with_resource(terminable())
     for_machines = flags["as_json"] and not flags["dry_run"]
     flags["out"] = ctx.with_resource(private_stdout()) if for_machines else sys.stdout
     if flags["host"]:
@@ -73,6 +77,7 @@ def command(ctx: click.Context, **flags: Any) -> int:
     if flags["resume"]:
         _check_resume(ctx)
         return run_loop(_resume(flags))
+    tell_cut_off(history_here(flags["config"]))
     if flags["force"]:
         raise click.UsageError("--force belongs to --resume")
     if flags["interactive"]:
@@ -135,7 +140,7 @@ async def _run(flags: dict[str, Any]) -> int:
 
         asking = Terminal()
         options = structs.replace(options, asking=asking)
-    prepared = await prepare(options)
+    prepared = await _prepared(options)
     if asking is not None:
         asking.redact = prepared.redactor.text
     if flags["dry_run"]:
@@ -146,9 +151,28 @@ async def _run(flags: dict[str, Any]) -> int:
     return _ended(result, flags)
 
 
+async def _prepared(options: RunOptions, past: Past | None = None) -> Prepared:
+    """A generator may take its time: Ctrl-C and SIGTERM end it too."""
+    task = asyncio.current_task()
+    try:
+        with stopping(lambda: task and task.cancel()):
+            return await prepare(options, past)
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
 async def _resume(flags: dict[str, Any]) -> int:
     """A run that was cut off, with the settings that it had, in the folder where it was started."""
-    past = past_of(history_here(flags["config"]), flags["resume"])
+    history = history_here(flags["config"])
+    journal, past = open_again(history, flags["resume"])
+    try:
+        tell_cut_off(history)
+        return await _resume_locked(journal, past, flags)
+    finally:
+        journal.end()  # also where it is refused: who reads that needs no reminder
+
+
+async def _resume_locked(journal: Journal, past: Past, flags: dict[str, Any]) -> int:
     options = kept_again(past.settings["options"])
     asked = {
         "outputs": tuple(path.absolute() for path in flags["outputs"]),
@@ -159,14 +183,14 @@ async def _resume(flags: dict[str, Any]) -> int:
     options = structs.replace(options, **{name: value for name, value in asked.items() if value})
     os.chdir(options.folder)
     if past.end is not None:
-        return retell(past, past.end, options.outputs, [_voice(flags)], options.eval_summary)
+        return retell(past, past.end, journal, options.outputs, [_voice(flags)], options.eval_summary)
     options = with_secrets(options, {name: flags[name] for name in REFERENCES})
-    prepared = await prepare(structs.replace(options, folder=Path()), past)
+    prepared = await _prepared(structs.replace(options, folder=Path()), past)
     if flags["force"]:
         past = await still_right(past, prepared.plan())
     else:
         refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
-    result = await examine(prepared, [_voice(flags, prepared.parallel)], past)
+    result = await examine(prepared, [_voice(flags, prepared.parallel)], past, journal=journal)
     return _ended(result, flags)
 
 

@@ -40,7 +40,12 @@ what_is_run = _group(
         help="The agent under test: a name from viva.toml, a command line agent (gemini, claude, codex, qwen, opencode), "
         "python:..., or http://... Playbooks are for gemini, if neither this nor the config says otherwise.",
     ),
-    click.option("-c", "--connector", metavar="NAME", help="Another connector for the agent under test."),
+    click.option(
+        "-c",
+        "--connector",
+        metavar="NAME",
+        help="Another connector for the agent under test, or a well-known model such as gpt-4o.",
+    ),
     click.option(
         "--host",
         metavar="URL",
@@ -85,7 +90,7 @@ what_is_shown = _group(
         "-r",
         "--reporter",
         metavar="AGENT",
-        help="An agent that writes the reports of -o; without -o its words are printed.",
+        help="An agent that writes the reports of -o; without -o its words are printed. It has the time of a case for each.",
     ),
 )
 """What is shown and written."""
@@ -194,8 +199,8 @@ in_a_folder = _group(
     click.option(
         "--evaluator",
         metavar="NAME",
-        help="Who grades playbooks and plays the user in them: a connector, an agent, or a model that `models` of a "
-        "connector fits. Over their evaluator_model.",
+        help="Who grades playbooks and plays the user in them: a connector, an agent, or a model: a well-known one, or one "
+        "that `models` of a connector fits. Over their evaluator_model.",
     ),
     click.option(
         "--workspace",
@@ -206,7 +211,7 @@ in_a_folder = _group(
     click.option(
         "--link-mode",
         type=click.Choice(["symlink", "copy"]),
-        help="How a playbook's link_paths come into its workspace (symlink).",
+        help="How a playbook's link_paths come into its workspace (symlink; copy for the Gemini CLI).",
     ),
     click.option(
         "--keep-workspace", is_flag=True, help="Keep every workspace, not only those of cases that did not pass."
@@ -237,7 +242,7 @@ what_is_kept = _group(
     click.option(
         "--resume",
         metavar="RUN",
-        help="Go on with a run that was cut off (its id, or latest), or tell again of one that was not.",
+        help="Continue a run that stopped early (its id, or latest), or write the reports of one that did not.",
     ),
     click.option("--force", is_flag=True, help="With --resume: go on although suites, agents or Viva have changed."),
     click.option("--no-history", is_flag=True, help="Leave nothing in .viva."),

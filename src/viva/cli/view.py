@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from viva.cli.history import history_here
+from viva.cli.history import history_here, tell_cut_off
 from viva.errors import BadInput
 
 EPILOG = """\b
@@ -33,6 +33,7 @@ def command(run: str | None, port: int, no_open: bool, allow_run: bool, config: 
     """Look at runs in a browser: all of them, or RUN (an id, its beginning, `latest`, `latest~1`)."""
     config = config.resolve() if config else None
     history = history_here(config)
+    tell_cut_off(history)
     where = f"#/runs/{history.find(run).id}" if run else ""
     try:
         from viva.viewer.server import serve

@@ -8,6 +8,7 @@ from msgspec import Struct
 from viva.model.case import Bar, Suite
 from viva.model.event import Standing
 from viva.model.finding import Finding
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.stats.deciding import Rule
 from viva.stats.values import nearest_rank
@@ -53,11 +54,15 @@ def trial_score(record: TrialRecord) -> TrialScore:
     return TrialScore(
         status=record.status,
         score=min(1.0, max(0.0, record.score)) if judged and record.score is not None else 0.0,
-        cost_usd=0.0 if record.usage is None else record.usage.cost_usd,
+        cost_usd=_cost_of(record.usage),
         latency_ms=math.fsum(turn.duration_ms for turn in record.turns) if record.turns else None,
         findings=record.findings,
         trials=record.trials,
     )
+
+
+def _cost_of(usage: Usage | None) -> float | None:
+    return 0.0 if usage is None else usage.cost_usd
 
 
 def case_score(case: str, trials: Sequence[TrialScore], rule: Rule = _EVERY) -> CaseScore:
@@ -104,9 +109,9 @@ class SuiteTally:
     def add(self, record: TrialRecord) -> None:
         self._trials.setdefault(record.id, {})[record.trial] = trial_score(record)
 
-    def add_cost(self, record: TrialRecord) -> None:
+    def add_cost(self, usage: Usage | None) -> None:
         """An attempt that was run again has no outcome, but what it cost was spent."""
-        self._vain.append(trial_score(record).cost_usd)
+        self._vain.append(_cost_of(usage))
 
     def scores(self) -> list[CaseScore]:
         """The cases that ran, in the order in which their first trial ended."""

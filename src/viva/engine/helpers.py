@@ -4,6 +4,7 @@ A helper is an ordinary agent. Here it gets its metadata, whom we wait for is no
 who hung), a reply that cannot be used is asked for once more with the reason, and after that it is the helper's fault.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -11,9 +12,10 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from viva.engine.sending import Listed, merged
-from viva.errors import HelperFailed, NotRecorded, Role, TrialFault, TrialOver
+from viva.errors import CutOff, HelperFailed, NotRecorded, Role, TrialFault, TrialOver
 from viva.model.case import Key
 from viva.model.connector import Connector
+from viva.model.duration import show_duration
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.talk import Talk, WaitedFor, text_of
@@ -90,6 +92,22 @@ class Crew:
             if opened or isinstance(fault, _NOT_ITS_FAULT):
                 raise
             raise HelperFailed(role, fault.said, deterministic=fault.deterministic) from fault
+
+
+@asynccontextmanager
+async def time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
+    """For a helper outside of any trial: taking longer is its fault. So it is in the replay of a call that was cut off."""
+    limit = asyncio.timeout(timeout_s)
+    said = f"timeout after {show_duration(timeout_s)}"
+    try:
+        async with limit:
+            yield
+    except CutOff:
+        raise HelperFailed(role, said) from None
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise HelperFailed(role, said) from None
 
 
 def _about(talk: Talk | None) -> dict[str, Any]:

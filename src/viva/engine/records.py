@@ -225,7 +225,9 @@ def _checkpoint(checkpoint: Checkpoint, sighting: Sighting, talk: Talk) -> Check
 
 
 def _tool_call(call: ToolCall) -> ToolCallRecord:
-    return ToolCallRecord(call.name, call.arguments, call.id, call.result, call.error, call.pending)
+    return ToolCallRecord(
+        call.name, call.arguments, call.id, call.result, call.error, pending=call.pending, refused=call.refused
+    )
 
 
 def _attachments(message: Message) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from viva.engine.summary import Tally
 from viva.engine.trial import Stage, run_trial
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
-from viva.model.event import Stopped, TrialEnded
+from viva.model.event import Stopped, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.protocols import Executor, Planned
 from viva.stats.deciding import Rule
@@ -64,7 +64,7 @@ class Scheduler:
         for attempt in range(2, 2 + self.retry_faults):
             if record.status != "error" or record.deterministic or not self.stage.may_retry(record.key):
                 break
-            self.tally.add_cost(record)
+            self.stage.bus.emit(_retried(record, planned.index))
             record = await self._attempt(planned, attempt)
         self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
         self.ended(record)
@@ -75,6 +75,18 @@ class Scheduler:
         """One that may be run again leaves no workspace behind for its error: no record could say where that is."""
         keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
         return await run_trial(self.stage, planned, attempt, keep)
+
+
+def _retried(record: TrialRecord, index: int) -> TrialRetried:
+    return TrialRetried(
+        record.key,
+        index,
+        record.total_turns,
+        fault=record.fault,
+        error=record.error,
+        usage=record.usage,
+        workspace=record.workspace,
+    )
 
 
 async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], runs: int) -> AsyncIterator[Planned]:

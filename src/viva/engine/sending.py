@@ -72,7 +72,10 @@ class Calls(Struct, frozen=True, kw_only=True):
         last_word = self.last_word if line.to is None else {}
         options = merged(self.ours, found.options, self.asked, line.options, last_word)
         async with found.agent.open(context) as session:
-            return await sent(session, line.message, options, self.limits.reply_s(line.timeout_s), self.progress)
+            own, limits = line.timeout_s, self.limits
+            return await sent(
+                session, line.message, options, limits.reply_s(own), self.progress, limits.reply_text(own)
+            )
 
 
 def in_session(
@@ -86,7 +89,8 @@ def in_session(
 
     async def send(line: Utterance) -> Reply:
         options = merged(base, line.options, last_word) if line.options else base
-        return await sent(session, line.message, options, limits.reply_s(line.timeout_s), progress)
+        own = line.timeout_s
+        return await sent(session, line.message, options, limits.reply_s(own), progress, limits.reply_text(own))
 
     return send
 
@@ -114,11 +118,15 @@ async def sent(
     options: Mapping[str, Any],
     limit_s: float | None,
     progress: CallProgress,
+    limit_text: str = "",
 ) -> Reply:
-    """The reply, unless its time runs out first: that is the agent's failure, or that of a provider in trouble."""
+    """The reply, unless its time runs out first: that is the agent's failure, or that of a provider in trouble.
+
+    `limit_text` is how the limit is written, where that is not the usual way.
+    """
     if limit_s is None:
         return await session.send(message, options)
-    said = f"timeout after {show_duration(limit_s)}"
+    said = f"timeout after {limit_text or show_duration(limit_s)}"
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from viva.engine.bars import SuiteTally
 from viva.engine.outcome import AWAITING, UNCHECKED
-from viva.model.event import Event, RunSummary, Stopped, TrialEnded
+from viva.model.event import Event, RunSummary, Stopped, TrialEnded, TrialRetried
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.stats.deciding import Rule
 
@@ -29,17 +30,25 @@ class Tally:
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
+        self._retried: set[tuple[str, str, int]] = set()
+        self._retried_turns = 0
 
     def append(self, *events: Event) -> None:
         """As a ledger: what is counted has been journaled."""
         for event in events:
             if isinstance(event, TrialEnded):
                 self.add(event.record, of=event.of)
+            elif isinstance(event, TrialRetried):
+                self.add_retried(event)
 
-    def add_cost(self, record: TrialRecord) -> None:
-        """An attempt that was run again counts for nothing but its cost."""
-        if (suite := self._suites.get(record.suite)) is not None:
-            suite.add_cost(record)
+    def add_retried(self, event: TrialRetried) -> None:
+        """An attempt that was run again has no outcome, but what it used was used."""
+        key = event.key
+        if (suite := self._suites.get(key.suite)) is not None:
+            suite.add_cost(event.usage)
+        self._retried.add((key.suite, key.case, key.trial))
+        self._retried_turns += event.turns
+        self._add_usage(event.usage)
 
     def add(self, record: TrialRecord, *, of: int = 1) -> None:
         if (suite := self._suites.get(record.suite)) is not None:
@@ -57,13 +66,7 @@ class Tally:
             and not record.checks
         ):
             self._unchecked += 1
-        if (usage := record.usage) is not None:
-            self._input_tokens += usage.input_tokens
-            self._output_tokens += usage.output_tokens
-            if usage.cost_usd is None:
-                self._unpriced += usage.calls
-            else:
-                self._cost = (self._cost or 0.0) + usage.cost_usd
+        self._add_usage(record.usage)
         if of == 1:
             self._statuses[record.status] += 1
             return
@@ -74,6 +77,16 @@ class Tally:
         if len(trials) == of and self._rule.test is None:
             del self._planned[name]
             self._statuses[self._rule.status(_in_order(self._unfinished.pop(name)))] += 1
+
+    def _add_usage(self, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        self._input_tokens += usage.input_tokens
+        self._output_tokens += usage.output_tokens
+        if usage.cost_usd is None:
+            self._unpriced += usage.calls
+        else:
+            self._cost = (self._cost or 0.0) + usage.cost_usd
 
     def summary(self) -> RunSummary:
         """What is known now. A case of which some trials never ran is an error, unless the others decide it."""
@@ -94,13 +107,14 @@ class Tally:
             skipped=statuses["skipped"],
             not_run=self._cases - undecided - sum(statuses.values()),
             unchecked=self._unchecked,
-            total_turns=self._turns,
+            total_turns=self._turns + self._retried_turns,
             avg_turns=round(self._turns / trials_run, 2) if trials_run else 0.0,
             duration_ms=round((time.perf_counter() - self._began) * 1e3, 1),
             checks=self._checks,
             checks_passed=self._checks - self._failed_checks,
             trials=dict(self._trials),
             faults=dict(self._faults),
+            retried=len(self._retried),
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
             cost_usd=self._cost,
@@ -122,14 +136,15 @@ def _not_passed(record: TrialRecord) -> int:
 
 
 def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
-    """Pytest's codes: 0 passed, 1 failed, error or stopped, 2 interrupted, 5 nothing ran or nothing was checked.
+    """Pytest's codes: 0 passed, 1 failed, error, stopped or a report lost, 2 interrupted, 5 nothing ran or was checked.
 
     A suite with a bar passes by that bar, whatever single cases of it do; errors fail it all the same.
     """
     if stopped == "interrupted":
         return 2
     failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
-    if failed or summary.errors or summary.undecided or summary.not_run or stopped is not None:
+    open_ = summary.errors or summary.undecided or summary.not_run
+    if failed or open_ or summary.lost_reports or stopped is not None:
         return 1
     if any(suite.not_reached for suite in summary.suites):
         return 1

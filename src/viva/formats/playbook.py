@@ -126,6 +126,7 @@ class _Builder:
             limits=Limits(
                 timeout_s=None,
                 turn_timeout_s=float(value.get("timeout", TIMEOUT_S)),
+                turn_timeout_text=f"{value.get('timeout', TIMEOUT_S)}s",
                 max_turns=int(persona.get("max_turns", MAX_TURNS)) if persona else len(steps),
                 uncounted=len(steps) if persona else 0,
             ),

@@ -15,6 +15,7 @@ from viva.model import codec
 from viva.model.case import Case, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.talk import Talk
+from viva.record.files import append_whole
 
 _KEPT = (
     "name",
@@ -149,8 +150,8 @@ def _ids_in(file: Path) -> set[str]:
 
 
 def _append(file: Path, line: bytes) -> None:
-    with file.open("ab+") as stream:
+    with file.open("ab+", buffering=0) as stream:
         end = stream.seek(0, os.SEEK_END)
         if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
             line = b"\n" + line
-        stream.write(line)
+        append_whole(stream.fileno(), line, end)

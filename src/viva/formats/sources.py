@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, documents_from, documents_in
+from viva.formats.own_files import kind_of_own_file
 from viva.formats.reading import Reading
 from viva.model.case import Suite
 from viva.model.credentials import masked
@@ -36,6 +37,17 @@ class Files(Struct, frozen=True):
     """Suite files that exist. A pack of several files, in a folder or a tarball, is one of them."""
 
     paths: tuple[Path, ...]
+    left_out: tuple[Path, ...] = ()
+    """Files of the same folder or glob that Viva wrote itself."""
+
+    @property
+    def note(self) -> str | None:
+        """What was left out, in one line."""
+        if not self.left_out:
+            return None
+        names = ", ".join(str(path) for path in self.left_out[:3])
+        more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
+        return f"left out of the input, because Viva wrote them: {names}{more}"
 
 
 class Piped(Struct, frozen=True):
@@ -81,9 +93,9 @@ def understood(text: str, folder: Path) -> Input:
     if path.name == _MANIFEST and _exists(path):
         return Files((path.parent,))
     if _exists(path):
-        return Files(tuple(_files_in(path)) if path.is_dir() else (path,))
+        return _without_own([path], text) if path.is_dir() else _named(path, text)
     if glob.has_magic(text) and (found := _globbed(text, folder)):
-        return Files(tuple(found))
+        return _without_own(found, text)
     if tarball := next((each for each in path.parents if each.name.endswith(_TARBALLS) and each.is_file()), None):
         return Files((tarball,))  # as reports name what stands in one
     looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
@@ -100,8 +112,23 @@ def _exists(path: Path) -> bool:
 
 
 def _globbed(text: str, folder: Path) -> list[Path]:
-    matches = sorted(Path(match) for match in glob.glob(str(folder / text), recursive=True))  # noqa: PTH207 -- patterns may be absolute
-    return [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+    return sorted(Path(match) for match in glob.glob(str(folder / text), recursive=True))  # noqa: PTH207 -- patterns may be absolute
+
+
+def _named(path: Path, text: str) -> Files:
+    """A file that is named itself. One that Viva wrote is no suite, and that is surely a mistake."""
+    if (kind := kind_of_own_file(path)) is not None:
+        raise BadInput.saying(f"is {kind} that Viva wrote, not a suite; name the file with the cases", text)
+    return Files((path,))
+
+
+def _without_own(matches: Sequence[Path], text: str) -> Files:
+    """The suite files of folders and of a glob, less those that Viva wrote."""
+    found = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+    own = [file for file in found if not file.is_dir() and kind_of_own_file(file) is not None]
+    if len(own) == len(found):
+        raise BadInput.saying("holds no suites, only files that Viva wrote itself", text)
+    return Files(tuple(file for file in found if file not in own), tuple(own))
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

@@ -276,7 +276,7 @@ def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alp
 def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Pass rate, score, cost and time, each over the cases that have it on both sides."""
     rates = _Values("pass rate", [(pair, *pair.rates) for pair in pairs])
-    score = _values("score", pairs, lambda row: row.score)
+    score = _values("score", pairs, _score)
     cost = _values("cost USD", pairs, lambda row: row.cost_usd, up_is_good=False)
     time = _values("time ms", pairs, lambda row: row.duration_ms, up_is_good=False)
     tested = [rates]
@@ -292,6 +292,11 @@ def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> l
     ]
     order = list(_METRICS.values())
     return sorted(found, key=lambda metric: order.index(metric.name))
+
+
+def _score(row: ResultRow) -> float | None:
+    """A trial that failed before anything was checked has no score: leaving it out would make the run look better."""
+    return 0.0 if row.score is None and row.status == "failed" else row.score
 
 
 class _Values(Struct, eq=False):

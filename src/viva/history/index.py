@@ -7,31 +7,31 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
+from viva.model.event import RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
-from viva.record.journal import read_events
+from viva.record.journal import has_ended, read_events
+from viva.record.locks import holder_of, in_use, was_cut_off
 from viva.record.private import make_private_folder, open_private
 
 FILE = "history.sqlite"
+HOSTED = "hosted"
+"""In the settings of a run: a host started it, and goes on with it itself."""
 REBUILD = "`viva runs reindex` makes it anew from the runs themselves"
-_BATCH = 5000
-"""So many rows at most wait for the end of the run, where writing them is cheapest: until then the loop needs the time."""
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run in the list. Without `ended`, it was killed or is still running."""
+    """A run in the list. Without `ended`, it was killed or is still running. `number` is its place in the sequence."""
 
     id: str
+    number: int = 0
     at: str
     viva: str
     agent: str
@@ -99,7 +99,14 @@ def _no_index_by_case(db: sqlite3.Connection) -> None:
     db.execute("DROP INDEX results_by_case")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _no_index_by_case]
+def _numbers(db: sqlite3.Connection) -> None:
+    """Runs in the order of their sequence numbers, and how much of a journal without an end was read into the index."""
+    db.execute("ALTER TABLE runs ADD COLUMN number INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE runs ADD COLUMN size INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _no_index_by_case, _numbers]
+_RUN = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary"
 
 
 class History:
@@ -116,7 +123,8 @@ class History:
         return self.folder(run) / "journal.jsonl"
 
     def runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
-        """Newest first."""
+        """Newest first, by their sequence numbers. Runs whose process died before they were listed are among them."""
+        self.extend()
         if not self._path.exists():
             return []
         where, values = ["1"], list[Any]()
@@ -125,7 +133,7 @@ class History:
             values.append(agent)
         if failed:
             where.append("exit_code IS NOT 0")
-        query = f"SELECT * FROM runs WHERE {' AND '.join(where)} ORDER BY at DESC, id DESC LIMIT ?"  # noqa: S608 -- no value is in it
+        query = f"SELECT {_RUN} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- no value is in it
         with self._open(reading=True) as db:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
@@ -177,16 +185,58 @@ class History:
         with self._open() as db:
             _index_journal(db, self.journal(run))
 
+    def extend(self) -> None:
+        """Takes into the index what the journals know and the index does not: of runs that were killed, mostly.
+
+        A run that goes on is left to its own process.
+        """
+        known = dict(self._sizes()) if self._path.exists() else {}
+        missing = [path for path in self._journals() if self._is_missing(path, known)]
+        if not missing:
+            return
+        with self._open() as db:
+            for path in missing:
+                with contextlib.suppress(BadInput):  # a damaged journal must not hide the other runs
+                    _index_journal(db, path)
+
+    def _is_missing(self, path: Path, known: Mapping[str, int | None]) -> bool:
+        if path.parent.name in known:
+            return known[path.parent.name] not in (None, _size(path)) and not in_use(path)
+        started = _beginning(path)
+        return started is not None and _is_listed(started, path)
+
+    def _sizes(self) -> list[tuple[str, int | None]]:
+        """Of each run in the index, how much of its journal was read; None where it has its end."""
+        return self.ask("SELECT id, CASE WHEN ended IS NULL THEN size END FROM runs")
+
+    def _journals(self) -> list[Path]:
+        return sorted((self.home / "runs").glob("*/journal.jsonl"))
+
+    def cut_off(self) -> list[str]:
+        """Runs whose process ended without ending them, newest first, that nobody was told of. They are told once."""
+        found = [path for path in self._journals() if was_cut_off(path, forget=True)]
+        began = [started for path in found if has_ended(path) is False and (started := _beginning(path))]
+        runs = sorted(began, key=lambda started: (started.number, started.at), reverse=True)
+        return [started.run for started in runs if not started.settings.get(HOSTED)]
+
+    def refuse_in_use(self, run: str) -> None:
+        """Raises BadInput, naming the process, where the run still goes on."""
+        if in_use(self.journal(run)):
+            holder = holder_of(self.journal(run))
+            raise BadInput.saying(f"run {run} is in use{f' by process {holder.pid}' if holder else ''}; stop it first")
+
     def remove(self, run: str) -> None:
-        """Forgets a run, its journal and everything else that it kept."""
+        """Deletes a run, its journal, its kept workspaces and everything else that it kept."""
+        self.refuse_in_use(run)
+        self.remove_workspaces(run)
         with self._open() as db:
             db.execute("DELETE FROM results WHERE run = ?", (run,))
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
         shutil.rmtree(self.folder(run), ignore_errors=True)
 
     def keep_newest(self, count: int) -> list[str]:
-        """Removes all but the newest runs."""
-        old = [row.id for row in self.runs()[count:]]
+        """Removes all but the newest runs, and those that still go on."""
+        old = [row.id for row in self.runs()[count:] if not in_use(self.journal(row.id))]
         for run in old:
             self.remove(run)
         return old
@@ -197,11 +247,17 @@ class History:
             return 0
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(FILE + suffix).unlink(missing_ok=True)
-        journals = sorted((self.home / "runs").glob("*/journal.jsonl"))
+        journals = self._journals()
         with self._open() as db:
             for path in journals:
                 _index_journal(db, path)
         return len(journals)
+
+    def remove_workspaces(self, run: str) -> list[str]:
+        """Deletes the workspaces that a run kept, and gives their paths. What is none of ours any more stays."""
+        from viva.workspace.folders import remove_kept  # few runs have any
+
+        return [path for path in kept_workspaces(self.journal(run)) if remove_kept(path)]
 
     @contextlib.contextmanager
     def _open(self, *, reading: bool = False) -> Generator[sqlite3.Connection]:
@@ -243,8 +299,9 @@ class History:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    row = (event.run, event.at, event.viva, event.agent, codec.compact(event.inputs), event.cases)
-    db.execute("INSERT OR REPLACE INTO runs (id, at, viva, agent, inputs, cases) VALUES (?, ?, ?, ?, ?, ?)", row)
+    row = (event.run, event.number, event.at, event.viva, event.agent, codec.compact(event.inputs), event.cases)
+    names = "id, number, at, viva, agent, inputs, cases"
+    db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
@@ -259,23 +316,69 @@ def _end_run(db: sqlite3.Connection, event: RunEnded) -> None:
 
 
 def _index_journal(db: sqlite3.Connection, path: Path) -> None:
-    run = path.parent.name
+    run, size = path.parent.name, _size(path)
+    began = False
     for event in read_events(path):
         match event:
             case RunStarted():
+                if not _is_listed(event, path):
+                    return
                 _insert_run(db, event)
-            case TrialEnded():
+                db.execute("UPDATE runs SET size = ? WHERE id = ?", (size, run))
+                began = True
+            case RunResumed() if began:
+                db.execute(
+                    "UPDATE runs SET ended = NULL, exit_code = NULL, stopped = NULL, summary = NULL WHERE id = ?",
+                    (run,),
+                )
+            case TrialEnded() if began:
                 _insert_results(db, run, [ResultRow.of(event.record)])
-            case RunEnded():
+            case RunEnded() if began:
                 _end_run(db, event)
             case _:
                 pass
 
 
+def _is_listed(started: RunStarted, path: Path) -> bool:
+    """Runs of a host are listed when they have their end: until then they are their host's business."""
+    return not started.settings.get(HOSTED) or has_ended(path) is True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _beginning(path: Path) -> RunStarted | None:
+    """The first event of a journal, if that is the beginning of a run."""
+    try:
+        event = next(read_events(path), None)
+    except BadInput:
+        return None
+    return event if isinstance(event, RunStarted) else None
+
+
+def kept_workspaces(journal: Path) -> list[str]:
+    """Where the workspaces of a run's trials were kept, as its journal says; a damaged line says nothing."""
+    found: dict[str, None] = {}
+    decoder = codec.decoder(TrialEnded | TrialRetried)
+    with contextlib.suppress(FileNotFoundError), journal.open("rb") as file:
+        for line in file:
+            if b'"workspace":"' in line:  # most lines need not be decoded
+                with contextlib.suppress(codec.DecodeError, codec.ValidationError):
+                    event: TrialEnded | TrialRetried = decoder.decode(line)
+                    path = event.record.workspace if isinstance(event, TrialEnded) else event.workspace
+                    found |= {path: None} if path else {}
+    return list(found)
+
+
 def _run_row(row: Sequence[Any]) -> RunRow:
-    run, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary = row
+    run, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary = row
     return RunRow(
         id=run,
+        number=number,
         at=at,
         viva=viva,
         agent=agent,
@@ -286,50 +389,3 @@ def _run_row(row: Sequence[Any]) -> RunRow:
         stopped=stopped,
         summary=codec.decode(summary, type=RunSummary) if summary else None,
     )
-
-
-class HistorySink:
-    """Writes a run into the index, in batches and in a thread of its own, so that the loop never waits for the disk."""
-
-    live = False
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._rows: list[ResultRow] = []
-        self._run = ""
-        self._trouble: Exception | None = None
-        self._thread = threading.Thread(target=self._write, name="viva-history", daemon=True)
-
-    def receive(self, events: Sequence[Event]) -> None:
-        for event in events:
-            match event:
-                case RunStarted():
-                    self._run = event.run
-                    self._history.begin(event)
-                    self._thread.start()
-                case TrialEnded():
-                    self._rows.append(ResultRow.of(event.record))
-                    if len(self._rows) >= _BATCH:
-                        self._flush()
-                case RunEnded():
-                    self._flush()
-                    self._queue.put(lambda event=event: self._history.end(event))
-                    self._queue.put(None)
-                    self._thread.join()
-                    if self._trouble is not None:
-                        raise self._trouble
-                case _:
-                    pass
-
-    def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            self._queue.put(lambda: self._history.add(self._run, rows))
-
-    def _write(self) -> None:
-        while (job := self._queue.get()) is not None:
-            try:
-                job()
-            except Exception as wrong:  # whatever it is, the run's own thread says it at its end
-                self._trouble = wrong

@@ -27,7 +27,8 @@ from viva.host.store import Run
 from viva.host.suites import Offer
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.record.private import make_private_folder, write_private
+from viva.record.files import replace_file
+from viva.record.private import make_private_folder
 
 SUITE_ID, VERSION = "local.viva.evals.conformance", "1.0.0"
 STRICT_RESULT: dict[str, Any] = {
@@ -98,7 +99,7 @@ def offer(folder: Path) -> Offer:
     }
     make_private_folder(folder)
     path = folder / "conformance.json"
-    write_private(path, codec.encode(suite))
+    replace_file(path, codec.encode(suite), private=True)
     return Offer(path=path, ref=path.name)
 
 

@@ -25,7 +25,8 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.private import make_private_folder, write_private
+from viva.record.files import replace_file
+from viva.record.private import make_private_folder
 from viva.session.agents import Agents
 from viva.session.evals import EvalSummary, eval_summary, task_summary
 from viva.session.options import RunOptions
@@ -185,7 +186,7 @@ def _keep_summary(host: Host, run: Run, ending: list[Draft], log: RunLog) -> Non
     """Also as a file by the run's name, so that it can be a baseline."""
     path = _summary_file(host, run.id)
     make_private_folder(path.parent)
-    write_private(path, codec.encode(run.summary))
+    replace_file(path, codec.encode(run.summary), private=True)
     host.runs.end(run, log, "completed", ending)
     host.list_run(run.id)
 

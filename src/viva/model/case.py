@@ -100,6 +100,7 @@ class Utterance(Struct, frozen=True):
 
 class Limits(Struct, frozen=True):
     """None means no limit. With `overruled`, `turn_timeout_s` comes from the command line and stands over what turns say.
+    `turn_timeout_text` is how the case's file writes it, where messages should repeat that.
 
     The first `uncounted` turns (steps before a persona) do not count as `max_turns`.
     """
@@ -109,6 +110,7 @@ class Limits(Struct, frozen=True):
     max_turns: int | None = 20
     overruled: bool = False
     uncounted: int = 0
+    turn_timeout_text: str = ""
 
     @property
     def all_turns(self) -> int | None:
@@ -118,6 +120,10 @@ class Limits(Struct, frozen=True):
     def reply_s(self, own: float | None) -> float | None:
         """The time for one reply to a line with a limit of its `own`."""
         return self.turn_timeout_s if own is None or self.overruled else own
+
+    def reply_text(self, own: float | None) -> str:
+        """The same limit as the file writes it; empty where nothing but its length matters."""
+        return self.turn_timeout_text if own is None or self.overruled else ""
 
 
 class ToolStub(Struct, frozen=True):

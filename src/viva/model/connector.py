@@ -1,11 +1,13 @@
 """How a model is reached. Keys are secrets: they can be used, but not printed."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 Structured = Literal["schema", "json", "text"]
 
 
@@ -60,6 +62,14 @@ class Connector(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     structured: Structured = "schema"
     extra: Mapping[str, object] = {}
+    is_default: bool = False
+    """It stands in no config: a well-known model needs none."""
+
+    @property
+    def lacks_key(self) -> bool:
+        """Will the provider surely refuse it for want of a key? Another address may need none."""
+        sends_one = bool(self.api_key) or any(name.lower() in KEY_HEADERS for name in self.headers)
+        return not sends_one and (self.is_default or not self.base_url)
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
@@ -73,8 +83,51 @@ def settings_that_answer(connector: Connector) -> dict[str, object]:
     return {name: value for name, value in found.items() if value not in (None, "", {})}
 
 
+class Connectors(Mapping[str, Connector]):
+    """The connectors of a project, by name. `defaults` has one for each provider, for models that need none in the config."""
+
+    def __init__(self, configured: Mapping[str, Connector], defaults: Mapping[str, Connector]) -> None:
+        self._configured = dict(configured)
+        self.defaults = dict(defaults)
+
+    def __getitem__(self, name: str) -> Connector:
+        return self._configured[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._configured)
+
+    def __len__(self) -> int:
+        return len(self._configured)
+
+
+_WELL_KNOWN = {"gemini": re.compile(r"gemini-.+"), "openai": re.compile(r"gpt-.+|o[1-9]\d*(?:-.+)?"), "anthropic": re.compile(r"claude-.+")}  # fmt: skip
+"""How providers name their models."""
+
+
+def provider_of(model: str) -> str | None:
+    """The provider of a well-known model."""
+    return next((provider for provider, names in _WELL_KNOWN.items() if names.fullmatch(model)), None)
+
+
 def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
-    """The connector by which a model is reached: the one that is for it or, else, the first with a pattern that fits its name."""
-    exact = (connector for connector in connectors.values() if model and connector.model == model)
-    fitting = (each for each in connectors.values() if any(fnmatchcase(model, pattern) for pattern in each.models))
-    return next(exact, None) or next(fitting, None)
+    """The connector by which a model is reached, with that model: the one that is for it; else the first with a pattern that
+    fits its name; for a well-known model else the first of its provider; else the provider's default.
+    """
+    if not model:
+        return None
+    provider = provider_of(model)
+    ways: tuple[Callable[[Connector], bool], ...] = (
+        lambda each: each.model == model,
+        lambda each: any(fnmatchcase(model, pattern) for pattern in each.models),
+        lambda each: each.provider == provider and not each.models,
+    )
+    found = next((each for fits in ways for each in connectors.values() if fits(each)), None)
+    if found is None and provider is not None and isinstance(connectors, Connectors):
+        found = connectors.defaults.get(provider)
+    return found if found is None or found.model == model else structs.replace(found, model=model)
+
+
+def settings_of(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
+    """The same of the connector that a case asks for, by its name or that of a model; None if there is none."""
+    connector = connectors.get(name) or reaching(name, connectors)
+    return settings_that_answer(connector) if connector is not None else None

@@ -5,7 +5,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from viva.errors import Fault
 from viva.model.case import Bar, By, Key
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 
 Stopped = Literal["interrupted", "fail_fast", "budget", "broken"]
@@ -38,6 +40,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """How it was asked for, so that it can be resumed."""
     verified: tuple[str, ...] = ()
     """Packs whose signature was verified: by which key, and what it covers."""
+    number: int = 0
+    """Its place in the sequence of runs of this project, from 1; 0 where none was given."""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
@@ -108,6 +112,25 @@ class TrialEnded(Event, frozen=True, tag="trial_ended"):
     """How many trials its case has."""
     record: TrialRecord
     """All that is kept of it."""
+
+
+class TrialRetried(Event, frozen=True, tag="trial_retried"):
+    """An attempt ended in an error that is not the agent's, and the trial is run again. What it used is in the totals."""
+
+    key: Key
+    """Which trial, and which attempt of it."""
+    index: int
+    """The place of the case in the input, from 0."""
+    turns: int
+    """How many turns it had."""
+    fault: Fault | None = None
+    """Whose fault it was."""
+    error: str | None = None
+    """Why it ended."""
+    usage: Usage | None = None
+    """Its model calls, helpers included, added up."""
+    workspace: str | None = None
+    """Where its workspace was kept, if it was."""
 
 
 class Note(Event, frozen=True, tag="note"):
@@ -208,9 +231,9 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     unchecked: int
     """Of the skipped ones, those in which nothing was checked."""
     total_turns: int
-    """Turns of all trials."""
+    """Turns of all trials, attempts that were run again included."""
     avg_turns: float
-    """Turns for each trial that ran."""
+    """Turns for each trial that ran, without attempts that were run again."""
     duration_ms: float
     """Wall time of the run."""
     checks: int
@@ -221,8 +244,10 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Single trials by status."""
     faults: Mapping[str, int] = {}
     """Trials that did not pass, by whose fault it was."""
+    retried: int = 0
+    """Trials that were run again after somebody else's fault; what their earlier attempts used is in the totals."""
     input_tokens: int = 0
-    """Tokens sent to models, helpers included."""
+    """Tokens sent to models, helpers and attempts that were run again included."""
     output_tokens: int = 0
     """Tokens that models sent back."""
     cost_usd: float | None = None
@@ -233,9 +258,20 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Cases of which a sequential test has shown neither that they are good enough nor that they are not."""
     suites: tuple[Standing, ...] = ()
     """Suites that have a bar, and where they stand."""
+    lost_reports: tuple[str, ...] = ()
+    """Reports that could not be written, each with the reason: then the exit code is not 0."""
 
 
 AnyEvent = (
-    RunStarted | RunResumed | CaseGenerated | TrialStarted | TurnStarted | TurnEnded | TrialEnded | Note | RunEnded
+    RunStarted
+    | RunResumed
+    | CaseGenerated
+    | TrialStarted
+    | TurnStarted
+    | TurnEnded
+    | TrialRetried
+    | TrialEnded
+    | Note
+    | RunEnded
 )
 """What a journal may hold, for decoding."""

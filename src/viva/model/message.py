@@ -41,7 +41,10 @@ Content = str | tuple[Part, ...]
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):
-    """A tool that the agent used. `error` is set when the call was refused or failed; `result` is unset until it ends."""
+    """A tool that the agent used. `error` is set when the call was refused or failed; `result` is unset until it ends.
+
+    A call that was `refused` never ran: a policy forbids it, or there is no such tool.
+    """
 
     name: str
     """The tool."""
@@ -55,6 +58,8 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
     """What went wrong."""
     pending: bool = False
     """Does the call wait, for an approval say? So the agent itself says."""
+    refused: bool = False
+    """It did not run: a policy forbids it, or there is no such tool."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):

@@ -32,6 +32,8 @@ class ToolCallRecord(Struct, omit_defaults=True):
     """What went wrong, where it was refused or failed."""
     pending: bool = False
     """Does it wait, for an approval say?"""
+    refused: bool = False
+    """It did not run: a policy forbids it, or there is no such tool."""
 
 
 class TurnRecord(Struct, omit_defaults=True):

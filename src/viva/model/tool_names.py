@@ -1,9 +1,26 @@
-"""When two names mean the same tool: one may stand after a namespace, as `openwop:orders.lookup` does for `lookup`."""
+"""When two names mean the same tool: one may stand after a namespace, as `openwop:orders.lookup` does for `lookup`; and
+coding CLIs call the same tool by different names.
+"""
 
 import re
 
 _SEPARATORS = ("__", ".", ":", "/")
 _PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
+
+CLI_TOOLS: tuple[tuple[str, ...], ...] = (
+    # Gemini CLI, qwen-code; Claude Code; Codex (its stream, its own name); opencode; ACP (kind)
+    ("run_shell_command", "Bash", "command_execution", "exec_command", "shell", "bash", "execute"),
+    ("write_file", "Write", "file_change", "apply_patch", "write"),
+    ("replace", "Edit", "MultiEdit", "file_change", "apply_patch", "edit"),
+    ("read_file", "Read", "read"),
+    ("list_directory", "LS", "list"),
+    ("glob", "Glob"),
+    ("grep_search", "search_file_content", "Grep", "grep"),
+    ("web_fetch", "WebFetch", "webfetch", "fetch"),
+    ("google_web_search", "WebSearch", "web_search", "websearch"),
+    ("write_todos", "TodoWrite", "todo_write", "todowrite"),
+)
+"""Each line is one tool by all its names. Codex has one tool for writing and for editing."""
 
 
 def is_named(called: str, name: str) -> bool:
@@ -12,6 +29,11 @@ def is_named(called: str, name: str) -> bool:
         return True
     space = called.removesuffix(name)
     return space != called and any(space.endswith(sign) and len(space) > len(sign) for sign in _SEPARATORS)
+
+
+def is_same_cli_tool(called: str, name: str) -> bool:
+    """Is it named so, or is it what another CLI calls the same tool? Other names count only without a namespace."""
+    return is_named(called, name) or any(called in names and name in names for names in CLI_TOOLS)
 
 
 def same_tool(one: str, other: str) -> bool:

@@ -8,7 +8,6 @@ a cassette around agents.
 
 import difflib
 import os
-import secrets
 from collections.abc import Callable, Container, Iterable, Iterator
 from hashlib import blake2b
 from itertools import count
@@ -23,6 +22,7 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.record.files import append_whole, cut_torn_tail, replacing
 from viva.record.private import open_private
 
 VERSION = 3
@@ -153,6 +153,8 @@ class Recorder:
         self._path = path
         self._hiding = hiding
         self._file: int | None = None
+        self._end = 0
+        self._is_broken = False
         self._begin = os.O_TRUNC
         self._due: list[Line] = [Header(VERSION, viva)]  # not yet written
         self.keep = self._due.append
@@ -169,8 +171,14 @@ class Recorder:
         """The run goes on: of its `ended` trials all that was recorded stays. A trial that was cut off is held again."""
         if not self._path.exists():
             return
-        lines = list(read_cassette(self._path))
         try:
+            file = os.open(self._path, os.O_RDWR)
+            try:
+                if not cut_torn_tail(file):  # killed before its first line was written: it begins anew
+                    return
+            finally:
+                os.close(file)
+            lines = list(read_cassette(self._path))
             rewrite(self._path, without(lines, lambda key: trial_of(key) not in ended))
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
@@ -190,22 +198,25 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
+        """Writes what is due, all of it or nothing. After a failure nothing more is written: lines need those before them."""
+        if not self._due or self._is_broken:
+            return
+        raw = codec.encode_lines(self._due)
+        if not self._hiding.is_clean(raw):
+            raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
+        self._due.clear()
         try:
             if self._file is None:
-                self._file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | self._begin)
-            raw = codec.encode_lines(self._due)
-            if not self._hiding.is_clean(raw):
-                raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
-            written = os.write(self._file, raw)
+                self._file = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | self._begin)
+                self._end = cut_torn_tail(self._file)
+            append_whole(self._file, raw, self._end)
+            self._end += len(raw)
         except OSError as wrong:
+            self._is_broken = True
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
-        if written != len(raw):
-            raise RunStopped(f"cassette {self._path}: no space left on device")
-        self._due.clear()
 
     def close(self) -> None:
-        if self._due:
-            self.flush()
+        self.flush()
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -289,13 +300,8 @@ def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
 
 def rewrite(path: Path, lines: Iterable[Line]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
-    draft = path.with_name(f".viva-{secrets.token_hex(6)}.tmp")
-    try:
-        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
-            out.writelines(codec.encode(line) + b"\n" for line in lines)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(path, durable=True, private=True) as out:  # what was recorded cannot be made again for nothing
+        out.writelines(codec.encode(line) + b"\n" for line in lines)
 
 
 def diff(had: Any, now: Any, before_name: str = "cassette", after_name: str = "now") -> str:

@@ -2,24 +2,25 @@
 
 One JSON object a line, written with a single append as trials end, so `kill -9` loses at most the trials in flight.
 A torn last line is cut off before anything is appended. A trial's line holds its record byte for byte as the JSONL
-report shows it.
+report shows it. A journal has one writer at a time (see `locks`).
 """
 
-import fcntl
 import os
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from viva.errors import BadInput, RunStopped
 from viva.model import codec
-from viva.model.event import AnyEvent, Event, TrialEnded
+from viva.model.event import AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
+from viva.record.files import append_whole, cut_torn_tail, end_of_lines
+from viva.record.locks import WriterLock, locked
 from viva.record.private import make_private_folder, open_private
 
 _RECORD = b'"record":'
+_NOTE, _RUN_ENDED = b'{"event":"note"', b'{"event":"run_ended"'
 
 
 class _Indexed(Struct):
@@ -30,30 +31,35 @@ class _Indexed(Struct):
 
 
 class Journal:
-    """Appends events to a file and finds the records of ended trials again, in input order."""
+    """Appends events to a file and finds the records of ended trials again, in input order.
+
+    From construction until `end` no other process can open it: BadInput names the one that has it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = -1
+        self._lock: WriterLock | None = None
         self._places: dict[int, tuple[int, int]] = {}  # index in the input -> where its record stands
         try:
             make_private_folder(path.parent)
+            self._lock = WriterLock(path)
             self._file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            self._say_that_it_is_in_use()
-            self._end = self._cut_torn_tail()
+            self._end = cut_torn_tail(self._file)
             self._restore()
         except OSError as broken:
+            self.close()
             raise RunStopped(f"journal {path}: {broken.strerror or broken}") from broken
+        except RunStopped:
+            self.close()
+            raise
 
     def append(self, *events: Event) -> None:
         """Writes events, all or none. What has been appended is on its way to the disk when this returns."""
         lines = [codec.encode(event) + b"\n" for event in events]
         raw = b"".join(lines)
         try:
-            written = os.write(self._file, raw)
-            if written != len(raw):
-                os.ftruncate(self._file, self._end)  # no torn line for the next one to stick to
-                raise RunStopped(f"journal {self.path}: no space left on device")
+            append_whole(self._file, raw, self._end)
         except OSError as broken:
             raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
         for event, line in zip(events, lines, strict=True):
@@ -78,13 +84,30 @@ class Journal:
     def __len__(self) -> int:
         return len(self._places)
 
+    def end(self) -> None:
+        """The run has ended: others may write to it. Its records can still be read here."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def abandon(self) -> None:
+        """The run was given up before its end: others may write to it, and the next command says that it was cut off."""
+        if self._lock is not None:
+            self._lock.abandon()
+            self._lock = None
+
     def close(self) -> None:
+        """Ends the run, and closes the file."""
+        self.end()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def __del__(self) -> None:
-        self.close()
+        self._close_file()  # the lock goes too; a run that nobody has ended counts as cut off
 
     def _restore(self) -> None:
         """Where the records of an earlier part of the same run stand."""
@@ -106,25 +129,6 @@ class Journal:
         start, length = trial_record_in(line)
         self._places[index] = (at + start, length)
 
-    def _say_that_it_is_in_use(self) -> None:
-        """A lock that ends with the process, however that ends: `in_use` tells a run that goes on from one that was killed."""
-        with suppress(OSError):  # a file system without locks: then nobody can tell
-            fcntl.flock(self._file, fcntl.LOCK_SH)
-
-    def _cut_torn_tail(self) -> int:
-        size = os.fstat(self._file).st_size
-        end = size
-        while end:
-            block = os.pread(self._file, min(end, 65536), max(0, end - 65536))
-            newline = block.rfind(b"\n")
-            if newline >= 0:
-                end = end - len(block) + newline + 1
-                break
-            end -= len(block)
-        if end != size:
-            os.ftruncate(self._file, end)
-        return end
-
 
 def trial_record_in(line: bytes) -> tuple[int, int]:
     """Where the record stands in the line of a trial's end, and how long it is: it is the last thing there."""
@@ -132,21 +136,21 @@ def trial_record_in(line: bytes) -> tuple[int, int]:
     return start, len(line) - start - 2
 
 
-def in_use(path: Path) -> bool:
-    """Does some process hold this journal open to write to it?"""
+def has_ended(path: Path) -> bool | None:
+    """Is the end of the run the last thing that its journal tells, notes aside? None: it has not even begun."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        with path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            whole = end = end_of_lines(file.fileno(), end)
+            while end:
+                start = end_of_lines(file.fileno(), end - 1)
+                head = os.pread(file.fileno(), 40, start)
+                if not head.startswith(_NOTE):
+                    return head.startswith(_RUN_ENDED)
+                end = start
+            return False if whole else None
     except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(file)
-    return False
+        return None
 
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
@@ -163,3 +167,28 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                     raise BadInput.saying(f"is no event: {wrong}", str(path), number) from wrong
     except OSError as wrong:
         raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+
+
+def next_number(home: Path) -> int:
+    """The number of a new run: one more than that of the run before, whatever the clock says.
+
+    `.viva/sequence` holds the last one. Where it is lost or damaged, the runs themselves know.
+    """
+    with locked(home / "sequence") as file:
+        text = os.pread(file, 100, 0)
+        last = (
+            int(text) if text.strip().isdigit() else max(map(_number_of, home.glob("runs/*/journal.jsonl")), default=0)
+        )
+        os.pwrite(
+            file, b"%020d\n" % (last + 1), 0
+        )  # always of the same length: a kill leaves the old one or the new one
+        return last + 1
+
+
+def _number_of(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            started = codec.decode(file.readline(), type=RunStarted)
+    except (OSError, codec.DecodeError, codec.ValidationError):
+        return 0
+    return started.number

@@ -15,12 +15,6 @@ def open_private(path: Path, flags: int) -> int:
     return file
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a whole file that only its owner can read."""
-    with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-        file.write(content)
-
-
 def make_private_folder(path: Path) -> None:
     """Makes a folder, and those above it, for their owner alone. One that others can enter is closed, with all that is in it."""
     if not path.parent.is_dir():

@@ -11,10 +11,12 @@ from viva.model.event import (
     RunEnded,
     RunStarted,
     TrialEnded,
+    TrialRetried,
     TrialStarted,
     TurnEnded,
     TurnStarted,
 )
+from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate
 from viva.reporters.again import quoted
@@ -23,7 +25,7 @@ from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
 from viva.reporters.summary import quiet_line, summary_lines
 from viva.reporters.tree import Tree
-from viva.reporters.visible import columns, one_line, visible, visible_lines
+from viva.reporters.visible import columns, one_line, short_id, visible, visible_lines
 from viva.reporters.why import why
 from viva.stats.deciding import Rule
 
@@ -57,7 +59,10 @@ class Progress:
     def add(self, record: TrialRecord) -> None:
         self.done += 1
         self.counts[record.status] = self.counts.get(record.status, 0) + 1
-        if (usage := record.usage) is not None:
+        self.spend(record.usage)
+
+    def spend(self, usage: Usage | None) -> None:
+        if usage is not None:
             if usage.cost_usd is None:
                 self._unpriced_calls += usage.calls
             else:
@@ -140,6 +145,8 @@ class Console:
                         self._pending.append(self._tree.pause())
                 case TrialStarted() if self.live:
                     self._trial_started(event)
+                case TrialRetried() if self._progress is not None:
+                    self._progress.spend(event.usage)
                 case Note():
                     self._note(event)
                 case RunStarted():
@@ -246,7 +253,7 @@ class Console:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
         turns = record.total_turns
         tail = f"  {turns} turn{'' if turns == 1 else 's'}  {seconds(record.duration_ms)}"
-        case = one_line(record.id, self._width // 2)
+        case = short_id(record.id, self._width // 2)
         if trial is not None:
             case += f" (trial {trial})"
         name = record.name
@@ -295,6 +302,6 @@ class Console:
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{one_line(name[1], 40)}: {case_text(statuses, rule)}")
+                lines.append(f"{short_id(name[1], 40)}: {case_text(statuses, rule)}")
             lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
         return ["", *lines] if lines else []

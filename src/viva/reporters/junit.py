@@ -131,6 +131,8 @@ def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     found += [("finding", each) for each in case.findings]
     if len(records) > 1:
         found.append(("trials", " ".join(record.status for record in records)))
+    if retried := sum(record.attempt > 1 for record in records):
+        found.append(("retried", str(retried)))
     usages = [record.usage for record in records if record.usage is not None]
     if usages:
         found.append(("tokens", str(sum(usage.total_tokens for usage in usages))))

@@ -15,8 +15,8 @@ from viva.reporters.figures import counted, seconds
 from viva.reporters.prose import cut, transcript, why_text
 from viva.reporters.repeats import Repeats, case_text, open_text
 from viva.reporters.report import CaseTrials, Report, grouped, numbered
-from viva.reporters.summary import counts_text, spending, standings, stopped_text, trials_text
-from viva.reporters.visible import one_line
+from viva.reporters.summary import counts_text, losses, retries, spending, standings, stopped_text, trials_text
+from viva.reporters.visible import one_line, short_id
 from viva.reporters.why import why
 from viva.stats.values import summarize
 
@@ -97,7 +97,8 @@ def _overview(ended: RunEnded) -> str:
         f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
         f"{counted(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
         seconds(summary.duration_ms),
-        *(f"{label.lower()}: {text}" for label, text in (*spending(summary), *standings(summary))),
+        *(f"{label.lower()}: {text}" for label, text in (*retries(summary), *spending(summary), *standings(summary))),
+        *(f"{label.lower()}: {as_text(text)}" for label, text in losses(summary)),
     ]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
         facts.append(f"trials: {trials_text(summary)}")
@@ -110,6 +111,12 @@ def _overview(ended: RunEnded) -> str:
     return text if stop is None else f"{text}\nStopped: {as_text(stop)}\n"
 
 
+def _title(case: CaseTrials) -> str:
+    """The id, whose middle is left out where it is long, and the name."""
+    name = "" if case.head.name == case.head.id else case.head.name
+    return as_text(one_line(f"{short_id(case.head.id, 80)} {name}".rstrip(), 120))
+
+
 def _row(case: CaseTrials) -> str:
     found = why(case.telling(case.records()))
     open_ = open_text(case.statuses, case.rule, case.missing)
@@ -118,18 +125,18 @@ def _row(case: CaseTrials) -> str:
         verdict = found.verdict
     if len(case.heads) > 1:
         verdict += f", {case_text(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
-    title, reason = as_text(one_line(case.title, 120)), as_text(one_line(open_ or found.headline, _WHY_ROOM))
+    title, reason = _title(case), as_text(one_line(open_ or found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
 
 
 def _found(case: CaseTrials) -> str:
-    return f"| {as_text(one_line(case.title, 120))} | {', '.join(case.findings)} |\n"
+    return f"| {_title(case)} | {', '.join(case.findings)} |\n"
 
 
 def _repeated(case: CaseTrials) -> str:
     turns, times = summarize(h.total_turns for h in case.heads), summarize(h.duration_ms for h in case.heads)
     spread = f"{turns.mean:.1f} | {seconds(times.p50)}, {seconds(times.p95)}" if turns and times else "|"
-    return f"| {as_text(one_line(case.title, 120))} | {as_text(case_text(case.statuses, case.rule))} | {spread} |\n"
+    return f"| {_title(case)} | {as_text(case_text(case.statuses, case.rule))} | {spread} |\n"
 
 
 def _details(case: CaseTrials) -> str:
@@ -137,7 +144,7 @@ def _details(case: CaseTrials) -> str:
     failed = [record for record in case.records() if record.status != "passed"]
     texts = grouped(case, ((record, why_text(why(record))) for record in failed))
     texts += [numbered(case, record, f"\n{transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
-    title = as_text(one_line(case.title, 120))
+    title = _title(case)
     body = html.escape(cut("\n\n".join(texts), _DETAILS_ROOM), quote=False)
     return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"
 

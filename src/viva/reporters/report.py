@@ -3,28 +3,25 @@
 Records pass through one case at a time, so a report of 100,000 cases needs no more memory than one of ten.
 """
 
-import os
-import secrets
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
 from msgspec import Struct
 
-from viva.errors import RunStopped
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
+from viva.record.files import replacing
 from viva.record.journal import Journal
 from viva.stats.deciding import Rule
 
 
 class Report:
-    """The root of file reports: waits for the end of the run, then writes."""
+    """The root of file reports: waits for the end of the run, then writes. OSError: the file could not be written."""
 
     live = False
 
@@ -136,21 +133,3 @@ def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
         trials = list(group)
         missing = max(head.trials for head, _ in trials) - len(trials)
         yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))
-
-
-@contextmanager
-def replacing(path: Path) -> Generator[BinaryIO]:
-    """A file that takes the place of `path` once it is complete: readers see the old one or the new one."""
-    target = Path(os.path.realpath(path))  # a link stays a link
-    if target.exists() and not target.is_file():
-        raise RunStopped(f"report {path}: is no ordinary file; a report would take its place")
-    draft = target.with_name(f".viva-{secrets.token_hex(6)}.tmp")
-    try:
-        with draft.open("xb", buffering=1 << 18) as out:
-            yield out
-        draft.replace(target)
-    except OSError as broken:
-        raise RunStopped(f"report {path}: {broken.strerror or broken}") from broken
-    finally:
-        with suppress(OSError):
-            draft.unlink()

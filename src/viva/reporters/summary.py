@@ -31,7 +31,7 @@ def summary_lines(started: RunStarted | None, ended: RunEnded) -> list[str]:
     lines += [f"{label}: {visible(text)}" for label, text in standings(summary)]
     if _is_repeated(summary):
         lines.append(f"Trials: {trials_text(summary)}")
-    lines += [f"{label}: {text}" for label, text in spending(summary)]
+    lines += [f"{label}: {visible(text)}" for label, text in (*retries(summary), *spending(summary), *losses(summary))]
     lines += _places(started.settings if started else {})
     if (stop := stopped_text(ended)) is not None:
         lines += ["", f"Stopped: {stop}"]
@@ -51,7 +51,9 @@ def quiet_line(ended: RunEnded) -> str:
     """The whole summary in one line."""
     summary = ended.summary
     parts = [counts_text(summary), counted(summary.total_turns, "turn"), seconds(summary.duration_ms)]
+    parts += [f"{summary.retried:,} retried"] if summary.retried else []
     parts += [text for _, text in spending(summary)] + [_said(*each) for each in standings(summary)]
+    parts += [f"{label.lower()}: {text}" for label, text in losses(summary)]
     if (stop := stopped_text(ended)) is not None:
         parts.append(f"stopped: {stop}")
     return " · ".join(parts)
@@ -61,6 +63,23 @@ def trials_text(summary: RunSummary) -> str:
     """Single trials by status, for runs that try each case several times."""
     counts = ", ".join(f"{summary.trials[status]:,} {status}" for status in MARKS if summary.trials.get(status))
     return f"{sum(summary.trials.values()):,} ({counts})"
+
+
+def details(summary: RunSummary) -> list[tuple[str, str]]:
+    """All that a summary knows beside its counts."""
+    return [*standings(summary), *retries(summary), *spending(summary), *losses(summary)]
+
+
+def retries(summary: RunSummary) -> list[tuple[str, str]]:
+    """How many trials were run again, where some were."""
+    if not summary.retried:
+        return []
+    return [("Retried", f"{counted(summary.retried, 'trial')}; the totals include their earlier attempts")]
+
+
+def losses(summary: RunSummary) -> list[tuple[str, str]]:
+    """Reports that are not there."""
+    return [("Report not written", lost) for lost in summary.lost_reports]
 
 
 def spending(summary: RunSummary) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRec
 from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled, traceback_lines
 from viva.reporters.figures import counted, seconds
 from viva.reporters.ink import WARNING, Ink
-from viva.reporters.visible import columns, literal, one_line, shortened, wrapped
+from viva.reporters.visible import columns, literal, one_line, short_id, shortened, wrapped
 from viva.reporters.why import claims_status, finding, turn_error, turn_status, unanswered, why
 
 _DETAIL = "  │          "
@@ -59,7 +59,7 @@ class Tree:
         elif turns > 1:
             notes.append(counted(turns, "turn"))
         note = f" ({', '.join(notes)})" if notes else ""
-        shown = one_line(case, self._width // 2)
+        shown = short_id(case, self._width // 2)
         room = max(self._width - columns(shown) - columns(note) - 5, 10)
         title = f" {one_line(name, room)}" if name and name != case else ""
         return f"► [{self._ink('bold', shown)}]{title}{note}\n"

@@ -65,6 +65,17 @@ def shortened(line: str, room: int) -> str:
     return line if columns(line) <= room else _cut(line, room - 1) + "…"
 
 
+def short_id(text: str, room: int) -> str:
+    """An id in one line of at most `room` columns. Its middle is left out: ids that are paths differ at their ends."""
+    if len(text) > 8 * room:
+        text = text[: 4 * room] + text[-4 * room :]
+    line = one_line(text, 8 * (len(text) + 1))
+    if columns(line) <= room:
+        return line
+    head = _cut(line, (room - 1) // 2)
+    return f"{head}…{_cut(line[::-1], room - 1 - columns(head))[::-1]}"
+
+
 def columns(line: str) -> int:
     """How wide a visible line is on a terminal."""
     return len(line) if line.isascii() else sum(map(_width, line))

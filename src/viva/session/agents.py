@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.drift import FILES
 from viva.schemas.words import complaints
 from viva.session import terminal_agents
+from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 
 _PROMPTS: dict[Role, str] = {
@@ -54,6 +54,8 @@ class NamedAgent(Struct, kw_only=True):
     parallel: int | None = None
     unasked: bool | None = None
     """Does it, being a command, run every tool without asking? None: it is no such."""
+    follows_links: bool = True
+    """Can it work with links in its workspace?"""
     agent_id: str | None = None
     model_class: str | None = None
 
@@ -70,9 +72,13 @@ class Nobody:
 class Agents:
     """Builds each agent once, when it is first asked for."""
 
-    def __init__(self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None) -> None:
+    def __init__(
+        self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None, *, replaying: bool = False
+    ) -> None:
         self._settings = settings
-        self._connector = self._known_connector(connector, "-c") if connector else None
+        # In a replay, or where one only looks at a project, nothing is called.
+        self._connectors = ConnectorLookup(settings, needs_keys=not replaying and settings.unset is None)
+        self._connector = self._connectors.named(connector, "-c") if connector else None
         self._wrap = wrap
         self._built: dict[str, NamedAgent] = {}
         self.definitions: dict[str, Any] = {}
@@ -112,18 +118,11 @@ class Agents:
         Whoever names a model as judge has chosen it: its quotes are looked up, but none are demanded as of `viva.validator`.
         """
         bare = name.removeprefix("agents:")
-        through = None if role == "agent" or bare in self._settings.agents else self._through(bare)
+        through = None if role == "agent" or bare in self._settings.agents else self._connectors.fields_for(bare)
         if through is not None:
             prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "must_quote": False, **through}
             return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
         return self.named(name)
-
-    def _through(self, name: str) -> dict[str, str] | None:
-        """The connector of that name, or the one that reaches the model of that name."""
-        if name in self._settings.connectors:
-            return {"connector": name}
-        connector = reaching(name, self._settings.connectors)
-        return {"connector": connector.name, "model": name} if connector else None
 
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
@@ -158,7 +157,9 @@ class Agents:
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
-        connector = getattr(agent, "connector", None) or self._settings.connectors.get(str(written.get("connector")))
+        wanted = str(written.get("connector", ""))
+        configured = self._settings.connectors.get(wanted) or reaching(wanted, self._settings.connectors)
+        connector = getattr(agent, "connector", None) or configured
         if isinstance(connector, Connector):
             definition |= credentials.masked_table(settings_that_answer(connector)) | {"connector": connector.name}
         return definition | self._code_of(agent)
@@ -184,7 +185,7 @@ class Agents:
                 written = {"use": name}
             elif name in terminal_agents.CLIS:
                 written = {"type": name}
-            elif (through := self._through(name)) is not None:
+            elif (through := self._connectors.fields_for(name)) is not None:
                 written = {"type": "chat", **through}
             else:
                 raise self._settings.unknown_agent(name, terminal_agents.CLIS)
@@ -213,6 +214,7 @@ class Agents:
             model_class=written.get("model_class"),
             parallel=written.get("parallel", terminal_agents.PARALLEL if kind in terminal_agents.KINDS else None),
             unasked=getattr(agent, "is_unasked", None),
+            follows_links=getattr(agent, "follows_links", True),
         )
 
     def _kind(self, name: str, written: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -355,7 +357,7 @@ class Agents:
     ) -> Connector:
         """The agent's connector, with what the agent says otherwise."""
         wanted = fields.pop("connector", None) or default
-        connector = override or self._connector_of(name, wanted)
+        connector = override or self._connectors.of_agent(name, wanted)
         own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
         try:
             return structs.replace(connector, **own) if own else connector
@@ -378,27 +380,6 @@ class Agents:
             raise self._settings.problem(f"agent {name!r}: {path}: {wrong.strerror}", "agents", name) from wrong
         except UnicodeDecodeError as wrong:
             raise self._settings.problem(f"agent {name!r}: {path} is not UTF-8", "agents", name) from wrong
-
-    def _connector_of(self, name: str, wanted: str | None) -> Connector:
-        if wanted is None:
-            known = list(self._settings.connectors.values())
-            if not known:
-                what = "add one to viva.toml, as [connectors.NAME] with `provider` and `model`"
-                raise self._settings.problem(f"agent {name!r} needs a connector; {what}", "agents", name)
-            if len(known) != 1:
-                what = f"say which of {', '.join(self._settings.connectors)} it speaks through"
-                judge = " (for built-in helpers: `judge` in [defaults])" if name.startswith("viva.") else ""
-                raise self._settings.problem(f"agent {name!r} names no connector; {what}{judge}", "agents", name)
-            return known[0]
-        return self._known_connector(wanted, f"agent {name!r}")
-
-    def _known_connector(self, name: str, who: str) -> Connector:
-        if name in self._settings.connectors:
-            return self._settings.connectors[name]
-        known = list(self._settings.connectors)
-        near = get_close_matches(name, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
-        raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
 
 
 def _targets(agent: Agent) -> list[Any]:

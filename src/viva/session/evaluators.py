@@ -13,15 +13,21 @@ WrongWith = Callable[[str], tuple[Problem, ...]]
 def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None) -> WrongWith:
     """Says why nobody of a name can judge and play the user; nothing, if somebody can. `asked` is what --evaluator said."""
 
+    def placed(name: str, problem: Problem) -> tuple[Problem, ...]:
+        """The problem, with where the name stands, unless a file is named already or the name is a playbook's own."""
+        if problem.file:
+            return (problem,)
+        if name == asked:
+            return (Problem("", 0, "", f"--evaluator: {problem.what}"),)
+        if name == settings.defaults.evaluator:
+            return settings.problem(f"evaluator: {problem.what}", "defaults", "evaluator").problems
+        return (problem,)
+
     def wrong_with(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
         named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *PREFIXES))
         if not named and reaching(bare, settings.connectors) is None:
-            if name == asked:
-                return (Problem("", 0, "", f"--evaluator: {_unreached(bare)}"),)
-            if name == settings.defaults.evaluator:
-                return settings.problem(f"evaluator: {_unreached(bare)}", "defaults", "evaluator").problems
-            return (Problem("", 0, "", _unreached(bare)),)
+            return placed(name, Problem("", 0, "", _unreached(bare)))
         connector = None if bare in settings.agents else settings.connectors.get(bare)
         if connector is not None and not connector.model:
             what = f"connector {bare!r} says no `model`, so nobody knows which to ask"
@@ -31,7 +37,7 @@ def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None
             for role in ("judge", "simulator"):
                 agents.find(bare, role)
         except BadInput as wrong:
-            return wrong.problems
+            return tuple(each for problem in wrong.problems for each in placed(name, problem))
         return ()
 
     return wrong_with

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from viva.catalog import find_script
 from viva.config import Settings
-from viva.engine.helpers import Crew
+from viva.engine.helpers import Crew, time_limit
 from viva.errors import BadInput, HelperFailed
 from viva.formats import native
 from viva.formats.documents import documents_of
@@ -28,8 +28,10 @@ COUNT = 5
 _ASK = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
-async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> list[Any]:
-    """The cases that an agent or a script makes for the agent under test; each of them loads."""
+async def generate(
+    made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading, timeout_s: float
+) -> list[Any]:
+    """The cases that an agent or a script makes for the agent under test; each of them loads. An agent has so much time."""
     about = {
         "target_agent": target.name,
         "target_description": target.description,
@@ -57,7 +59,8 @@ async def generate(made: Made, target: NamedAgent, crew: Crew, settings: Setting
             raise ValueError(str(wrong)) from wrong
 
     try:
-        async with crew.open("generator", made.reference, None, {"metadata": about}) as generator:
+        asked = crew.open("generator", made.reference, None, {"metadata": about})
+        async with time_limit("generator", timeout_s), asked as generator:
             return await generator.ask(_ASK, parse)
     except HelperFailed as broken:
         raise HelperFailed("generator", f"generator {made.reference}: {broken.said}") from broken

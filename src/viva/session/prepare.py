@@ -131,13 +131,13 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     redactor = settings.redactor
     redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
     taping = Taping(options, redactor, settings.connectors)
-    agents = Agents(settings, options.connector, taping.wrap)
+    agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
     if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):
         raise BadInput(*wrong)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
-    suites, made, files = _suites(options, reading)
+    suites, made, files, file_notes = _suites(options, reading)
     suites = evaluated(suites, options, settings)
     target = _target(options, settings, suites, made)
     needed = bool(made) or not all(suite.names_agents for suite in suites)
@@ -151,7 +151,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
-        cases = list(kept) if kept else await _generated(each, agent, crew, settings, reading)
+        timeout_s = options.timeout_s or reading.timeout_s
+        cases = list(kept) if kept else await _generated(each, agent, crew, settings, reading, timeout_s)
         generated[each.name] = cases
         suites.append(native.load(documents_of(cases, each.name), each.name, settings.folder, reading))
     keeper = Keeper(reading, options.folder, suites, agent.name)
@@ -162,7 +163,8 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     )
     prepared.generated = generated
     trials = [_most_trials(options.sequential)] if options.sequential else []
-    prepared.notes = [*places.notes(), *(note for suite in suites for note in suite.notes), *notes, *trials]
+    of_suites = (note for suite in suites for note in suite.notes)
+    prepared.notes = [*file_notes, *places.notes(), *of_suites, *notes, *trials]
     await check_needs(suites, agent, wanted)
     roots = (*reading.roots, str(options.folder))
     prepared.before, prepared.after = (
@@ -173,10 +175,12 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     return prepared
 
 
-async def _generated(made: Made, agent: NamedAgent, crew: Crew, settings: Settings, reading: Reading) -> list[Any]:
+async def _generated(
+    made: Made, agent: NamedAgent, crew: Crew, settings: Settings, reading: Reading, timeout_s: float
+) -> list[Any]:
     if MASK in made.query.values():
         raise BadInput.saying(f"-i {made.name}: {MASK} stands for a secret; write the secret itself")
-    cases = await generate(made, agent, crew, settings, reading)
+    cases = await generate(made, agent, crew, settings, reading, timeout_s)
     if made.by == "scripts":
         return cases
     # What a generator says is kept, and a resumed run has to find the same cases there.
@@ -223,8 +227,9 @@ def _target(options: RunOptions, settings: Settings, suites: Sequence[Suite], ma
     return next(iter(targets), None)
 
 
-def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made], list[Path]]:
-    """What is in files, what has still to be made, and the files."""
+def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made], list[Path], list[str]]:
+    """What is in files, what has still to be made, the files, and what a person should know about them."""
+    notes: list[str] = []
     paths: list[Path | Piped] = []
     made: list[Made] = []
     tests: list[Suite] = []
@@ -232,8 +237,9 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
     for text in options.inputs:
         try:
             match understood(text, options.folder):
-                case Files(found):
+                case Files(found) as files_found:
                     paths += found
+                    notes += [files_found.note] if files_found.note else []
                 case Piped() as piped:
                     paths.append(piped)
                 case Words(words):
@@ -260,7 +266,7 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
         raise BadInput(*problems)
     if options.cases:
         suites.append(native.load(documents_of(options.cases, "cases"), "cases", options.folder, reading))
-    return [*suites, *tests], made, named
+    return [*suites, *tests], made, named, notes
 
 
 def _script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
@@ -359,6 +365,7 @@ def _wanted(options: RunOptions, settings: Settings, people: People, places: Pla
                 limits,
                 turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
                 overruled=turn_timeout_s is not None,
+                turn_timeout_text="",
             )
         if options.sequential is not None and case.runs is not None:
             case = structs.replace(case, runs=None)  # how often it runs is what the test decides

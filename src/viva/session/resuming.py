@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from viva.errors import BadInput
+from viva.errors import BadInput, RunStopped
 from viva.history.index import History
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded
+from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
 from viva.protocols import Planned
 from viva.record.cassette import trial_of
-from viva.record.journal import read_events
+from viva.record.journal import Journal, read_events
 
 
 class Past(Struct, frozen=True, dict=True):
@@ -30,6 +30,8 @@ class Past(Struct, frozen=True, dict=True):
     end: RunEnded | None = None
     stopped_at_usd: float = 0.0
     """What the run had cost when it was last stopped, calls that were cut off included."""
+    retried: tuple[TrialRetried, ...] = ()
+    """Attempts that were run again."""
 
     @property
     def run(self) -> str:
@@ -49,7 +51,9 @@ class Past(Struct, frozen=True, dict=True):
 
     @property
     def spent_usd(self) -> float:
-        return max(self.stopped_at_usd, sum(event.record.cost_usd or 0.0 for event in self.ended))
+        trials = sum(event.record.cost_usd or 0.0 for event in self.ended)
+        retried = sum((event.usage.cost_usd or 0.0) for event in self.retried if event.usage)
+        return max(self.stopped_at_usd, trials + retried)
 
 
 async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
@@ -61,6 +65,22 @@ async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
     return structs.replace(past, ended=tuple(ended))
 
 
+def open_again(history: History, name: str) -> tuple[Journal, Past]:
+    """The journal of a run that is to go on, and its past. The journal is locked first: nobody can add to that past."""
+    path = history.journal(history.find(name).id)
+    if not path.exists():
+        raise BadInput.saying("is gone; this run cannot be resumed", str(path))
+    try:
+        journal = Journal(path)
+    except RunStopped as broken:
+        raise BadInput.saying(broken.why) from broken
+    try:
+        return journal, past_in(path)
+    except BadInput:
+        journal.close()
+        raise
+
+
 def past_of(history: History, name: str) -> Past:
     """The past of a run that is in the history."""
     return past_in(history.journal(history.find(name).id))
@@ -70,6 +90,7 @@ def past_in(path: Path) -> Past:
     """The past of a run by its journal."""
     started: RunStarted | None = None
     ended: dict[int, TrialEnded] = {}
+    retried: list[TrialRetried] = []
     made: dict[str, list[CaseGenerated]] = {}
     end: RunEnded | None = None
     stopped_at_usd = 0.0
@@ -81,6 +102,8 @@ def past_in(path: Path) -> Past:
                 made.setdefault(event.suite, []).append(event)
             case TrialEnded():
                 ended[event.index] = event
+            case TrialRetried():
+                retried.append(event)
             case RunEnded():
                 end = event if event.stopped is None else None
                 stopped_at_usd = event.summary.cost_usd or 0.0
@@ -93,7 +116,7 @@ def past_in(path: Path) -> Past:
     # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
     generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
     kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
-    return Past(started, path, tuple(ended.values()), kept, end, stopped_at_usd)
+    return Past(started, path, tuple(ended.values()), kept, end, stopped_at_usd, tuple(retried))
 
 
 def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -1,21 +1,17 @@
 """Wires a run together: settings and inputs become suites, agents, sinks and a stage; the scheduler does the rest."""
 
 import asyncio
-import os
 import secrets
 import shutil
-import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 import viva
-from viva import catalog
 from viva.capture import capturing_prints
 from viva.config import Settings
 from viva.engine.bars import SuiteTally
@@ -25,20 +21,24 @@ from viva.engine.repeating import UntilDecided
 from viva.engine.scheduler import FailFast, Scheduler
 from viva.engine.summary import Tally, exit_code
 from viva.engine.trial import Stage
-from viva.errors import BadInput, HelperFailed, RunStopped
-from viva.history.index import History, HistorySink
+from viva.errors import BadInput, RunStopped, TrialFault
+from viva.formats.reading import TIMEOUT_S
+from viva.history.index import HOSTED, History
+from viva.history.sink import HistorySink
 from viva.llm.budget import Budget
 from viva.model.credentials import masked, masked_reference
 from viva.model.duration import show_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Planned, Sink
-from viva.record.journal import Journal
-from viva.record.private import make_private_folder, write_private
-from viva.session.evals import SummaryFile
+from viva.record.files import replace_file
+from viva.record.journal import Journal, next_number
+from viva.record.private import make_private_folder
 from viva.session.hooks import ProjectHooks
+from viva.session.interrupts import Interrupted, Interruption, stopping
 from viva.session.options import kept
 from viva.session.prepare import Prepared
+from viva.session.reporting import Reports, report_by
 from viva.session.resuming import Past
 
 
@@ -73,31 +73,54 @@ class RunResult:
 
 
 async def examine(
-    prepared: Prepared, sinks: Sequence[Sink] = (), past: Past | None = None, *, hosted_as: str | None = None
+    prepared: Prepared,
+    sinks: Sequence[Sink] = (),
+    past: Past | None = None,
+    *,
+    journal: Journal | None = None,
+    hosted_as: str | None = None,
 ) -> RunResult:
     """Runs what was prepared and tells the sinks all about it. `past` has ended already: it is told, not run again.
 
-    A run that is `hosted_as` one of several goes by that name, and leaves signals and the list of runs to its host.
+    A run that goes on brings its `journal`, which was locked before its past was read. A run that is `hosted_as` one of
+    several goes by that name, and leaves signals and the list of runs to its host.
     """
-    options = prepared.options
     run = past.run if past else hosted_as or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    journal = _journal(prepared.settings, run, history=options.history)
+    if journal is None:
+        journal = _journal(prepared.settings, run, history=prepared.options.history)
+    try:
+        result = await _examined(prepared, sinks, past, journal, run, hosted=hosted_as is not None)
+    except BaseException:
+        journal.abandon()  # it has no end: the next command says how to go on with it
+        raise
+    finally:
+        await prepared.http.close()
+    journal.end()
+    return result
+
+
+async def _examined(
+    prepared: Prepared, sinks: Sequence[Sink], past: Past | None, journal: Journal, run: str, *, hosted: bool
+) -> RunResult:
+    options = prepared.options
+    number = 0 if past or not options.history else _numbered(prepared.settings)
     if past is not None:
         journal.keep_only({event.index for event in past.ended})
-    reports = _reports(options.outputs, journal, options.eval_summary)
-    listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted_as else []
+    reports = Reports(options.outputs, journal, options.eval_summary)
+    listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted else []
     tally = Tally(prepared.cases, options.rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, *reports])
+    bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     known = [event.record for event in past.ended] if past else []
     fail_fast = FailFast(options.rule, known) if options.fail_fast else None
     scheduler = Scheduler(stage, Local(prepared.parallel), tally, fail_fast, options.retry_faults)
+    interruption = Interruption(lambda: scheduler.stop("interrupted"), hosted=hosted)
     why: str | None = None
     try:
-        with capturing_prints(), nullcontext() if hosted_as else stopping(lambda: scheduler.stop("interrupted")):
-            _begin(bus, tally, _started(run, prepared, journal), prepared, past)
+        with capturing_prints(), nullcontext() if hosted else stopping(interruption.ask):
+            _begin(bus, tally, _started(run, prepared, journal, number, hosted=hosted), prepared, past)
             _watch(prepared.budget, bus)
             for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
                 if note:
@@ -105,47 +128,82 @@ async def examine(
             for warning in prepared.taping.drift():
                 bus.emit(Note(prepared.redactor.text(warning), "warning"))
             try:
-                await hooks.before_run(prepared.plan)
-                await scheduler.run(_due(prepared, scheduler, past))
+                await interruption.run(hooks.before_run(prepared.plan))
+                await interruption.run(scheduler.run(_due(prepared, scheduler, past)))
+            except Interrupted:
+                pass
             except RunStopped as broken:
                 scheduler.stopped = "budget" if broken.budget else "broken"
                 why = prepared.redactor.text(broken.why)
-        if trouble := await hooks.after_run(journal.records):
-            bus.emit(Note(prepared.redactor.text(trouble), "warning"))
-        for agent, seconds in stage.lag.by_agent.items():
-            bus.emit(Note(_blocked(agent, seconds), "warning"))
-        summary = _with_all_costs(tally.summary(), prepared.budget)
-        code = exit_code(summary, scheduler.stopped)
-        texts, said = await _tell_reporter(prepared, bus, journal, summary)
-        _say_goodbye(bus, RunEnded(run, _now(), code, summary, scheduler.stopped, why), why)
-        if any(report not in bus for report in reports):
-            code = code or 1  # a report that is not there is no success
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8")
+            if trouble := await _after_run(hooks, journal, interruption):
+                _warn(bus, prepared.redactor.text(trouble))
+            for agent, seconds in stage.lag.by_agent.items():
+                _warn(bus, _blocked(agent, seconds))
+            summary = _with_all_costs(tally.summary(), prepared.budget)
+            texts, said = await _tell_reporter(prepared, bus, journal, summary, interruption)
+            summary = _with_all_costs(summary, prepared.budget)
+            try:
+                prepared.taping.flush()
+            except RunStopped as broken:
+                scheduler.stopped, why = scheduler.stopped or "broken", why or broken.why
+            code = exit_code(summary, scheduler.stopped)
+            ended = _end(bus, reports, RunEnded(run, _now(), code, summary, scheduler.stopped, why), texts)
     finally:
-        await prepared.http.close()
         prepared.taping.close()
-    return RunResult(run, code, summary, journal, said)
+    if interruption.cancelled:
+        raise asyncio.CancelledError
+    return RunResult(run, ended.exit_code, ended.summary, journal, said)
+
+
+async def _after_run(hooks: ProjectHooks, journal: Journal, interruption: Interruption) -> str | None:
+    """Also after an interruption: the hook may have to put away what `--before` set up."""
+    try:
+        return await interruption.run(hooks.after_run(journal.records))
+    except Interrupted:
+        return "--after was interrupted"
 
 
 def retell(
-    past: Past, end: RunEnded, outputs: Sequence[Path], sinks: Sequence[Sink] = (), eval_summary: Path | None = None
+    past: Past,
+    end: RunEnded,
+    journal: Journal,
+    outputs: Sequence[Path],
+    sinks: Sequence[Sink] = (),
+    eval_summary: Path | None = None,
 ) -> int:
     """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
-    journal = Journal(past.journal)
-    reports = _reports(outputs, journal, eval_summary)
-    bus = Bus((), [HistorySink(History(past.journal.parents[2])), *sinks, *reports])
-    for event in (past.started, *past.ended, end):
+    reports = Reports(outputs, journal, eval_summary)
+    bus = Bus((), [HistorySink(History(past.journal.parents[2])), *sinks, reports])
+    for event in (past.started, *past.ended):
         bus.emit(event)
+    known = end
+    if end.summary.lost_reports:
+        summary = structs.replace(end.summary, lost_reports=())
+        known = structs.replace(end, summary=summary, exit_code=exit_code(summary, end.stopped))
+    told = _end(bus, reports, known)
+    if told != end:
+        journal.append(told)
     journal.close()
-    return end.exit_code if all(report in bus for report in reports) else end.exit_code or 1
+    return told.exit_code
 
 
-def _reports(outputs: Sequence[Path], journal: Journal, eval_summary: Path | None = None) -> list[Sink]:
-    """The built-in ones. Where only an agent knows the kind, Markdown stands there until that has written."""
-    reporters = [(catalog.find("reporter", path.suffix) or catalog.find("reporter", ".md"), path) for path in outputs]
-    reports: list[Sink] = [reporter(path, journal) for reporter, path in reporters if reporter is not None]
-    return reports if eval_summary is None else [*reports, SummaryFile(eval_summary, journal)]
+def _end(bus: Bus, reports: Reports, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
+    """Writes the reports, and then the last event: what it says of them is true. Gives the event.
+
+    When the journal is what broke, the listeners still get it.
+    """
+    ended = reports.write(ended, texts)
+    notes = [Note(f"report {lost}; it is not written", "warning") for lost in ended.summary.lost_reports]
+    try:
+        for event in (*notes, ended):
+            bus.emit(event)
+    except RunStopped as broken:
+        if ended.why is None:
+            code = ended.exit_code or 1
+            ended = reports.write(structs.replace(ended, exit_code=code, stopped="broken", why=broken.why), texts)
+        for event in (*notes, ended):
+            bus.without_ledgers().emit(event)
+    return ended
 
 
 def _barred(prepared: Prepared) -> list[SuiteTally]:
@@ -165,7 +223,7 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
         for event in past.ended:
             again.emit(event)
         again.settle()
-        tally.append(*past.ended)
+        tally.append(*past.retried, *past.ended)
         bus.emit(RunResumed(past.run, _now()))
     for suite, cases in prepared.generated.items():
         if past is None or suite not in past.generated:
@@ -250,46 +308,46 @@ def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:
 
 
 async def _tell_reporter(
-    prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary
+    prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary, interruption: Interruption
 ) -> tuple[dict[Path, str], str | None]:
-    """What an agent as reporter writes for each file or, where there is none, says. Where it breaks, a warning, and the
-    built-in report stays.
+    """What an agent as reporter writes for each file or, where there is none, says. Where it breaks or is interrupted, a
+    warning, and the built-in report stays. It has as much time for each as a case has.
     """
     options = prepared.options
     texts: dict[Path, str] = {}
     said: str | None = None
     if options.reporter is None:
         return texts, said
-    from viva.session.reporting import report_by  # few runs have one
-
+    timeout_s = options.timeout_s or prepared.settings.defaults.timeout_s or TIMEOUT_S
     for path in options.outputs or (None,):
-        form = path.suffix.removeprefix(".") if path else ""
-        try:
-            words = await report_by(prepared.crew, options.reporter, journal, options.rule, summary, form or "text")
-        except (HelperFailed, RunStopped) as broken:
-            instead = f"{path} is the built-in report" if path else "there is no report of it"
-            said = f"reporter {options.reporter}: {broken}; {instead}"
-            bus.emit(Note(prepared.redactor.text(masked_reference(said)), "warning"))
-            continue
-        text = prepared.redactor.text(words)
-        if path is None:
-            said = text
-        else:
-            texts[path] = text
+        form = path.suffix.removeprefix(".") if path else "text"
+        wrong = "not asked: the run was interrupted"
+        if not interruption.asked:
+            work = report_by(prepared.crew, options.reporter, journal, options.rule, summary, form or "text", timeout_s)
+            try:
+                text = prepared.redactor.text(await interruption.run(work))
+            except (TrialFault, RunStopped) as broken:
+                wrong = str(broken)
+            except Interrupted:
+                wrong = "interrupted"
+            else:
+                if path is None:
+                    said = text
+                else:
+                    texts[path] = text
+                continue
+        instead = f"{path} is the built-in report" if path else "there is no report of it"
+        _warn(bus, prepared.redactor.text(masked_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
     return texts, said
 
 
-def _say_goodbye(bus: Bus, event: RunEnded, why: str | None) -> None:
-    """The last event. When the journal is what broke, the listeners still get it, and so the report is written."""
-    try:
-        bus.emit(event)
-    except RunStopped:
-        if why is None:
-            raise
-        bus.without_ledgers().emit(event)
+def _warn(bus: Bus, text: str) -> None:
+    """Near the end of a run. Where the journal is broken, that is said there."""
+    with suppress(RunStopped):
+        bus.emit(Note(text, "warning"))
 
 
-def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
+def _started(run: str, prepared: Prepared, journal: Journal, number: int, *, hosted: bool) -> RunStarted:
     options = prepared.options
     return RunStarted(
         run=run,
@@ -307,8 +365,10 @@ def _started(run: str, prepared: Prepared, journal: Journal) -> RunStarted:
             "options": kept(options, prepared.redactor),
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
+            **({HOSTED: True} if hosted else {}),
         },
         verified=tuple(suite.verified for suite in prepared.suites if suite.verified),
+        number=number,
     )
 
 
@@ -328,34 +388,18 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
         make_private_folder(home)
         ignore = home / ".gitignore"
         if not ignore.exists():
-            write_private(ignore, b"*\n")
+            replace_file(ignore, b"*\n", private=True)
         return Journal(home / "runs" / run / "journal.jsonl")
     except (OSError, RunStopped) as wrong:
-        raise BadInput.saying(f"cannot write to {home}: {wrong}; --no-history keeps nothing there") from wrong
+        raise _not_writable(home, wrong) from wrong
 
 
-@contextmanager
-def stopping(stop: Callable[[], object]) -> Generator[None]:
-    """The first Ctrl-C stops what is at work, which may finish its report; the second leaves."""
-    loop = asyncio.get_running_loop()
-    asked = False
-
-    # A handler of the loop's own would wait for its turn; an agent that blocks the loop must not keep anybody here.
-    def interrupt(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked:
-            os._exit(2)
-        asked = True
-        loop.call_soon_threadsafe(stop)
-
-    before: dict[signal.Signals, Any] = {}
+def _numbered(settings: Settings) -> int:
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, interrupt)
-    except ValueError:  # not the main thread: signals are not ours to handle
-        pass
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return next_number(settings.home)
+    except OSError as wrong:
+        raise _not_writable(settings.home, wrong) from wrong
+
+
+def _not_writable(home: Path, wrong: Exception) -> BadInput:
+    return BadInput.saying(f"cannot write to {home}: {wrong}; --no-history keeps nothing there")

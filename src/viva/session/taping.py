@@ -63,6 +63,11 @@ class Taping:
         """What a run hands its events to before it journals them."""
         return [] if self._recorder is None else [self._recorder]
 
+    def flush(self) -> None:
+        """Writes what is not written yet; RunStopped where that fails."""
+        if self._recorder is not None:
+            self._recorder.flush()
+
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.close()

@@ -61,7 +61,8 @@ class Places:
         self._lives_in_one = agent.kind in terminal_agents.KINDS
         self._root = str(options.folder.resolve())
         self._kind = options.workspace or defaults.workspace
-        self._link_mode = options.link_mode or defaults.link_mode or "symlink"
+        usual = "symlink" if agent.follows_links else "copy"
+        self._link_mode = options.link_mode or defaults.link_mode or usual
         ours = [path for path in (options.record, options.replay) if path is not None]
         self._leave_out = tuple(str(path.resolve()) for path in (*files, *ours, *options.outputs))
         self._environ = settings.environ

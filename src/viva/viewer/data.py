@@ -20,7 +20,8 @@ from viva.history.trends import known_flaky
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import RunEnded, RunStarted
-from viva.record.journal import in_use, trial_record_in
+from viva.record.journal import trial_record_in
+from viva.record.locks import in_use
 from viva.reporters.page import CaseRow, Overview, overview
 from viva.reporters.report import CaseTrials, Head
 from viva.stats.deciding import Rule

@@ -13,7 +13,7 @@ from viva.viewer.data import RunFile
 _LOOK_AGAIN_S = 0.2
 _KEEP_ALIVE_S = 15.0
 _PIECE_BYTES = 1 << 20
-CUT_OFF = "the run was cut off: nobody writes to its journal any more; `viva test --resume {run}` goes on with it"
+CUT_OFF = "the run stopped unexpectedly; continue with `viva test --resume {run}`"
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):

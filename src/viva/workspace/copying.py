@@ -49,15 +49,18 @@ class Loader:
             self._tree(root, "", ())
 
     def linked(self, spec: WorkspaceSpec, *, copied: bool, all_of_it: bool = False) -> dict[str, str]:
-        """The `link_paths` of a case at their places, and where each leads to. `all_of_it` is copied as a link would show it."""
+        """The `link_paths` of a case at their places, and where each leads to. `all_of_it` is copied as a link would show it.
+
+        A copy leaves out the suite's own files, and folders such as `node_modules`, but never what the case itself names.
+        """
         found: dict[str, str] = {}
         self._root = os.path.realpath(spec.root)
         if all_of_it:
             self._leave_out, self._not_copied = frozenset(), frozenset({".viva"})
         for path in sorted(self._link_paths(spec), key=lambda path: path.count("/")):
-            if any(path == known or path.startswith(f"{known}/") for known in found):
-                continue
             target, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._into}/{path}"
+            if any(_is_in(path, known) for known in found) and (not copied or os.path.lexists(place)):
+                continue  # it is there already, with the folder around it
             real = os.path.realpath(target)
             if not _is_in(real, self._root):
                 self.outside.append(path)
@@ -69,10 +72,20 @@ class Loader:
                 os.symlink(target, place)
             elif stat.S_ISDIR(mode_of(found[path])):
                 os.makedirs(place, exist_ok=True)
-                self._tree(found[path], path, (found[path],))
+                self._named_tree(found[path], path)
             else:
-                self._file(found[path], path)
+                self._file(found[path], path, is_named=True)
         return found
+
+    def _named_tree(self, source: str, path: str) -> None:
+        """A folder that the case names. Of one that is usually left out, nothing is left out by its name."""
+        usual = self._not_copied
+        if not usual.isdisjoint(path.split("/")):
+            self._not_copied = frozenset({".viva"})
+        try:
+            self._tree(source, path, (source,))
+        finally:
+            self._not_copied = usual
 
     def _link_paths(self, spec: WorkspaceSpec) -> Iterator[str]:
         for written in spec.link_paths:
@@ -126,10 +139,12 @@ class Loader:
             else:
                 self._file(real if leads_out else entry.path, path)
 
-    def _file(self, source: str, path: str) -> None:
-        """One file, or a link as it is. Sockets, pipes and devices stay where they are."""
+    def _file(self, source: str, path: str, *, is_named: bool = False) -> None:
+        """One file, or a link as it is. Sockets, pipes and devices stay where they are. One that the case names is never left out."""
         place, mode = f"{self._into}/{path}", mode_of(source)
-        if self._is_left_out(os.path.realpath(source)) or not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        if not is_named and self._is_left_out(os.path.realpath(source)):
+            return
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             return
         self._count(os.lstat(source).st_size)
         os.makedirs(os.path.dirname(place), exist_ok=True)

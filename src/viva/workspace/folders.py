@@ -1,7 +1,7 @@
 """A folder for each trial: made, filled, watched, and cleaned up; those that a killed process has left are swept.
 
 viva-<case>-<random>/     under the base folder, ours alone
-    .viva-workspace       who made it; locked while that process lives
+    .viva-workspace       who made it; locked while that process lives. In one that is kept it is called .viva-kept
     work/                 the agent's working directory
     home/                 its HOME
     tmp/                  its TMPDIR
@@ -28,7 +28,7 @@ from viva.workspace.snapshot import Mark, Texts
 
 IMAGE_BYTES = 32 * 1024 * 1024
 """So much of one turn's files is kept on a cassette."""
-_PREFIX, _MARKER = "viva-", ".viva-workspace"
+_PREFIX, _MARKER, _KEPT = "viva-", ".viva-workspace", ".viva-kept"
 _UNREADABLE = re.compile(r"[^\w.]+")
 _LISTED = 10
 
@@ -199,7 +199,7 @@ class Folder:
                 remove(self.home)
                 remove(self.tmp)
                 with suppress(OSError):
-                    os.unlink(f"{self._top}/{_MARKER}")  # what has no marker is never swept
+                    os.rename(f"{self._top}/{_MARKER}", f"{self._top}/{_KEPT}")  # without its marker it is never swept
             else:
                 remove(self._top)
         finally:
@@ -323,6 +323,34 @@ def _is_stale(top: str) -> bool:
         return False
     finally:
         os.close(marker)
+
+
+def remove_kept(path: str) -> bool:
+    """Removes a workspace that was kept, by the path that its record names. False: there is none of ours at that path."""
+    top = os.path.dirname(path)
+    if os.path.basename(path) != "work" or not _is_kept(top):
+        return False
+    remove(top)
+    return not os.path.lexists(top)
+
+
+def find_kept(base: str | None = None) -> list[str]:
+    """All workspaces that were kept below a folder, of whatever run."""
+    folder = os.path.realpath(base or tempfile.gettempdir())
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(f"{entry.path}/work" for entry in entries if _is_kept(entry.path))
+    return []
+
+
+def _is_kept(top: str) -> bool:
+    """A folder of ours, with the marker of one that is kept. A case that worked in place has no such folder."""
+    if not os.path.basename(top).startswith(_PREFIX) or os.path.islink(top):
+        return False
+    try:
+        marker = os.lstat(f"{top}/{_KEPT}")
+    except OSError:
+        return False
+    return stat.S_ISREG(marker.st_mode) and marker.st_uid == os.getuid()
 
 
 def _is_there(pid: int) -> bool:

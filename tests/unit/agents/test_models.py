@@ -11,7 +11,7 @@ from viva.agents.gemini_api import GeminiAgent
 from viva.agents.models import chosen_connector, model_agent
 from viva.agents.structured import closed, is_strict
 from viva.errors import BadInput, Unreachable
-from viva.model.connector import Connector, Secret
+from viva.model.connector import Connector, Connectors, Secret
 from viva.testing import Say
 
 
@@ -35,6 +35,12 @@ def test_a_connector_is_chosen_by_the_options():  # N20
     assert chosen_connector({"connector": "big"}, own, {"big": big}) is big
     with pytest.raises(Unreachable, match="there is no connector 'huge'; known: big"):
         chosen_connector({"connector": "huge"}, own, {"big": big})
+
+
+def test_a_well_known_model_can_be_asked_for_as_a_connector():  # P3
+    default = Connector(name="anthropic", provider="anthropic", is_default=True)
+    found = chosen_connector({"connector": "claude-x"}, Connector(name="own"), Connectors({}, {"anthropic": default}))
+    assert (found.provider, found.model) == ("anthropic", "claude-x")
 
 
 def test_another_model_can_be_asked_for():

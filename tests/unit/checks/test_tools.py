@@ -310,19 +310,47 @@ WRITE_AS_TEXT = ToolCall("write_file", '{"path": "C:\\\\x", "text": "two\\nlines
         ("write_file", ["path"], [WRITE], "failed"),
         ("write_file", ['\\"hi\\"'], [WRITE], "failed"),
         ("write_file", ["two\nlines", "C:\\x"], [WRITE_AS_TEXT], "passed"),
-        ("write_file", ["src/a.py", "two\nlines"], [WRITE, WRITE_AS_TEXT], "failed"),
+        ("write_file", ["src/a.py", "two\nlines"], [WRITE, WRITE_AS_TEXT], "passed"),
+        ("write_file", ["src/a.py", "three"], [WRITE, WRITE_AS_TEXT], "failed"),
         ("write_file", [], [WRITE], "passed"),
         ("write_file", [], [ToolCall("write_file")], "passed"),
         ("write_file", [], [], "failed"),
-        ("write_file", [], [ToolCall("write_file", {}, error="denied")], "failed"),
-        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="denied")], "failed"),
-        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="no"), ToolCall("write_file", "x")], "passed"),
+        ("write_file", [], [ToolCall("write_file", {}, error="exit code 1")], "passed"),
+        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="exit code 1")], "passed"),
+        ("write_file", [], [ToolCall("write_file", {}, error="denied", refused=True)], "failed"),
+        ("write_file", ["x"], [ToolCall("write_file", {"p": "x"}, error="no", refused=True)], "failed"),
+        (
+            "write_file",
+            ["x", "y"],
+            [ToolCall("write_file", {"p": "x"}, error="no", refused=True), ToolCall("write_file", "y")],
+            "failed",
+        ),
         ("write_file", ["a.py"], [ToolCall("fs__write_file", {"path": "a.py"})], "passed"),
         ("file", ["a.py"], [WRITE], "failed"),
         (["edit", "write_file"], ["a.py"], [WRITE], "passed"),
+        # a real playbook lists commands that are run one after the other
+        (
+            "run_shell_command",
+            ["make", "git add", "git commit"],
+            [ToolCall("Bash", {"command": f"{command} ."}) for command in ("git add", "make", "git commit")],
+            "passed",
+        ),
+        (
+            "run_shell_command",
+            ["ls"],
+            [ToolCall("command_execution", {"command": "ls"}, error="exit code 2")],
+            "passed",
+        ),
+        ("write_file", ["a"], [ToolCall("Write", {"file_path": "a"})], "passed"),
+        ("Write", ["a"], [ToolCall("write_file", {"file_path": "a"})], "passed"),
+        ("write_file", ["a"], [ToolCall("file_change", {"changes": [{"path": "a"}]})], "passed"),
+        ("write_file", ["a"], [ToolCall("Edit", {"file_path": "a"})], "failed"),
+        ("replace", ["a"], [ToolCall("edit", {"filePath": "a"})], "passed"),
+        ("read_file", ["a"], [ToolCall("Read", {"file_path": "a"})], "passed"),
+        ("read_file", ["a"], [ToolCall("mail.read", {"id": "a"})], "failed"),
     ],
 )
-def test_texts_among_the_arguments_of_one_call_that_went_well(bench, name, values, made, status):  # P9
+def test_texts_among_the_arguments_of_calls_that_ran(bench, name, values, made, status):  # P9
     written = {"type": "tool_calls_contain", "name": name, "values": values}
     assert bench.judge(written, evidence_of(calls(*made))).status == status
 
@@ -330,11 +358,9 @@ def test_texts_among_the_arguments_of_one_call_that_went_well(bench, name, value
 def test_what_the_calls_lack_is_told(bench):
     written = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
     assert bench.judge(written, evidence_of(calls("x"))).reason == '"write_file" was not called; called: x'
-    failed = ToolCall("write_file", {"path": "b.py"}, error="denied")
-    assert bench.judge(written, evidence_of(calls(failed))).reason == (
-        '"write_file" was called, but it failed: "denied"'
-    )
-    assert 'no argument of it contains "b.py"' in bench.judge(written, evidence_of(calls(WRITE))).reason
+    refused = ToolCall("write_file", {"path": "b.py"}, error="denied", refused=True)
+    assert bench.judge(written, evidence_of(calls(refused))).reason == '"write_file" was called, but refused: "denied"'
+    assert 'no argument contains "b.py"' in bench.judge(written, evidence_of(calls(WRITE))).reason
     with pytest.raises(ValueError, match="empty text"):
         bench.claim({**written, "values": [""]})
 

@@ -7,7 +7,7 @@ import pytest
 from viva.engine.bars import SuiteTally, case_score, trial_score
 from viva.engine.summary import Tally, exit_code
 from viva.model.case import Bar, Baseline
-from viva.model.event import Standing
+from viva.model.event import Standing, TrialRetried
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
@@ -121,7 +121,7 @@ def test_a_cost_above_the_limit_beats_a_perfect_score():
 
 def test_what_was_run_again_cost_too():
     tally = Tally(1, Rule(), [SuiteTally("s", Bar(0.5, max_cost_usd=0.03), 1)])
-    tally.add_cost(record(usage=PRICED))
+    tally.append(TrialRetried(record().key, 0, 2, usage=PRICED))
     tally.add(record(usage=PRICED))
     assert tally.summary().suites[0].missed == ("cost $0.04, at most $0.03",)
 

@@ -3,14 +3,19 @@
 import asyncio
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import viva
+from viva.engine.sending import Send, in_session
 from viva.errors import Unreachable
 from viva.model import codec
+from viva.model.case import Limits, Utterance
+from viva.model.message import Message, Reply
+from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
 
 HI = [{"type": "contains", "value": "hi"}]
@@ -86,6 +91,33 @@ def test_what_was_reached_before_a_timeout_is_kept_and_scored():
     assert record.turns[0].assertions[0]["passed"] is True
     assert record.score == 0.5  # no score is 1 beside a failure
     assert record.turns_not_run == ["never"]
+
+
+class Hung:
+    """A session that never answers."""
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        del message, options
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "said"),
+    [
+        (None, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 60s"),
+        (0.02, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 20ms"),
+        (None, Limits(turn_timeout_s=0.06), "timeout after 60ms"),
+    ],
+)
+def test_a_limit_is_told_as_its_file_writes_it(own: float | None, limits: Limits, said: str):  # P7, P11
+    send = in_session(Hung(), {}, {}, limits, CallProgress())
+    with pytest.raises(viva.AgentFailed, match=f"^{said}$"):
+        asyncio.run(asyncio.wait_for(_sent(send, Utterance(Message("user", "x"), timeout_s=own)), 20))
+
+
+async def _sent(send: Send, line: Utterance) -> Reply:
+    return await send(line)
 
 
 def test_an_agent_that_is_out_of_reach_is_an_error_of_the_infrastructure():

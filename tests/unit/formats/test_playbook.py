@@ -192,7 +192,8 @@ def test_steps_are_a_script_with_a_verdict_on_each(tmp_path: Path):
     ] * 2
     assert made.goal.checkpoints == ()
     assert (made.limits.timeout_s, made.limits.turn_timeout_s) == (None, 5.0)
-    assert case(tmp_path, {"name": "x", "steps": [STEP]}).limits.turn_timeout_s == 60.0  # P7
+    usual = case(tmp_path, {"name": "x", "steps": [STEP]}).limits
+    assert (usual.turn_timeout_s, usual.reply_text(None)) == (60.0, "60s")  # P7: not 1m
 
 
 def test_a_persona_speaks_first_with_its_own_line(tmp_path: Path):

@@ -1,12 +1,18 @@
 """What `-i` means (N7)."""
 
+import contextlib
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import viva
+from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
 from viva.formats.sources import Files, Made, Piped, Words, sniffed, understood
+from viva.model import codec
 
 
 @pytest.fixture
@@ -103,3 +109,79 @@ def test_a_dash_is_standard_input(folder: Path):
 def test_the_format_follows_the_keys(value: object, kind: str):
     assert sniffed(Document("f", 1, value)) == kind  # N1
     assert sniffed(None) == "native"
+
+
+OWN = {
+    "r.jsonl": "a JSONL report",
+    "r.json": "a JSON report",
+    "r.md": "a Markdown report",
+    "r.xml": "a JUnit report",
+    "r.html": "an HTML report",
+    "talk.jsonl": "a cassette",
+    "journal.jsonl": "a journal",
+    "eval.json": "an eval summary",
+    "compared.json": "a comparison",
+    "compared.md": "a Markdown report",
+}
+SUITE = {
+    "suiteId": "acme.evals.one",
+    "version": "1.0.0",
+    "modes": ["golden"],
+    "tasks": [
+        {
+            "taskId": "a",
+            "input": "hello",
+            "expected": {"kind": "golden", "match": {"strategy": "exact", "value": "hello"}},
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with suites, and in it all that Viva writes."""
+    folder = tmp_path_factory.mktemp("written")
+    tests = folder / "tests"
+    tests.mkdir()
+    (tests / "suite.json").write_text(codec.encode(SUITE).decode())
+    (tests / "cases.jsonl").write_text(
+        '{"id": "r\\"1", "name": "n", "input": "x", "assertions": [{"type": "contains", "value": "x"}]}\n'
+    )
+
+    def run(*inputs: str, **options: Any) -> viva.RunResult:
+        return viva.run(list(inputs), lambda messages: messages[-1]["content"], folder=folder, **options)
+
+    reports = [tests / name for name in OWN if name.startswith("r.")]
+    first = run("tests/cases.jsonl", "tests/suite.json", outputs=reports, record=tests / "talk.jsonl")
+    assert first.passed
+    assert run("tests/suite.json", eval_summary=tests / "eval.json").passed
+    shutil.copy(first.folder / "journal.jsonl", tests)
+    outputs = ["-o", "tests/compared.json", "-o", "tests/compared.md"]
+    with contextlib.chdir(folder), pytest.raises(SystemExit):
+        main(["compare", "tests/r.jsonl", "tests/r.json", *outputs])
+    assert {path.name for path in tests.iterdir()} == {*OWN, "suite.json", "cases.jsonl"}
+    return folder
+
+
+def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: Path):
+    suites = (written / "tests/cases.jsonl", written / "tests/suite.json")
+    own = tuple(sorted(written / "tests" / name for name in OWN if name.endswith((".json", ".jsonl"))))
+    for text in ("tests", "tests/*.json*"):
+        found = understood(text, written)
+        assert found == Files(suites, own)
+        assert isinstance(found, Files)
+        assert "left out of the input, because Viva wrote them: " in str(found.note)
+    result = viva.run("tests", lambda messages: messages[-1]["content"], folder=written)
+    assert (result.passed, result.summary.total) == (True, 2)
+
+
+@pytest.mark.parametrize(("name", "kind"), OWN.items())
+def test_a_file_that_viva_wrote_is_no_input(written: Path, name: str, kind: str):
+    with pytest.raises(BadInput, match=rf"tests/{name}: is {kind} that Viva wrote, not a suite"):
+        understood(f"tests/{name}", written)
+
+
+def test_a_folder_with_nothing_but_reports_holds_no_suites(written: Path, tmp_path: Path):
+    shutil.copy(written / "tests/r.jsonl", tmp_path)
+    with pytest.raises(BadInput, match="holds no suites, only files that Viva wrote itself"):
+        understood(".", tmp_path)

@@ -121,6 +121,14 @@ def test_the_score_is_tested_only_where_it_differs_from_the_pass_rate():
     assert named(other)["pass rate"] == (2 * 2 / 2**12, "worse"), "two metrics share the alpha"
 
 
+def test_a_trial_that_failed_before_anything_was_checked_scores_nothing():
+    found = compared(
+        many(2, "passed", score=1.0) + rows("x", F, score=0.5), many(2, "failed") + rows("x", F, score=0.5)
+    )
+    score = found.metrics[1]
+    assert (score.name, score.pairs, score.head) == ("score", 3, pytest.approx(0.5 / 3))
+
+
 def test_p_and_interval_are_corrected_together():
     """N36: with two metrics tested, p is doubled and the interval holds 0 just where p is above alpha."""
     for broken in range(12):

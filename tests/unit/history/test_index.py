@@ -1,21 +1,24 @@
 """The index of runs: several writers, damage, and a new beginning from the journals."""
 
+import os
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from viva.errors import BadInput
-from viva.history.index import MIGRATIONS, History, HistorySink, ResultRow
+from viva.history.index import HOSTED, MIGRATIONS, History, ResultRow
+from viva.history.sink import HistorySink
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
 
 
-def started(run: str, at: str = "2026-11-15T10:00:00", agent: str = "bot") -> RunStarted:
-    return RunStarted(run, at, "1.0", agent, ("suite.jsonl",), 2, 2, 1)
+def started(run: str, at: str = "2026-11-15T10:00:00", agent: str = "bot", number: int = 0) -> RunStarted:
+    return RunStarted(run, at, "1.0", agent, ("suite.jsonl",), 2, 2, 1, number=number)
 
 
 def summary(passed: int = 1, failed: int = 1) -> RunSummary:
@@ -40,10 +43,18 @@ def trial(index: int, status: Status = "passed") -> TrialEnded:
     return TrialEnded(record.key, index, 1, record)
 
 
-def hold(history: History, run: str, *, at: str = "2026-11-15T10:00:00", end: bool = True, agent: str = "bot") -> None:
+def hold(
+    history: History,
+    run: str,
+    *,
+    at: str = "2026-11-15T10:00:00",
+    end: bool = True,
+    agent: str = "bot",
+    number: int = 0,
+) -> None:
     """A run with one passed and one failed case, in its journal and in the index."""
     journal, sink = Journal(history.journal(run)), HistorySink(history)
-    events: list[Event] = [started(run, at, agent), trial(0), trial(1, "failed")]
+    events: list[Event] = [started(run, at, agent, number), trial(0), trial(1, "failed")]
     if end:
         events.append(RunEnded(run, at, 1, summary()))
     for event in events:
@@ -163,6 +174,74 @@ def test_a_row_holds_what_a_comparison_needs(history: History):
     assert history.results("a")[0] == ResultRow(
         suite="s", case="c0", trial=1, status="passed", digest="d", turns=1, score=0.5, duration_ms=2.0
     )
+
+
+def test_the_order_is_that_of_the_numbers_whatever_the_clock_said(history: History):  # N39
+    for number, (run, at) in enumerate(
+        (("c", "2026-11-15T12:00"), ("a", "2026-11-15T09:00"), ("b", "1970-01-01T00:00"))
+    ):
+        hold(history, run, at=at, number=number + 1)
+    hold(history, "old", at="2099-01-01T00:00")  # of a Viva that gave no numbers
+    assert [row.id for row in history.runs()] == ["b", "a", "c", "old"]
+    assert [history.find(f"latest~{back}").id for back in range(3)] == ["b", "a", "c"]
+    history.reindex()
+    assert [row.id for row in history.runs()] == ["b", "a", "c", "old"]
+
+
+def test_a_run_that_died_between_its_journal_and_the_index_is_found(history: History):  # N39
+    hold(history, "a", number=1)
+    for run, number, end in (("b", 2, False), ("c", 3, True)):
+        journal = Journal(history.journal(run))
+        journal.append(started(run, number=number), trial(0), *([RunEnded(run, "x", 0, summary())] if end else []))
+        journal.close()
+    Journal(history.journal("empty")).close()
+    assert [(row.id, row.exit_code) for row in history.runs()] == [("c", 0), ("b", None), ("a", 1)]
+    assert [row.case for row in history.results("b")] == ["c0"]
+    journal = Journal(history.journal("b"))
+    journal.append(trial(1), RunEnded("b", "x", 1, summary()))  # killed again, after its last line
+    journal.close()
+    assert history.find("b").exit_code == 1
+
+
+def test_a_damaged_journal_does_not_hide_the_other_runs(history: History):
+    hold(history, "a", number=1)
+    journal = Journal(history.journal("b"))
+    journal.append(started("b", number=2), trial(0))
+    journal.close()
+    with history.journal("b").open("ab") as file:
+        file.write(b"\x00\n")
+    assert [row.id for row in history.runs()] == ["b", "a"]
+
+
+def test_runs_of_a_host_that_have_no_end_are_not_listed(history: History):
+    journal = Journal(history.journal("hosted"))
+    journal.append(structs.replace(started("hosted"), settings={HOSTED: True}), trial(0))
+    journal.abandon()
+    assert history.runs() == []
+    assert history.cut_off() == []
+    again = Journal(history.journal("hosted"))
+    again.append(RunEnded("hosted", "x", 0, summary()))
+    again.close()
+    assert [row.id for row in history.runs()] == ["hosted"]
+
+
+def test_runs_that_were_cut_off_are_told_once_newest_first(history: History):
+    for number, run in enumerate(("a", "b", "c"), 1):
+        journal = Journal(history.journal(run))
+        journal.append(started(run, number=number), *([RunEnded(run, "x", 0, summary())] if run == "b" else []))
+        journal.abandon()
+    assert history.cut_off() == ["c", "a"]  # `b` had come to its end
+    assert history.cut_off() == []
+
+
+def test_a_run_that_goes_on_is_not_removed(history: History):  # N39
+    hold(history, "a", number=1)
+    journal = Journal(history.journal("a"))
+    with pytest.raises(BadInput, match=f"run a is in use by process {os.getpid()}"):
+        history.remove("a")
+    assert history.keep_newest(0) == []
+    journal.close()
+    assert history.keep_newest(0) == ["a"]
 
 
 WRITER = """

@@ -1,6 +1,8 @@
 """A cassette around agents: what is kept, what comes back, and what is said where nothing fits."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -351,6 +353,55 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     assert Took(Key("s", "done"), 5.0) in lines
     assert deck.replay("a", key=Key("s", "done"))[0].content == "A"
     assert deck.replay("a", key=Key("s", "cut"))[0].content == "again a"
+
+
+@pytest.mark.parametrize("left", [b"", b'{"line":"cass'])
+def test_a_cassette_that_was_killed_before_its_first_line_begins_anew(deck: Deck, left: bytes):
+    deck.path.write_bytes(left)
+    second = Recorder(deck.path, "1.0", HIDING)
+    second.go_on(set())
+    talk(Recorded(Speaker(), "bot", "v1", second), "a")
+    second.close()
+    assert deck.replay("a")[0].content == "A"
+
+
+SHORT = """
+import resource, signal, sys
+from pathlib import Path
+from viva.errors import RunStopped
+from viva.model.case import Key
+from viva.model.message import Reply
+from viva.record.cassette import Entry, Hiding, Recorder, Session
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # files cannot grow beyond that, as on a disk that is full
+recorder = Recorder(Path(sys.argv[1]), "1.0", Hiding())
+try:
+    for number in range(1, 100):
+        recorder.keep(Entry(number, 1, 0.0, Session("bot", "agent", Key("s", f"c{number}")), None, Reply("x" * 200)))
+        recorder.flush()
+except RunStopped as stopped:
+    print(stopped.why)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+recorder.keep(Entry(100, 1, 0.0, None, None, Reply("of a trial that was cut off meanwhile")))
+recorder.close()
+"""
+
+
+def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
+    """Nothing is written behind a torn line, so all that is there can be read, and appended to."""
+    command = [sys.executable, "-c", SHORT, str(deck.path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert said.startswith(f"cassette {deck.path}: ")
+    assert deck.path.read_bytes().endswith(b"\n")
+    kept = [entry.session for entry in deck.entries]
+    assert kept == list(range(1, len(kept) + 1))
+    assert len(kept) > 5
+    second = Recorder(deck.path, "1.0", HIDING)
+    second.go_on({session.key for session, _ in replies(read_cassette(deck.path))})
+    talk(Recorded(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
+    second.close()
+    assert [entry.session for entry in deck.entries] == [*kept, len(kept) + 1]
 
 
 def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: Deck):

@@ -1,18 +1,21 @@
 """The append-only log of a run."""
 
+import fcntl
 import json
-import resource
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from viva.errors import RunStopped
-from viva.model.event import Note, TrialEnded
+from viva.errors import BadInput, RunStopped
+from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal, in_use
+from viva.record.journal import Journal, has_ended, next_number
+from viva.record.locks import holder_of, in_use, lock_file, was_cut_off
 
 
 def ended(index: int, case_id: str = "", attempt: int = 1, name: str = "n") -> TrialEnded:
@@ -74,15 +77,22 @@ def test_a_place_that_takes_no_journal_stops_the_run(tmp_path: Path):
         Journal(tmp_path / "file" / "journal.jsonl")
 
 
+MANY_JOURNALS = """
+import resource, sys
+from pathlib import Path
+from viva.model.event import Note
+from viva.record.journal import Journal
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+for number in range(300):
+    Journal(Path(sys.argv[1]) / str(number)).append(Note("x"))
+"""
+
+
 def test_a_journal_that_nobody_needs_is_closed(tmp_path: Path):
     """A program that starts many runs does not run out of files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-    try:
-        for number in range(300):
-            Journal(tmp_path / str(number)).append(Note("x"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    subprocess.run([sys.executable, "-c", MANY_JOURNALS, str(tmp_path)], check=True, timeout=60)
 
 
 def test_a_line_that_is_no_event_is_said_with_its_number(tmp_path: Path):
@@ -91,43 +101,188 @@ def test_a_line_that_is_no_event_is_said_with_its_number(tmp_path: Path):
         Journal(tmp_path / "j")
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """Files cannot grow beyond 1,000 bytes, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from viva.errors import RunStopped
+from viva.model.event import TrialEnded
+from viva.model.record import TrialRecord
+from viva.record.journal import Journal
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # files cannot grow beyond that, as on a disk that is full
+journal = Journal(Path(sys.argv[1]))
+try:
+    for index in range(100):
+        record = TrialRecord(f"c{index}", "n", "passed", [], [], 0, 1.0, "s", 1, 1)
+        journal.append(TrialEnded(record.key, index, 1, record))
+except RunStopped as stopped:
+    print(stopped.why)
+print(*[record.id for record in journal.records()])
+"""
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_full_disk_stops_the_run_and_what_was_written_can_be_read(tmp_path: Path):
-    journal = Journal(tmp_path / "j")
-    with pytest.raises(RunStopped, match=f"journal {tmp_path / 'j'}: "):
-        any(journal.append(ended(index)) for index in range(100))
-    assert 0 < len(journal) < 20
-    assert [record.id for record in journal.records()] == [f"c{index}" for index in range(len(journal))]
-    journal.close()
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "j")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert said[0].startswith(f"journal {tmp_path / 'j'}: ")
     lines = (tmp_path / "j").read_bytes()
     assert lines.endswith(b"\n")
-    assert [json.loads(line)["event"] for line in lines.splitlines()] == ["trial_ended"] * lines.count(b"\n")
+    kept = [json.loads(line)["record"]["id"] for line in lines.splitlines()]
+    assert kept == said[1].split() == [f"c{index}" for index in range(len(kept))]
+    assert 0 < len(kept) < 20
 
 
-def test_a_journal_is_in_use_as_long_as_somebody_holds_it(tmp_path: Path):
-    """Also where its holder was killed: the lock ends with the process."""
-    path = tmp_path / "journal.jsonl"
+def other_process(path: Path, then: str = "input()") -> subprocess.Popen[str]:
+    """A process that has the journal open."""
+    code = f"import os, pathlib, viva.record.journal as j; kept = j.Journal(pathlib.Path({str(path)!r})); print(flush=True); {then}"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    other.stdout.readline()
+    return other
+
+
+def test_a_journal_has_one_writer_until_that_ends_or_is_killed(tmp_path: Path):  # N39
+    path = tmp_path / "run1" / "journal.jsonl"
     assert not in_use(path)
-    first, second = Journal(path), Journal(path)
+    first = Journal(path)
     assert in_use(path)
-    first.close()
-    assert in_use(path)
-    second.close()
+    with pytest.raises(BadInput, match=f"run run1 is in use by process {os.getpid()};"):
+        Journal(path)
+    first.append(ended(0))
+    first.end()
     assert not in_use(path)
-    code = f"import pathlib, viva.record.journal as j; kept = j.Journal(pathlib.Path({str(path)!r})); print(); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    assert [record.id for record in first.records()] == ["c0"]  # it can still be read
+    with other_process(path) as other:
         assert in_use(path)
+        holder = holder_of(path)
+        assert holder is not None
+        assert (holder.pid, holder.host, holder.is_alive()) == (other.pid, os.uname().nodename, True)
+        with pytest.raises(BadInput, match=f"process {other.pid};"):
+            Journal(path)
         other.kill()
         other.wait()
         assert not in_use(path)
+    Journal(path).close()
+    first.close()
+
+
+def test_readers_that_look_do_not_keep_a_writer_out(tmp_path: Path):  # N39
+    """Whoever looks whether a run goes on holds the lock for a moment."""
+    path = tmp_path / "journal.jsonl"
+    Journal(path).close()
+    with lock_file(path).open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        assert not in_use(path)  # readers do not take each other for a writer
+        threading.Timer(0.03, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
+        Journal(path).close()
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path):  # N39
+    """As a multiprocessing pool of a Python agent is."""
+    path = tmp_path / "journal.jsonl"
+    fork = "os.fork() or (print(os.getpid(), flush=True), input()); os._exit(0)"
+    with other_process(path, fork) as other:
+        assert other.stdout is not None
+        child = int(other.stdout.readline())
+        other.wait()
+        os.kill(child, 0)  # it lives on
+        assert not in_use(path)
+        Journal(path).close()
+
+
+def test_a_run_whose_process_died_is_noticed_once(tmp_path: Path):
+    path = tmp_path / "journal.jsonl"
+    assert not was_cut_off(path)
+    Journal(path).close()
+    assert not was_cut_off(path)
+    with other_process(path, "os._exit(0)") as other:
+        other.wait()
+    assert was_cut_off(path)
+    held = Journal(path)
+    assert not was_cut_off(path)  # somebody goes on with it
+    held.abandon()
+    assert was_cut_off(path, forget=True)
+    assert not was_cut_off(path)
+
+
+WITHOUT_LOCKS = """
+import errno, fcntl, os, sys
+from pathlib import Path
+
+def no_locks(_file, _operation):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock = no_locks
+
+from viva.errors import BadInput
+from viva.record.journal import Journal, next_number
+from viva.record.locks import in_use, lock_file
+
+path = Path(sys.argv[1])
+first = Journal(path)
+assert in_use(path)
+try:
+    Journal(path)
+except BadInput as refused:
+    assert f"process {os.getpid()};" in str(refused)
+else:
+    raise AssertionError
+first.close()
+assert not in_use(path)
+for gone in (f"{os.getpid()} 1 {os.uname().nodename}", f"4194999 0 {os.uname().nodename}", "rubbish", ""):
+    lock_file(path).write_text(gone)
+    assert not in_use(path)
+    Journal(path).close()
+assert [next_number(path.parent), next_number(path.parent)] == [1, 2]
+"""
+
+
+def test_without_locks_the_name_in_the_file_has_to_do(tmp_path: Path):  # N39
+    """Some network file systems have none. A process that is gone, or another of the same number, does not count."""
+    subprocess.run([sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path / "journal.jsonl")], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ((), None),
+        ((b'{"event":"run_st',), None),
+        ((b'{"event":"run_started"}\n',), False),
+        ((b'{"event":"run_started"}\n', b'{"event":"run_ended"}\n'), True),
+        ((b'{"event":"run_started"}\n', b'{"event":"run_ended"}\n', b'{"event":"note","text":"x"}\n'), True),
+        ((b'{"event":"run_started"}\n', b'{"event":"note","text":"x"}\n', b'{"event":"run_ended"'), False),
+        ((b'{"event":"run_started"}\n', b'{"event":"run_ended"}\n', b'{"event":"run_resumed"}\n'), False),
+        ((b'{"event":"run_started"}\n', b'{"event":"trial_ended","x":"' + b"x" * 200_000 + b'"}\n'), False),
+    ],
+)
+def test_whether_a_run_has_ended_stands_at_the_end_of_its_journal(tmp_path: Path, lines: tuple[bytes, ...], found: Any):
+    path = tmp_path / "j"
+    path.write_bytes(b"".join(lines))
+    assert has_ended(path) is found
+
+
+def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
+    assert [next_number(tmp_path) for _ in range(3)] == [1, 2, 3]
+    started = RunStarted("r", "t", "1", "bot", (), 1, 1, 1, number=7)
+    journal = Journal(tmp_path / "runs" / "r" / "journal.jsonl")
+    journal.append(started)
+    journal.close()
+    (tmp_path / "sequence").unlink()
+    assert next_number(tmp_path) == 8
+    for damage in (b"", b"x" * 21, b"\x00" * 21):
+        (tmp_path / "sequence").write_bytes(damage)
+        assert next_number(tmp_path) == 8
+
+
+def test_no_number_is_given_twice(tmp_path: Path):  # N39
+    code = "import sys, pathlib; from viva.record.journal import next_number; input()\n"
+    code += "print(*[next_number(pathlib.Path(sys.argv[1])) for _ in range(50)])"
+    at_once = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    given = [each.communicate(b"\n", timeout=60)[0].split() for each in at_once]
+    assert sorted(int(number) for some in given for number in some) == list(range(1, 201))

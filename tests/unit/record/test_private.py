@@ -11,8 +11,9 @@ from viva.history.index import History
 from viva.model import codec
 from viva.model.event import Note, RunStarted
 from viva.record.cassette import VERSION, Header, Recorder, read_cassette, rewrite
+from viva.record.files import replace_file
 from viva.record.journal import Journal
-from viva.record.private import make_private_folder, write_private
+from viva.record.private import make_private_folder
 from viva.record.redaction import Redactor
 
 
@@ -97,5 +98,5 @@ def test_a_cassette_is_private_wherever_it_is(tmp_path: Path):
 def test_a_private_file_is_written_whole(tmp_path: Path):
     path = tmp_path / "x"
     path.write_bytes(b"longer than before")
-    write_private(path, b"new")
+    replace_file(path, b"new", private=True)
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)

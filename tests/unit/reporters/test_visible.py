@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.reporters.visible import columns, literal, one_line, question, visible, visible_lines, wrapped
+from viva.reporters.visible import columns, literal, one_line, question, short_id, visible, visible_lines, wrapped
 
 ANYTHING = st.text(st.characters())  # lone surrogates too
 JSON = st.recursive(
@@ -90,3 +90,18 @@ def test_a_deep_or_huge_literal_costs_only_what_is_shown() -> None:
 )
 def test_the_question_is_found_in_what_was_said(said: str, asked: str) -> None:  # N34
     assert question(said) == asked
+
+
+@pytest.mark.parametrize(
+    ("said", "room", "shown"),
+    [
+        ("short", 9, "short"),
+        ("tests/playbooks/release/ship", 15, "tests/p…se/ship"),
+        ("a" * 100_000 + "b", 7, "aaa…aab"),
+        ("日本語日本語", 7, "日…本語"),
+        ("two\nlines", 20, "two ⏎ lines"),
+    ],
+)
+def test_a_long_id_is_cut_in_the_middle(said: str, room: int, shown: str) -> None:
+    assert short_id(said, room) == shown
+    assert columns(short_id(said, room)) <= room

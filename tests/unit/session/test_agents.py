@@ -159,8 +159,65 @@ def test_a_typo_in_a_scripted_reply_is_found_before_the_run(agents):
     agents("[agents.b]\nreplies = [{success = true, reason = 'a helper answers as it likes'}]\n").named("b")
 
 
-def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents):
+@pytest.fixture
+def keyless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI", "GEMINI", "ANTHROPIC"):
+        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
+
+
+def test_a_well_known_model_can_stand_wherever_a_model_or_connector_can(agents, monkeypatch: pytest.MonkeyPatch):
+    """P3: -n, -c, an agent's `connector`, `judge` in [defaults]; as `model` of a connector it tells the provider."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k-openai")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k-anthropic")
+    written = "[agents.a]\ntype = 'chat'\nconnector = 'gpt-4o'\n"
+    judging = "[defaults]\njudge = 'claude-haiku-4-5'\n"
+    reached = [
+        agents().under_test("gpt-4o"),
+        agents(written).under_test("a"),
+        agents(written, connector="claude-haiku-4-5").under_test("a"),
+        agents(judging).find("viva.validator", "judge"),
+        agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\n").under_test("c"),
+    ]
+    found = [(each.agent.connector.provider, each.agent.connector.model) for each in reached]
+    haiku = ("anthropic", "claude-haiku-4-5")
+    assert found == [("openai", "gpt-4o"), ("openai", "gpt-4o"), haiku, haiku, haiku]
+    assert {each.agent.connector.api_key.reveal() for each in reached} == {"k-openai", "k-anthropic"}
+
+
+def test_a_connector_with_an_address_speaks_as_openai_does_whatever_its_model(agents):
+    gateway = agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\nbase_url = 'http://127.0.0.1:1/v1'\n")
+    assert gateway.under_test("c").agent.connector.provider == "openai"
+
+
+@pytest.mark.usefixtures("keyless")
+def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path):
+    """P3: not in a replay, nor where nothing is called."""
+    for ask in (
+        lambda: agents().under_test("claude-haiku-4-5"),
+        lambda: agents(connector="claude-haiku-4-5"),
+        lambda: agents().find("claude-haiku-4-5", "judge"),
+    ):
+        with pytest.raises(BadInput, match="ANTHROPIC_API_KEY is not set"):
+            ask()
+    with pytest.raises(BadInput, match=r"viva.toml:1: .*MY_KEY is not set"):
+        agents("[connectors.c]\nprovider = 'anthropic'\napi_key_env = 'MY_KEY'\n").under_test("claude-haiku-4-5")
+    assert Agents(config.load(None, tmp_path), replaying=True).under_test("gpt-4o").kind == "chat"
+    assert Agents(config.load(None, tmp_path, only_look=True)).under_test("gpt-4o").kind == "chat"
+
+
+@pytest.mark.usefixtures("keyless")
+def test_a_missing_key_of_an_evaluator_is_told_where_it_is_named(agents, tmp_path: Path):
+    known = agents("[defaults]\nevaluator = 'gpt-4o'\n")
+    settings = config.load(None, tmp_path)
+    (flag,) = evaluator_check(known, settings, "o3")("o3")
+    assert flag.what == "--evaluator: model 'o3' needs a key: the environment variable OPENAI_API_KEY is not set"
+    (default,) = evaluator_check(known, settings)("gpt-4o")
+    assert (Path(default.file).name, default.line) == ("viva.toml", 2)
+
+
+def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents, monkeypatch: pytest.MonkeyPatch):
     """P3: by the patterns of connectors; an agent or connector of that name comes first."""
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
     known = agents("[connectors.gemini]\nmodels = ['gemini-*']\n[connectors.m]\nmodels = ['*']\nmodel = 'own'\n")
     judge, user = known.find("gemini-9", "judge").agent, known.find("gemini-9", "simulator").agent
     assert (judge.connector.name, judge.connector.model, judge.connector.provider) == ("gemini", "gemini-9", "gemini")
@@ -183,7 +240,7 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     (problem,) = wrong_with("d")
     assert "connector 'd' says no `model`" in problem.what
     assert "such as y-*" in problem.what
-    (problem,) = wrong_with("gemini-2.5-pro")
-    assert 'write `models = ["gemini-*"]` into its connector in viva.toml' in problem.what
+    (problem,) = wrong_with("judge-9")
+    assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.what
     (problem,) = evaluator_check(known, settings, "gone")("gone")
     assert problem.what.startswith("--evaluator: no agent or connector is called 'gone'")

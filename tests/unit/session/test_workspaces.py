@@ -10,7 +10,8 @@ from viva.config import Defaults, Settings
 from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
 from viva.record.redaction import Redactor
-from viva.session.agents import NamedAgent
+from viva.session import terminal_agents
+from viva.session.agents import Agents, NamedAgent
 from viva.session.options import RunOptions, kept, kept_again
 from viva.session.workspaces import Places
 from viva.users.script import Script
@@ -19,9 +20,15 @@ COPY, EMPTY = WorkspaceSpec("copy", "/r"), WorkspaceSpec("empty", "/r", ("a",))
 
 
 def places(
-    kind: str = "gemini", *, unasked: bool | None = True, defaults: Defaults | None = None, **asked: Any
+    kind: str = "gemini",
+    *,
+    unasked: bool | None = True,
+    follows_links: bool = True,
+    defaults: Defaults | None = None,
+    **asked: Any,
 ) -> Places:
-    agent = NamedAgent(name="the-agent", agent=ScriptedAgent(("x",)), kind=kind, unasked=unasked)
+    made = ScriptedAgent(("x",))
+    agent = NamedAgent(name="the-agent", agent=made, kind=kind, unasked=unasked, follows_links=follows_links)
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
     return Places(RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")])
 
@@ -51,6 +58,21 @@ def test_flags_stand_over_the_config_and_both_over_a_copy():
     found = spec(places(defaults=Defaults(workspace="cwd", link_mode="copy"), workspace="empty", link_mode="symlink"))
     assert found is not None
     assert (found.kind, found.link_mode) == ("empty", "symlink")
+
+
+def test_links_are_copies_for_an_agent_that_does_not_follow_them():
+    """P5: unless a flag or the config asks for links."""
+    links = Defaults(link_mode="symlink")
+    found = [
+        places(),
+        places(follows_links=False),
+        places(follows_links=False, link_mode="symlink"),
+        places(follows_links=False, defaults=links),
+    ]
+    modes = [placed.link_mode for each in found if (placed := spec(each, workspace=EMPTY))]
+    assert modes == ["symlink", "copy", "symlink", "symlink"]
+    agents = Agents(Settings(folder=Path()))
+    assert [name for name in terminal_agents.CLIS if not agents.named(name).follows_links] == ["gemini"]
 
 
 def test_what_a_command_may_do_is_said_before_the_run():

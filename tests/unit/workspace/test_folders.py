@@ -208,6 +208,28 @@ def test_copied_links_leave_out_the_suite_and_what_nobody_wants(base: Path, host
     assert (host / "skills/a.md").read_text() == "skills/a.md"
 
 
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["skills/node_modules"], {"skills/node_modules/y", "skills/node_modules/z/node_modules/w"}),
+        (["skills", "skills/node_modules/y"], {"skills/a.md", "skills/deep/b.md", "skills/node_modules/y"}),
+        (["skills/.git", "suite.yaml"], {"skills/.git/x", "suite.yaml"}),
+        (["books", "books/own.yaml"], {"books/other.yaml", "books/own.yaml"}),
+        (["books"], {"books/other.yaml"}),
+    ],
+)
+def test_a_copy_never_leaves_out_what_the_case_names(base: Path, host: Path, paths: list[str], expected: set[str]):
+    """P5: a folder such as `node_modules`, or the playbook itself, is there if `link_paths` name it."""
+    for name in ("skills/node_modules/z/node_modules/w", "books/own.yaml", "books/other.yaml"):
+        put(host, name)
+    spec = linking(host, *paths, mode="copy", leave_out=(str(host / "books/own.yaml"), str(host / "suite.yaml")))
+
+    async def use(folder: Folder) -> set[str]:
+        return files(folder.path)
+
+    assert opened(folders(base), spec, use) == expected
+
+
 def test_copied_links_follow_what_leads_out_and_stop_at_cycles(base: Path, host: Path):
     put(host, "elsewhere/c.md", "c")
     (host / "skills/out").symlink_to("../elsewhere")

@@ -85,6 +85,11 @@ class Line(Struct, gc=False):
 
 
 _lines = codec.decoder(Line)
+_REFUSED = re.compile(
+    r"(?:<tool_use_error>)?(?:Error: )?(?:No such tool available|InputValidationError|Claude requested permissions?"
+    r"|Qwen Code requires permission|The user doesn't want to proceed|Permission to use|Tool \"[^\"]+\" (?:is )?not )"
+)
+"""How Claude Code and qwen-code say that a tool did not run."""
 
 
 def stream_events(data: bytes, used: Callable[[Line], Iterator[Used]]) -> Iterator[CliEvent]:
@@ -120,9 +125,17 @@ def _of_message(line: Line, message: _Message) -> Iterator[CliEvent]:
             case "tool_use":
                 yield Called(block.name, block.input, block.id)
             case "tool_result":
-                yield Returned(block.tool_use_id, "error" if block.is_error else "ok", texts_in(block.content or ""))
+                yield _returned(block)
             case _:
                 continue
+
+
+def _returned(block: _Block) -> Returned:
+    said = texts_in(block.content or "")
+    if not block.is_error:
+        return Returned(block.tool_use_id, "ok", said)
+    refused = isinstance(said, str) and _REFUSED.match(said)
+    return Returned(block.tool_use_id, "refused" if refused else "error", said)
 
 
 def _failure(line: Line) -> str | None:
@@ -192,6 +205,7 @@ CLAUDE = Dialect(
     oldest="2.0.0",
     approvals=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
     keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    keyless=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
     variables=(
         "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
         "ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "AWS_REGION",

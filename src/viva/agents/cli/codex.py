@@ -92,7 +92,10 @@ def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
         case "web_search":
             yield Called(item.type, {"query": item.query}, item.id)
             output = ""
-        case _:  # reasoning, plans, and its own remarks
+        case "error" if done:  # it goes on: something that the user should know
+            yield Troubled(item.message, is_warning=True)
+            return
+        case _:  # reasoning, plans
             return
     if done:
         yield _returned(item, output)
@@ -144,6 +147,7 @@ CODEX = Dialect(
     oldest="0.61.0",
     approvals=("bypass", "workspace-write", "read-only"),
     keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+    keyless=("OPENAI_BASE_URL",),
     variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
     logins=(".codex/auth.json",),
     argv=_argv,

@@ -7,7 +7,7 @@ line can never end a turn.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct
+from msgspec import Struct, structs
 
 from viva.llm.price import cost_usd
 from viva.model.connector import Connector
@@ -59,9 +59,10 @@ class Used(Struct, frozen=True, tag="usage"):
 
 
 class Troubled(Struct, frozen=True, tag="trouble"):
-    """The CLI tells of something that goes wrong, and goes on."""
+    """The CLI tells of something that goes wrong, and goes on. A warning stands in the report, however the turn ends."""
 
     text: str
+    is_warning: bool = False
 
 
 class Awaits(Struct, frozen=True, tag="awaiting"):
@@ -110,6 +111,7 @@ class Unfolding:
         self._turn: tuple[ModelCall, ...] | None = None
         self._awaits: Awaits | None = None
         self._trouble = ""
+        self.warnings: dict[str, None] = {}  # each once, in order
 
     def add(self, event: CliEvent) -> None:
         match event:
@@ -129,8 +131,10 @@ class Unfolding:
                 self.ended = Ended(self._trouble or "it ended with an error", event.finish_reason, event.result)
             case Ended():
                 self.ended = event
-            case Troubled(text=text):
+            case Troubled(text=text, is_warning=is_warning):
                 self._trouble = text
+                if is_warning and text:
+                    self.warnings[text] = None
 
     def _call(self, event: Called) -> None:
         key = event.id or f"#{len(self._calls)}"
@@ -139,7 +143,7 @@ class Unfolding:
         if known is None:
             self._calls[key] = ToolCall(event.name, arguments, event.id)
         else:
-            self._calls[key] = ToolCall(known.name or event.name, arguments, event.id, known.result, known.error)
+            self._calls[key] = structs.replace(known, name=known.name or event.name, arguments=arguments)
 
     def _return(self, event: Returned) -> None:
         if (known := self._calls.get(event.id)) is None:
@@ -148,7 +152,10 @@ class Unfolding:
             self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, event.output)
         else:
             said = event.output if isinstance(event.output, str) and event.output else known.error or event.status
-            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, UNSET, said)
+            refused = (
+                known.refused or event.status == "refused"
+            )  # a refusal is often told twice, the second time as a failure
+            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, error=said, refused=refused)
 
     def _use(self, event: Used) -> None:
         calls = tuple(call if call.model else _of(self._model, call) for call in event.calls)

@@ -45,8 +45,8 @@ class _Line(Struct, gc=False):
 
 
 _lines = codec.decoder(_Line)
-_REFUSED = frozenset({"policy_violation"})
-"""A tool that the approval mode does not offer is called all the same, now and then, and then not found."""
+_REFUSED = frozenset({"policy_violation", "tool_not_registered", "path_not_in_workspace", "invalid_tool_params"})
+"""Why a tool did not run. One that the approval mode does not offer is called all the same, now and then, and then not found."""
 
 
 def events(data: bytes) -> Iterator[CliEvent]:
@@ -62,7 +62,7 @@ def events(data: bytes) -> Iterator[CliEvent]:
         case "tool_result":
             yield _returned(line)
         case "error":
-            yield Troubled(line.message)
+            yield Troubled(line.message, is_warning=True)
         case "result" if line.status in ("success", "error"):
             if line.stats is not None:
                 models = line.stats.models or {"": line.stats}  # older ones tell only the sum
@@ -127,6 +127,7 @@ GEMINI = Dialect(
     oldest="0.30.0",
     approvals=("yolo", "auto_edit", "default", "plan"),
     keys=_KEYS,
+    keyless=("GOOGLE_GENAI_USE_VERTEXAI",),
     variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
         "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL",
@@ -135,6 +136,7 @@ GEMINI = Dialect(
     argv=argv,
     pipes=True,
     prints_to_file=True,
+    follows_links=False,  # its file tools refuse a linked file, and its glob does not look behind links
     events=events,
     settings=_settings,
     files=_files,

@@ -88,11 +88,12 @@ async def look_at(
         return Installed(missing=gone.said)
     version = await version_of(executable, environ, dialect, workspaces)
     old = await too_old(executable, environ, dialect, workspaces)
-    return Installed(executable, version, old or _no_login(environ, dialect, logins))
+    return Installed(executable, version, old or missing_login(environ, dialect, logins))
 
 
-def _no_login(environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> str | None:
-    if any(environ.get(key) for key in dialect.keys) or not dialect.keys:
+def missing_login(environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> str | None:
+    """What is to be done where it has neither a key nor, in the HOME `logins`, a login; None if it may reach its model."""
+    if any(environ.get(key) for key in (*dialect.keys, *dialect.keyless)) or not dialect.keys:
         return None
     if logins is not None and any((Path(logins) / name).is_file() for name in dialect.logins):
         return None

@@ -154,8 +154,12 @@ OPENCODE = Dialect(
     oldest="1.17.18",
     approvals=("auto", "default", "plan"),
     keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
+    needs_login=False,
     variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
     logins=(".local/share/opencode/auth.json",),
+    log=".local/share/opencode/log/opencode.log",
+    # Its stream is silent while it tries again, which it does for ever. What only wanted a title for the session is `small`.
+    log_trouble=re.compile(r'level=ERROR .*message="stream error" .*\bsmall=false .*\berror(?:\.error)?="?(AI_(?:APICall|Retry)Error: [^"]*)'),
     argv=_argv,
     by_stdin=True,  # words of its command line it puts in quotes
     prints_to_file=True,

@@ -26,8 +26,9 @@ from msgspec import Struct
 
 from viva.agents.cli.dialect import Asked, Dialect, read
 from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
-from viva.agents.cli.installed import located, too_old
+from viva.agents.cli.installed import located, missing_login, too_old
 from viva.agents.cli.place import placed, spare
+from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
 from viva.errors import AgentFailed, Undecidable, Unreachable
 from viva.model.case import Feature
@@ -88,6 +89,11 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
         """Does it run every tool without asking?"""
         return self.approves == self.dialect.approvals[0]
 
+    @property
+    def follows_links(self) -> bool:
+        """Can it work with links in its workspace?"""
+        return self.dialect.follows_links
+
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
         executable = located(self.called[0], self.host, self.dialect)
@@ -96,6 +102,10 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
             raise Unreachable(old)
         async with placed(context) as workspace:
             env = furnished(self.dialect, self.host, workspace, self.env, self.login)
+            # Without a login some wait for ever. A command or flags of the user's own may bring one that is not seen here.
+            is_plain = self.dialect.needs_login and not (self.command or self.args)
+            if is_plain and (missing := missing_login(env, self.dialect, workspace.home)) is not None:
+                raise Unreachable(f"{self.dialect.title} has {missing}")
             yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
 
 
@@ -235,6 +245,7 @@ class _Running:
     def report(self, progress: CallProgress) -> None:
         """What is known of the turn, for a turn that ends without a usable reply."""
         progress.partial = self._turn.reply()
+        progress.warnings += [f"{self._dialect.title}: {one_line(warning)}" for warning in self._turn.warnings]
         self._watch.report(progress)
 
     async def _heard_out(self, process: Process, typed: str | None) -> int | None:

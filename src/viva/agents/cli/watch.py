@@ -42,6 +42,7 @@ class Watch:
         self._stderr_before = ""  # as it stood when the agent last got on
         self._told: str | None = None
         self._got_on = False
+        self._log_from = self._log()[0]  # what stands there already is about earlier turns
 
     def noise(self, line: bytes) -> None:
         """A line that is none of its stream."""
@@ -110,13 +111,20 @@ class Watch:
             return self._told
         before, now = self._stderr_before, self.stderr
         fresh = now.removeprefix(before) if now.startswith(before) else now.rpartition(before[-200:])[2]
-        told = [busy for line in (fresh + self._log()[1]).splitlines() if (busy := busy_line(line))]
+        told = [busy for line in fresh.splitlines() if (busy := busy_line(line))]
+        told += [busy for line in self._log()[1].splitlines() if (busy := self._logged_trouble(line))]
         return next((busy for busy in reversed(told) if len(busy) > _TELLING), told[-1] if told else None)
 
+    def _logged_trouble(self, line: str) -> str | None:
+        if self.dialect.log_trouble is None:
+            return busy_line(line)
+        found = self.dialect.log_trouble.search(line)
+        return one_line(found[1]) if found else None
+
     def _log(self) -> tuple[int, str]:
-        """How long its own log of this session is, and the end of what is new in it; a link there is not followed."""
-        session = self.turn.session
-        if not self.dialect.log or session is None or "/" in session:
+        """How long its own log is, and the end of what is new in it; a link there is not followed."""
+        session, log_name = self.turn.session, self.dialect.log
+        if not log_name or ("{session}" in log_name and (session is None or "/" in session)):
             return 0, ""
         try:
             file = open_file(f"{self._home}/{self.dialect.log.format(session=session)}")

@@ -9,7 +9,7 @@ from terminals import CAPTURES
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.dialect import Asked, Dialect, read
-from viva.agents.cli.events import CliEvent, Ended, Returned, Unfolding, unfold
+from viva.agents.cli.events import Called, CliEvent, Ended, Returned, Unfolding, unfold
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -65,8 +65,9 @@ def test_a_call_that_a_policy_refuses_is_no_call_that_failed():
     events, _ = events_of(GEMINI, "g8_plan_write")
     assert [event.status for event in events if isinstance(event, Returned)] == ["refused"]
     events, _ = events_of(CLAUDE, "claude3_default_perm")
-    assert [event.status for event in events if isinstance(event, Returned)] == ["error", "refused"]
+    assert [event.status for event in events if isinstance(event, Returned)] == ["refused", "refused"]
     (call,) = reply(CLAUDE, "claude3_default_perm").tool_calls
+    assert call.refused  # P9
     assert call.error == "Claude requested permissions to write to /workspace/no.txt, but you haven't granted it yet."
 
 
@@ -213,3 +214,67 @@ def test_another_address_is_told_to_those_who_need_a_provider_for_it():
 def test_the_gemini_cli_is_told_how_to_log_in(env: dict[str, str], kind: str):
     (text,) = GEMINI.files(env).values()
     assert codec.decode(text)["security"]["auth"]["selectedType"] == kind
+
+
+def claude_result(said: str) -> str:
+    block = {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": said}
+    return codec.compact({"type": "user", "message": {"content": [block]}})
+
+
+def codex_result(status: str, code: int) -> str:
+    item = {"id": "c", "type": "command_execution", "command": "x", "status": status, "exit_code": code}
+    return codec.compact({"type": "item.completed", "item": item})
+
+
+def opencode_result(said: str) -> str:
+    part = {"tool": "tool", "callID": "c", "state": {"status": "error", "input": {}, "error": said}}
+    return codec.compact({"type": "tool_use", "part": part})
+
+
+@pytest.mark.parametrize(
+    ("dialect", "lines", "refused"),
+    [
+        (
+            GEMINI,
+            ['{"type":"tool_result","tool_id":"c","status":"error","error":{"type":"tool_not_registered"}}'],
+            True,
+        ),
+        (GEMINI, ['{"type":"tool_result","tool_id":"c","status":"error","error":{"type":"policy_violation"}}'], True),
+        (
+            GEMINI,
+            ['{"type":"tool_result","tool_id":"c","status":"error","error":{"type":"shell_execute_error"}}'],
+            False,
+        ),
+        (CLAUDE, [claude_result("<tool_use_error>Error: No such tool available: Wrote</tool_use_error>")], True),
+        (CLAUDE, [claude_result("Exit code 1\nClaude requested permissions")], False),
+        (QWEN, [claude_result('Qwen Code requires permission to use "x", but that permission was declined.')], True),
+        (CODEX, [codex_result("declined", 1)], True),
+        (CODEX, [codex_result("failed", 1)], False),
+        (OPENCODE, [opencode_result("The user rejected permission to use this specific tool call.")], True),
+        (OPENCODE, [opencode_result("File not found: /x")], False),
+    ],
+)
+def test_which_calls_never_ran_on_each_cli(dialect: Dialect, lines: list[str], refused: bool):  # P9
+    turn = Unfolding()
+    turn.add(Called("tool", {}, "c"))
+    for line in lines:
+        for event in read(dialect, line.encode()) or ():
+            turn.add(event)
+    (call,) = turn.reply().tool_calls
+    assert call.error
+    assert call.refused is refused
+
+
+def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
+    (call,) = (
+        unfold([Called("x", {}, "c"), Returned("c", "refused", "denied"), Returned("c", "error", "it failed")])
+        .reply()
+        .tool_calls
+    )
+    assert call.refused
+
+
+def test_its_own_warnings_are_kept_once_each():  # P11
+    line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
+    events = [*(read(GEMINI, line) or ()), *(read(GEMINI, line) or ()), Ended()]
+    assert list(unfold(events).warnings) == ["Loop detected, stopping execution"]

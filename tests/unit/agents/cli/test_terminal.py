@@ -11,6 +11,7 @@ import pytest
 from real_clis import node
 from terminals import CAPTURES, fake, host, talk
 from viva.agents.cli.claude import ClaudeCode
+from viva.agents.cli.codex import Codex
 from viva.agents.cli.gemini import GeminiCli
 from viva.agents.cli.terminal import CliAgent
 from viva.engine.sending import sent
@@ -296,9 +297,39 @@ def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):
 def test_a_missing_login_in_a_result_is_one_too(tmp_path):
     body = 'say(type="system", subtype="init", session_id="s")\nsay(type="result", subtype="success", is_error=True, result="Invalid API key · Please run /login")'
     fake(tmp_path, "claude", body)
-    fault = fault_of(ClaudeCode(host=host(tmp_path)))
+    fault = fault_of(ClaudeCode(host=host(tmp_path, ANTHROPIC_API_KEY="k")))
     assert isinstance(fault, Unreachable)
     assert fault.said == "Claude Code needs a login: Invalid API key · Please run /login"
+
+
+DONE_BY_CODEX = 'say(type="thread.started", thread_id="t")\nsay(type="turn.completed")'
+
+
+def test_a_cli_without_a_key_or_login_is_not_started(tmp_path):
+    """P10: nor with a login that is not to come along."""
+    fake(tmp_path, "codex", "time.sleep(600)")
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
+    fault = fault_of(Codex(host=host(tmp_path, HOME=str(tmp_path))), limit_s=60)
+    assert isinstance(fault, Unreachable)
+    assert fault.said.startswith("Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("env", "fields"),
+    [
+        ({"OPENAI_API_KEY": "k"}, {}),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:1"}, {}),  # a server of one's own may need none
+        ({}, {"env": {"CODEX_API_KEY": "k"}}),
+        ({}, {"args": ("--oss",)}),
+        ({}, {"login": "copy"}),
+    ],
+)
+def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[str, Any]):
+    fake(tmp_path, "codex", DONE_BY_CODEX)
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
+    talk(Codex(host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
 
 
 def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):

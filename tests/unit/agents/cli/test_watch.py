@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from viva.agents.cli.events import Opened, Said, Unfolding
+from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.trouble import last_words
 from viva.agents.cli.watch import Watch
@@ -72,6 +73,30 @@ def test_a_cli_without_such_a_log_has_none_to_be_read(tmp_path: Path):
     append(file, BUSY)
     watch.dialect = structs.replace(QWEN, log="")
     assert told(watch) == (None, "")
+
+
+STREAM_ERROR = (
+    'timestamp=2026-01-01T00:00:00.000Z level=ERROR run=1 message="stream error" providerID=x modelID=m session.id=s '
+    'small={small} agent={agent} mode=primary error.error="AI_APICallError: {said}"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("small", "agent", "said"),
+    [("false", "build", "AI_APICallError: Overloaded"), ("true", "title", None)],
+)
+def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: str, agent: str, said: str | None):
+    """P11: before it has named a session, and whatever earlier turns met; a title that nobody made stands in no one's way."""
+    file = tmp_path / ".local" / "share" / "opencode" / "log" / "opencode.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(STREAM_ERROR.format(small="false", agent="build", said="before"), encoding="utf-8")
+    watch = Watch(OPENCODE, Unfolding((), "m"), str(tmp_path))
+    assert watch.fault(None) is None
+    append(file, STREAM_ERROR.format(small=small, agent=agent, said="Overloaded"))
+    fault = watch.fault(None)
+    assert (fault.said if fault else None) == said
+    watch.heard(Said("So then"), Silent())
+    assert watch.fault(None) is None
 
 
 def test_what_is_printed_at_every_start_are_no_last_words():

@@ -182,12 +182,15 @@ export interface Summary {
   checks_passed: number;
   trials?: Partial<Record<Status, number>>;
   faults?: Record<string, number>;
+  /** Trials that were run again; the totals include their earlier attempts. */
+  retried?: number;
   input_tokens?: number;
   output_tokens?: number;
   cost_usd?: number | null;
   unpriced_calls?: number;
   undecided?: number;
   suites?: Standing[];
+  lost_reports?: string[];
 }
 
 /** Where a suite stands against its bar; `missed` says in words which parts of it were not reached. */

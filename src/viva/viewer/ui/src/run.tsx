@@ -261,6 +261,7 @@ function Figures({ overview }: { overview: Overview }) {
       )}
       <Figure name="Checks" value={`${short(summary.checks_passed)}/${short(summary.checks)}`} note={summary.checks ? `${percent(summary.checks_passed / summary.checks)} held` : "none"} />
       <Figure name="Turns" value={number(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} a trial`} />
+      {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={counted(summary.retried ?? 0, "trial")} note="their earlier attempts are in the totals" />}
       <Figure name="Time" value={summary.duration_ms ? seconds(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${seconds(overview.case_ms.p95)} a case` : ""} />
       {reply_ms && <Figure name="Reply p95" value={seconds(reply_ms.p95)} note={`p50 ${seconds(reply_ms.p50)}`} />}
       {tokens > 0 && <Figure name="Tokens" value={short(tokens)} note={`${short(summary.input_tokens ?? 0)} in, ${short(summary.output_tokens ?? 0)} out`} />}

@@ -1,0 +1,58 @@
+"""Connectors by name: those of `viva.toml`, and those by which a model is reached that somebody names."""
+
+from difflib import get_close_matches
+
+from viva.config import Settings
+from viva.errors import BadInput
+from viva.model.connector import Connector, provider_of, reaching
+
+
+class ConnectorLookup:
+    """Finds connectors. With `needs_keys`, a well-known model without a key is a problem of the user's, found before the run."""
+
+    def __init__(self, settings: Settings, *, needs_keys: bool) -> None:
+        self._settings = settings
+        self._needs_keys = needs_keys
+
+    def find(self, name: str) -> Connector | None:
+        """The connector of that name, or the one that reaches the model of that name. BadInput if its key is missing."""
+        if name in self._settings.connectors:
+            return self._settings.connectors[name]
+        connector = reaching(name, self._settings.connectors)
+        if connector is not None and self._needs_keys and connector.lacks_key and provider_of(name):
+            what = f"model {name!r} needs a key: the environment variable {connector.key_from} is not set"
+            if connector.is_default:
+                raise BadInput.saying(what)
+            raise self._settings.problem(what, "connectors", connector.name)
+        return connector
+
+    def named(self, name: str, who: str) -> Connector:
+        """The same; BadInput, with the near names, if there is none. `who` wants it."""
+        if (found := self.find(name)) is not None:
+            return found
+        known = list(self._settings.connectors)
+        near = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
+
+    def fields_for(self, name: str) -> dict[str, str] | None:
+        """How the config of an agent would name the connector that this name stands for; None if there is no such."""
+        found = self.find(name)
+        if found is None:
+            return None
+        is_model = name not in self._settings.connectors
+        return {"connector": found.name, "model": name} if is_model and not found.is_default else {"connector": name}
+
+    def of_agent(self, agent: str, wanted: str | None) -> Connector:
+        """The connector that an agent wants or, if it does not say, the only one that there is."""
+        if wanted is not None:
+            return self.named(wanted, f"agent {agent!r}")
+        known = list(self._settings.connectors.values())
+        if not known:
+            what = "add one to viva.toml, as [connectors.NAME] with `provider` and `model`"
+            raise self._settings.problem(f"agent {agent!r} needs a connector; {what}", "agents", agent)
+        if len(known) != 1:
+            what = f"say which of {', '.join(self._settings.connectors)} it speaks through"
+            judge = " (for built-in helpers: `judge` in [defaults])" if agent.startswith("viva.") else ""
+            raise self._settings.problem(f"agent {agent!r} names no connector; {what}{judge}", "agents", agent)
+        return known[0]

@@ -1,0 +1,105 @@
+"""The real opencode, run by `viva test` as a user types it, against the stand-in for the OpenAI API."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from project import Project
+from puppets import Stage, puppet
+from real_clis import search_path
+from viva.agents.cli.opencode import OPENCODE, Opencode
+from viva.llm.transport import HttpTransport
+from viva.model.case import Key, WorkspaceSpec
+from viva.model.message import Message, ToolCall
+from viva.protocols import SessionContext
+from viva.testing import Asked, OpenAIServer, Say
+from viva.testing.model_server import Line
+from viva.workspace.folders import Folders
+
+AGENT = '[agents.coder]\ntype = "opencode"\nmodel = "m-1"\n'
+
+
+def opencode_puppet(asked: Asked) -> Line:
+    """The puppet, with tools as opencode names them."""
+    line = puppet(asked)
+    return (
+        structs.replace(line, tool_calls=[_tool(call) for call in line.tool_calls]) if isinstance(line, Say) else line
+    )
+
+
+def _tool(call: ToolCall) -> ToolCall:
+    given = call.arguments
+    if call.name == "write_file":
+        return ToolCall("write", {"filePath": given["file_path"], "content": given["content"]})
+    return ToolCall("bash", {"command": given["command"], "description": "as asked"})
+
+
+@pytest.fixture
+def stage(project: Project) -> Iterator[Stage]:
+    with OpenAIServer(opencode_puppet) as server:
+        staged = Stage(project, server, ".config", "opencode")
+        staged.config(AGENT)
+        yield staged
+
+
+def persona(said: str, **criteria: Any) -> dict[str, Any]:
+    return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
+
+
+def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stage: Stage) -> None:
+    """P9: tools by its own names, a command counts whatever its exit status; P11: the second turn resumes the session."""
+    criteria = {
+        "files_contain": {"second.txt": ["two"]},
+        "tool_calls_contain": {"run_shell_command": ["touch first.txt"], "write_file": ["second.txt", "two"]},
+    }
+    name = stage.playbook("persona", timeout=180, persona=persona("RUN touch first.txt; exit 3", **criteria))
+    _, (record,) = stage.test("-i", name, "-n", "coder")
+    assert [turn["input"] for turn in record["turns"]] == ["RUN touch first.txt; exit 3", "WRITE second.txt: two"]
+    assert [call["name"] for turn in record["turns"] for call in turn["tool_calls"]] == ["bash", "write"]
+    resumed = [asked for asked in stage.server.asked if "WRITE second.txt" in asked.text and asked.model == "m-1"]
+    assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
+    assert stage.untouched()  # P10
+
+
+def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+    """P11: its stream and its stderr are silent, and it tries again for ever; its log has what the provider said.
+
+    It is cut off as soon as the log has it: a time limit would be too short on a loaded machine.
+    """
+    found = search_path("opencode")
+    assert found is not None
+    log = Path("home", OPENCODE.log)
+
+    async def scenario(env: dict[str, str]) -> str | None:
+        agent = Opencode(host={"PATH": found, "HOME": str(tmp_path), **env}, model="m-1")
+        http = HttpTransport()
+        async with Folders(str(tmp_path))(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+            context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=http, workspace=workspace)
+            async with agent.open(context) as session:
+                turn = asyncio.ensure_future(session.send(Message("user", "FAIL 503"), {}))
+                async with asyncio.timeout(180):
+                    while not turn.done() and "small=false agent=build mode=primary error" not in _text(tmp_path, log):
+                        await asyncio.sleep(0.2)
+                turn.cancel()
+                await asyncio.wait([turn])
+                await http.close()
+            return context.progress.provider_trouble
+
+    with OpenAIServer(opencode_puppet) as server:
+        assert asyncio.run(scenario(dict(server.env))) == "opencode: AI_APICallError: the puppet fails"
+
+
+def _text(folder: Path, log: Path) -> str:
+    """The log of the one workspace that is there."""
+    return "".join(path.read_text(encoding="utf-8") for path in folder.glob(f"viva-*/{log}"))
+
+
+def test_what_the_provider_refuses_is_the_agents_failure(stage: Stage) -> None:
+    name = stage.playbook("bad", timeout=180, persona=persona("FAIL 400", files_exist=["x"]))
+    _, (record,) = stage.test("-i", name, "-n", "coder", code=1)
+    assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
+    assert "the puppet fails" in record["error"]
