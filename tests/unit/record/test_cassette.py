@@ -371,11 +371,12 @@ from pathlib import Path
 from viva.errors import RunStopped
 from viva.model.case import Key
 from viva.model.message import Reply
-from viva.record.cassette import Entry, Hiding, Recorder, Session
+from viva.record.cassette import Entry, Recorder, Session
+from viva.record.redaction import Redactor
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # files cannot grow beyond that, as on a disk that is full
-recorder = Recorder(Path(sys.argv[1]), "1.0", Hiding())
+recorder = Recorder(Path(sys.argv[1]), "1.0", Redactor())
 try:
     for number in range(1, 100):
         recorder.keep(Entry(number, 1, 0.0, Session("bot", "agent", Key("s", f"c{number}")), None, Reply("x" * 200)))

@@ -123,7 +123,7 @@ def test_an_object_is_taken_as_it_is(agents):
     assert isinstance(function.agent, PythonAgent)
     given = ScriptedAgent(("x",))
     assert known.under_test(given).agent is given
-    with pytest.raises(BadInput, match="a int is no agent"):
+    with pytest.raises(BadInput, match="an int is no agent"):
         known.under_test(5)
 
 
