@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from viva.errors import BadInput
+from viva.model.tracebacks import error_text
 
 Kind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
@@ -150,7 +151,7 @@ def _import(path: str) -> Any:
         for part in attribute.split(".") if attribute else ():
             found = getattr(found, part)
     except Exception as broken:  # a plugin is other people's code: name it, whatever it raised
-        raise BadInput.saying(f"{path!r} does not import: {type(broken).__name__}: {broken}") from broken
+        raise BadInput.saying(f"{path!r} does not import: {error_text(broken)}") from broken
     return found
 
 
@@ -198,7 +199,7 @@ def _script_module(reference: str, name: str) -> ModuleType | None:
     except (Exception, SystemExit) as broken:  # a script is other people's code: name it, whatever it raised
         if isinstance(broken, ModuleNotFoundError) and f"{name}.".startswith(f"{broken.name}."):
             return None  # it is this module that is missing, not one that it needs
-        raise ValueError(f"{reference!r} does not import: {type(broken).__name__}: {broken}") from broken
+        raise ValueError(f"{reference!r} does not import: {error_text(broken)}") from broken
 
 
 _scripts: dict[str, dict[str, ModuleType]] = {}  # folder -> the modules that came from it, by name

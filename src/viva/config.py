@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
+from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Connectors, Price, Secret, provider_of
@@ -27,6 +28,10 @@ _ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "g
 """Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+_WRONG_PREFIX = re.compile(r"agents?:(.+)", re.IGNORECASE)
+_PLACE = re.compile(r"[\w.-]+:\d+(/\S*)?")
+"""An address that misses its scheme."""
 
 
 class Defaults(Struct, frozen=True):
@@ -110,9 +115,20 @@ class Settings(Struct, kw_only=True):
 
         return _VARIABLE.sub(value_of, text)
 
+    def unknown_connector(self, name: str) -> str:
+        """No connector has that name: the near ones, or all."""
+        known = list(self.connectors)
+        near = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        return f"there is no connector {name!r}; {hint}"
+
     def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
         known, name = list(self.agents), credentials.masked_reference(name)
+        if mistyped := _WRONG_PREFIX.fullmatch(name):
+            return BadInput.saying(f"{name!r}: the prefix of an agent is agents:, as in agents:{mistyped[1]}")
+        if _PLACE.fullmatch(name):
+            return BadInput.saying(f"there is no agent {name!r}; did you mean http://{name}?")
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
             return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
@@ -143,9 +159,6 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
         unset = [] if only_look else None
         return Settings(folder=start, environ=environ, redactor=redactor, connectors=connectors, unset=unset)
     text, value = _read(file)
-    found = complaints("config", value)
-    if found:
-        raise BadInput(*sorted({_problem(file, text, c.path, c.what, c.key) for c in found}))
     settings = Settings(
         folder=file.resolve().parent,
         file=file,
@@ -154,6 +167,10 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
         text=text,
         unset=[] if only_look else None,
     )
+    problems = {_problem(file, text, c.path, c.what, c.key) for c in complaints("config", value)}
+    settings.connectors = Connectors(dict(_connectors(value, settings, problems)), _default_connectors(environ))
+    if problems:
+        raise BadInput(*sorted(problems))
     settings.defaults = _defaults(value.get("defaults", {}), settings)
     settings.agents = value.get("agents", {})
     settings.plugins = tuple(value.get("plugins", ()))
@@ -162,8 +179,6 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
     settings.openwop = _openwop(value.get("openwop", {}), settings)
     settings.serve = value.get("serve", {})
-    configured = {name: _connector(name, written, settings) for name, written in value.get("connectors", {}).items()}
-    settings.connectors = Connectors(configured, _default_connectors(environ))
     return settings
 
 
@@ -253,9 +268,25 @@ def _provider(name: str, written: Mapping[str, Any]) -> str:
     return (None if written.get("base_url") else provider_of(str(written.get("model", "")))) or "openai"
 
 
+def _connectors(
+    value: Mapping[str, Any], settings: Settings, problems: set[Problem]
+) -> Iterator[tuple[str, Connector]]:
+    """The connectors; what is wrong with one is added to the problems. After others, those that fit by themselves are checked."""
+    written: Any = value.get("connectors", {})
+    fits = not problems
+    for name, each in cast("Mapping[str, Any]", written).items() if isinstance(written, Mapping) else ():
+        if fits or not complaints("config", {"connectors": {name: each}}):
+            try:
+                yield name, _connector(name, each, settings)
+            except BadInput as wrong:
+                problems.update(wrong.problems)
+
+
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
     provider = _provider(name, written)
     address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
+    if address and (wrong := wrong_with_address(address)):
+        raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
     headers = {k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}

@@ -29,6 +29,16 @@ Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
+def readable(text: str) -> str:
+    r"""A text that can be written anywhere: a plain string, in which a lone surrogate appears as `\ud800`."""
+    try:
+        text = str.__str__(text)
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
 class VivaError(Exception):
     """The root: catch this to catch all that Viva raises on purpose."""
 
@@ -80,6 +90,7 @@ class TrialFault(VivaError):  # noqa: N818 -- see BadInput
     fault: Fault = "undetermined"
 
     def __init__(self, said: str, *, deterministic: bool = False) -> None:
+        said = readable(said)  # it may quote anybody
         super().__init__(said)
         self.said = said
         self.deterministic = deterministic

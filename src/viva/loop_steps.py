@@ -1,5 +1,6 @@
 """Times the steps of the user's coroutines: one that takes long blocks every other conversation."""
 
+import os
 import time
 import types
 from collections.abc import Awaitable, Callable, Generator
@@ -15,6 +16,7 @@ SLOW_STEP_S = 0.1
 @types.coroutine
 def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
     """Awaits it. `on_slow_step` is told how long each step took that blocked the event loop."""
+    process = os.getpid()
     steps = awaitable.__await__()
     step: Callable[[], Any] = partial(steps.send, None)
     while True:
@@ -24,6 +26,8 @@ def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) 
         except StopIteration as done:
             return done.value
         finally:
+            if os.getpid() != process:
+                os._exit(0)  # a child that the step has forked must not go on with the run as a second Viva
             took_s = time.perf_counter() - began
             if took_s > SLOW_STEP_S:
                 on_slow_step(took_s)

@@ -6,10 +6,13 @@ The standard pool joins its threads at exit and has a handful of them; a hung ag
 import asyncio
 import contextvars
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from viva.model.tracebacks import error_text
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -35,13 +38,16 @@ class _Worker(threading.Thread):
 
     def _work(self) -> None:
         work, done = self.jobs.get()
+        process = os.getpid()
         try:
             value = work()
         except GivenUp:
             raise
         except BaseException as raised:  # whatever it is, it belongs to the one who waits
+            _leave_if_forked(process)
             done(None, raised)
         else:
+            _leave_if_forked(process)
             done(value, None)
 
     def give_up(self) -> None:
@@ -50,9 +56,15 @@ class _Worker(threading.Thread):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(GivenUp))
 
 
+def _leave_if_forked(process: int) -> None:
+    """Ends a child process that the work has forked: it has the memory of a Viva that runs, but none of its threads."""
+    if os.getpid() != process:
+        os._exit(0)
+
+
 _idle: list[_Worker] = []
-_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt)
-"""A future cannot carry the first, and the others would end the whole process for one who called `sys.exit()`."""
+_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""A future cannot carry the first, and the others would end more than the one who called `sys.exit()`."""
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
@@ -79,12 +91,12 @@ class OneThread:
         def settle(value: Any, raised: BaseException | None) -> None:
             if future.cancelled():
                 return
-            if isinstance(raised, _NOT_FOR_FUTURES):
-                future.set_exception(RuntimeError(f"{type(raised).__name__}: {raised}".removesuffix(": ")))
-            elif raised is not None:
-                future.set_exception(raised)
-            else:
+            if raised is None:
                 future.set_result(value)
+            else:
+                future.set_exception(
+                    RuntimeError(error_text(raised)) if isinstance(raised, _NOT_FOR_FUTURES) else raised
+                )
 
         def done(value: Any, raised: BaseException | None) -> None:
             try:

@@ -130,8 +130,8 @@ def test_a_suite_with_fifty_mistakes_reports_all_of_them_at_once(project: Projec
 UNUSABLE: dict[str, tuple[bytes, str]] = {
     "alias.yaml": (b"- &a\n  id: x\n  metadata: {a: *a}\n", "1: is not YAML: is an alias of something"),
     "comments.jsonl": (b"// nothing\n\n", "1: holds no cases"),
-    "deep.json": (b"[" * 100_000, "1: is nested too deeply"),
-    "deep.jsonl": (b"[" * 100_000, "1: is nested too deeply"),
+    "deep.json": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
+    "deep.jsonl": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
     "deep.yaml": (b"[" * 100_000, "1: is not YAML: is nested more than"),
     "empty.json": (b"[]", "1: holds no cases"),
     "empty.jsonl": (b"", "1: holds no cases"),
@@ -146,7 +146,7 @@ UNUSABLE: dict[str, tuple[bytes, str]] = {
         "3: $.id: id 'a' is taken; line 1 has",
     ),
     "twice.yaml": (b"- id: a\n  input: x\n  input: y\n", "3: is not YAML: the key 'input' stands here twice"),
-    "utf16.jsonl": (json.dumps(case("a")).encode("utf-16"), "1: is not UTF-8"),
+    "utf16.jsonl": (json.dumps(case("a")).encode("utf-16"), "1: is UTF-16 text"),
     "utf8.jsonl": (json.dumps(case("a")).encode() + b'\n{"id": "b", "input": "\xff"}\n', "2: is not UTF-8"),
 }
 

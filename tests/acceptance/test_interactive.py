@@ -400,6 +400,21 @@ def test_a_free_conversation_has_no_verdict(folder: Path) -> None:
     assert said(records(folder)[0]) == [("hello", "static"), ("bye", "static")]
 
 
+def test_a_free_conversation_takes_the_flags_of_its_agent(folder: Path) -> None:
+    """Another connector and a time limit for each reply."""
+    connectors = '[connectors.other]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n'
+    (folder / "viva.toml").write_text(CONFIG + connectors, encoding="utf-8")
+    (folder / "agent.py").write_text(AGENT.replace("<{said}>", "<{said} by {options['connector']}>"), encoding="utf-8")
+    with viva(folder, "--interactive", "-c", "other", "--turn-timeout", "5s") as screen:
+        screen.expect(FREE)
+        screen.type("hello" + ENTER)
+        screen.expect("I heard <hello by other>. Which type?\n")  # N20
+        screen.expect(FREE)
+        screen.type("think" + ENTER)
+        screen.expect("timeout after 5s")  # N18
+        assert screen.end() == 1
+
+
 def test_ctrl_c_ends_a_free_conversation(folder: Path) -> None:
     """It is an interruption: exit code 2, no traceback; Ctrl-D is a good end."""
     for key, code in ((CTRL_C, 2), (CTRL_D, 0)):

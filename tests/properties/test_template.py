@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viva.errors import Undecidable
-from viva.model.template import fill, has_variables, variables_in
+from viva.model.template import escape, fill, has_variables, is_template, variables_in
 
 names = st.sampled_from(["a", "b_1", "c-d", "e.f"])
 plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
@@ -51,3 +51,26 @@ def test_a_text_that_is_one_variable_becomes_its_value(value: Any):
     assert fill("{{x}}", {"x": value}) == value
     assert fill({"k": ["{{ x }}"]}, {"x": value}) == {"k": [value]}
     assert isinstance(fill("a {{x}}", {"x": value}), str)
+
+
+texts = st.lists(st.sampled_from(["{{", "{", "}}", "}", "\\", "a", " ", "{{a}}"]), max_size=8).map("".join)
+
+
+@given(texts)
+def test_a_text_that_was_escaped_is_filled_to_itself(text: str):
+    written = escape(text)
+    assert not has_variables(written)
+    assert fill(written, {"a": 1}) == text  # N21
+    assert is_template(written) == ("{{" in text)
+
+
+@given(texts, known)
+def test_an_escape_survives_until_the_last_filling(text: str, variables: dict[str, Any]):
+    once = fill(escape(text), variables, keep_unset=True)
+    assert fill(once, variables) == text  # N21: the rows of `for` are filled in first
+
+
+def test_a_backslash_before_two_braces_is_no_variable():
+    assert variables_in(r"\{{a}} {{b}}") == ["b"]
+    assert fill(r"\{{a}} {{b}}", {"a": 1, "b": 2}) == "{{a}} 2"  # N21
+    assert fill(r"{{b}}\{{", {"b": 2}) == "2{{"

@@ -192,3 +192,25 @@ def test_a_connector_without_an_address_has_the_one_of_the_environment(write, mo
         "a": "http://127.0.0.1:3/v1",
         "b": "http://127.0.0.1:4",
     }
+
+
+def test_one_mistake_hides_no_other(write):
+    """Neither a key that does not fit the connectors that do, nor one connector the next."""
+    file = write(
+        """\
+[agent.x]
+use = "python:a.py:b"
+[connectors.one]
+base_url = "localhost:8000"
+[connectors.two]
+modle = "m"
+[connectors.three]
+base_url = "$NO_SUCH_VARIABLE_HERE"
+[connectors.four]
+base_url = "http://"
+"""
+    )
+    found = problems(file)
+    assert [each.partition(":")[0] for each in found] == ["1", "4", "6", "8", "10"], found  # N2
+    assert "did you mean http://localhost:8000?" in found[1]
+    assert "names no host" in found[4]

@@ -304,7 +304,7 @@ async def _ended(task: asyncio.Future[None]) -> None:
 
 def _option(options: Sequence[Any], word: str) -> str | None:
     """The option that says so for this once, else the one that says so for ever."""
-    kinds = {each.get("kind"): each.get("optionId") for each in options if isinstance(each, Mapping)}
+    kinds = {str(each.get("kind")): each.get("optionId") for each in options if isinstance(each, Mapping)}
     return next((str(kinds[kind]) for kind in (f"{word}_once", f"{word}_always") if kind in kinds), None)
 
 

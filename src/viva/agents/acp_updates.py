@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from viva.agents.cli.events import Called, CliEvent, Returned, Said, Used, model_call, texts_in
 from viva.model import codec
+from viva.model.message import MAX_TOKENS, ModelCall
 
 _IN_ID = re.compile(r"([A-Za-z][\w.-]*?)__\S+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -69,12 +70,13 @@ def used(result: Any) -> Iterator[Used]:
         )
 
 
-def _call(model: str, counts: Mapping[str, Any], *names: str) -> Any:
-    read, written = (value if isinstance(value := counts.get(name), int) else 0 for name in names)
-    cached = counts.get("cachedReadTokens")
-    return model_call(
-        "gemini" if model.startswith("gemini") else "", model, read, written, cached if isinstance(cached, int) else 0
-    )
+def _call(model: str, counts: Mapping[str, Any], *names: str) -> ModelCall:
+    read, written, cached = (_count(counts.get(name)) for name in (*names, "cachedReadTokens"))
+    return model_call("gemini" if model.startswith("gemini") else "", model, read, written, cached)
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
 
 
 def _name(call: Mapping[str, Any], *, sure: bool = True) -> str:

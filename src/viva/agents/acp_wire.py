@@ -42,7 +42,7 @@ class _Line(Struct):
     error: _Error | None = None
 
 
-_lines = codec.decoder(_Line)
+_lines = codec.Decoder[_Line](_Line)
 
 
 class Wire:
@@ -87,7 +87,7 @@ class Wire:
             async for data in self._process.lines():
                 try:
                     line: _Line = _lines.decode(data)
-                except (codec.DecodeError, UnicodeDecodeError, RecursionError):
+                except codec.DecodeError:
                     self._noise(data)
                     continue
                 await self._deal_with(line)

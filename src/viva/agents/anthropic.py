@@ -7,7 +7,7 @@ those, `structured = "text"` in the connector. The API takes no seed, and no aud
 import base64
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from viva.agents.tools import arguments_of, tool_text
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.sse import Events
 from viva.model import codec
-from viva.model.message import Attachment, Audio, Image, Message, Text, ToolCall
+from viva.model.message import Attachment, Audio, Image, Message, Text, TokenCount, ToolCall
 from viva.protocols import Response
 
 _ANTHROPIC = "https://api.anthropic.com"
@@ -156,10 +156,10 @@ class _Block(Struct, gc=False):
 
 
 class _Usage(Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    cache_read_input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
 
 
 class _Answer(Struct, gc=False):
@@ -171,14 +171,17 @@ class _Answer(Struct, gc=False):
     error: Any = None
 
 
-_answers = msgspec.json.Decoder(_Answer)
-_blocks = msgspec.json.Decoder(list[_Block])
+_answers = codec.Decoder[_Answer](_Answer)
+_objects = codec.Decoder[list[dict[str, Any]]](list[dict[str, Any]])
+_blocks = codec.Decoder[list[_Block]](list[_Block])
 
 
 def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
     blocks = decoded(_blocks, content, _KIND)
     if any(block.type == "text" and not block.text for block in blocks):  # such a block is not taken back
-        content = codec.encode([b for b in codec.decode(content) if b.get("type") != "text" or b.get("text")])
+        content = codec.encode(
+            [b for b in decoded(_objects, content, _KIND) if b.get("type") != "text" or b.get("text")]
+        )
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Completion(
         b"" if content.strip() == b"[]" else b'{"role":"assistant","content":%b}' % content,
@@ -213,7 +216,7 @@ class _Event(Struct, gc=False):
     error: Any = None
 
 
-_events = msgspec.json.Decoder(_Event)
+_events = codec.Decoder[_Event](_Event)
 
 
 class _Gathering:
@@ -246,15 +249,16 @@ class _Gathering:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
         match delta.type:
             case "text_delta":
-                block["text"] = block.get("text", "") + delta.text
+                block["text"] = _joined(block.get("text"), delta.text)
             case "input_json_delta":
                 self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
             case "thinking_delta":
-                block["thinking"] = block.get("thinking", "") + delta.thinking
+                block["thinking"] = _joined(block.get("thinking"), delta.thinking)
             case "signature_delta":
-                block["signature"] = block.get("signature", "") + delta.signature
+                block["signature"] = _joined(block.get("signature"), delta.signature)
             case "citations_delta":
-                block["citations"] = [*(block.get("citations") or ()), delta.citation]
+                cited = block.get("citations")
+                block["citations"] = [*(cast("list[Any]", cited) if isinstance(cited, list) else ()), delta.citation]
             case _:
                 return
 
@@ -269,5 +273,12 @@ class _Gathering:
                     raise Unreachable(f"the arguments of a tool are no JSON: {wrong}") from wrong
                 self._blocks[index]["input"] = {}
         content = codec.encode([block for _, block in sorted(self._blocks.items())])
-        usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
+        try:
+            usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
+        except codec.ValidationError as wrong:
+            raise Unreachable(f"the answer is no {_KIND}: {wrong}") from wrong
         return _completion(content, self._stop_reason, self._model, usage)
+
+
+def _joined(text: Any, more: str) -> str:
+    return text + more if isinstance(text, str) else more

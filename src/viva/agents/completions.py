@@ -11,7 +11,7 @@ from viva.agents.openai_messages import assistant
 from viva.errors import Unreachable
 from viva.llm.sse import Events
 from viva.model import codec
-from viva.model.message import ToolCall
+from viva.model.message import TokenCount, ToolCall
 
 
 class _Function(Struct, gc=False):
@@ -39,12 +39,12 @@ class _Choice(Struct, gc=False):
 
 
 class _Cached(Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: TokenCount | None = None
 
 
 class _Usage(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
     prompt_tokens_details: _Cached | None = None
 
 
@@ -55,8 +55,8 @@ class _Answer(Struct, gc=False):
     error: Any = None
 
 
-_answers = msgspec.json.Decoder(_Answer)
-_messages = msgspec.json.Decoder(_Said)
+_answers = codec.Decoder[_Answer](_Answer)
+_messages = codec.Decoder[_Said](_Said)
 
 
 def completion_in(body: bytes) -> Completion:
@@ -147,7 +147,9 @@ def _text(said: _Said) -> str:
     content = said.content
     if isinstance(content, list):
         content = "".join(
-            str(part["text"]) for part in content if isinstance(part, dict) and part.get("type") == "text"
+            part["text"]
+            for part in content
+            if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
         )
     return content or said.refusal or ""
 

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import msgspec
 from msgspec import Struct, structs
 
 from viva.agents.models import agent_type, chosen_connector
@@ -29,6 +28,7 @@ T = TypeVar("T")
 _FEATURES: frozenset[Feature] = frozenset({"tool_stubs", "memory"})
 _ITS_FAULT = frozenset({400, 413, 422})
 _BYTES_A_TOKEN = 4
+_SHORT = 300
 
 
 class Completion(Struct, gc=False):
@@ -297,16 +297,16 @@ def _with_memory(text: str, context: SessionContext) -> str:
     return f"{text}\n\nWhat you remember:\n{memory}".strip()
 
 
-def decoded(decoder: "msgspec.json.Decoder[T]", body: bytes, kind: str) -> T:
+def decoded(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:
     """A part of an answer. One that cannot be read, or tells of an error, is the provider's fault."""
     try:
         answer = decoder.decode(body)
-    except msgspec.ValidationError as wrong:
+    except codec.ValidationError as wrong:
         raise Unreachable(f"the answer is no {kind}: {wrong}") from wrong
-    except msgspec.DecodeError as wrong:
+    except codec.DecodeError as wrong:
         raise Unreachable(f"the answer is no JSON: {wrong}") from wrong
     error: Any = getattr(answer, "error", None)
     if error:
         said = error.get("message", error) if isinstance(error, dict) else error
-        raise Unreachable(f"it answered with an error: {said}")
+        raise Unreachable(f"it answered with an error: {shown(said)[:_SHORT]}")
     return answer

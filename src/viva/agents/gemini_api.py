@@ -17,7 +17,7 @@ from viva.agents.tools import NOT_RUN, Tool, arguments_of
 from viva.errors import Unreachable
 from viva.llm.sse import Events
 from viva.model import codec
-from viva.model.message import Attachment, Message, Text, ToolCall
+from viva.model.message import Attachment, Message, Text, TokenCount, ToolCall
 from viva.protocols import Response
 
 _GOOGLE = "https://generativelanguage.googleapis.com"
@@ -176,11 +176,11 @@ class _Feedback(Struct, gc=False, rename="camel"):
 
 
 class _Usage(Struct, gc=False, rename="camel"):
-    prompt_token_count: int = 0
-    tool_use_prompt_token_count: int = 0
-    candidates_token_count: int = 0
-    thoughts_token_count: int = 0
-    cached_content_token_count: int = 0
+    prompt_token_count: TokenCount = 0
+    tool_use_prompt_token_count: TokenCount = 0
+    candidates_token_count: TokenCount = 0
+    thoughts_token_count: TokenCount = 0
+    cached_content_token_count: TokenCount = 0
 
 
 class _Answer(Struct, gc=False, rename="camel"):
@@ -195,8 +195,9 @@ class _Answer(Struct, gc=False, rename="camel"):
         return self.prompt_feedback.block_reason is not None or any(c.finish_reason for c in self.candidates[:1])
 
 
-_answers = msgspec.json.Decoder(_Answer)
-_parts = msgspec.json.Decoder(_Part)
+_answers = codec.Decoder[_Answer](_Answer)
+_objects = codec.Decoder[dict[str, Any]](dict[str, Any])
+_parts = codec.Decoder[_Part](_Part)
 
 
 def _completion(answers: list[_Answer]) -> Completion:
@@ -225,7 +226,7 @@ def _completion(answers: list[_Answer]) -> Completion:
 
 def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
     """A text without a letter is refused when it comes back, unless it carries a signature."""
-    return not known.text and codec.decode(part).keys() <= {"text", "thought"}
+    return not known.text and decoded(_objects, part, _KIND).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

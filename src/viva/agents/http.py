@@ -166,7 +166,7 @@ class HttpSession:
             return codec.decode(answer.body)
         except codec.DecodeError as wrong:
             told = short_text(answer.body, self._retry.secrets)
-            raise AgentFailed(f"the answer is no JSON: {told}" if told else "the answer is empty") from wrong
+            raise AgentFailed(f"the answer is no JSON: {told} ({wrong})" if told else "the answer is empty") from wrong
 
 
 def _joined(messages: Sequence[bytes]) -> codec.Raw:

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from viva.agents.openwop_client import HostClient, Refused
+from viva.agents.openwop_client import HostClient, Refused, object_in
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
 from viva.model.credentials import masked
-from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
 from viva.model.talk import shown
 from viva.protocols import SessionContext
 
@@ -89,7 +89,7 @@ class OpenwopSession:
         tools: list[ToolCall] = []
         try:
             async for event in self._host.events(run, "debug"):
-                payload = event.get("payload") or {}
+                payload = object_in(event.get("payload"))
                 match event["type"]:
                     case "provider.usage":
                         calls.append(_call(payload))
@@ -100,7 +100,7 @@ class OpenwopSession:
                     case "run.completed":
                         reply = _reply(payload, tuple(calls), tuple(tools))
                     case "run.failed" | "run.cancelled":
-                        raise AgentFailed(str((payload.get("error") or {}).get("message") or event["type"]))
+                        raise AgentFailed(str(object_in(payload.get("error")).get("message") or event["type"]))
                     case _:
                         pass
         except BaseException:
@@ -112,7 +112,7 @@ class OpenwopSession:
     async def _started(self) -> str:
         body = {"workflowId": WORKFLOW, "agentId": self._agent.agent, "inputs": {"messages": self._said}}
         try:
-            made = await self._host.post("/v1/runs", body, once=True)
+            return await self._host.start(body)
         except Refused as refused:
             if refused.field == "agentId":
                 raise Unreachable(f"{self._agent.url} has no agent {self._agent.agent!r}") from refused
@@ -122,7 +122,6 @@ class OpenwopSession:
             if refused.status == 400:
                 raise AgentFailed(refused.said) from refused
             raise
-        return str(made["runId"])
 
     async def _cancel(self, run: str) -> None:
         """Best effort: the run is of no use any more, and the host will see that by itself in the end."""
@@ -142,14 +141,19 @@ def _call(payload: Mapping[str, Any]) -> ModelCall:
     return ModelCall(
         model=str(payload.get("model", "")),
         provider=str(payload.get("provider", "")),
-        input_tokens=int(payload.get("inputTokens", 0)),
-        output_tokens=int(payload.get("outputTokens", 0)),
-        cost_usd=0.0 if payload.get("cacheHit") else payload.get("costEstimateUsd") if usd else None,
+        input_tokens=int(_number(payload.get("inputTokens")) or 0),
+        output_tokens=int(_number(payload.get("outputTokens")) or 0),
+        cost_usd=0.0 if payload.get("cacheHit") else _number(payload.get("costEstimateUsd")) if usd else None,
     )
 
 
+def _number(value: Any) -> float | None:
+    """A number that can be added up; None for anything else that a host may send."""
+    return value if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None
+
+
 def _reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:
-    outputs = payload.get("outputs") or {}
+    outputs = object_in(payload.get("outputs"))
     output = outputs.get("output")
     text = output if isinstance(output, str) else ""
     refused = "content_filter" if outputs.get("outcome") == "refused" else None

@@ -54,6 +54,13 @@ class HostClient(Struct, frozen=True, kw_only=True):
             headers["Idempotency-Key"] = secrets.token_hex(16)
         return self._value(await self._ask(Request(self._at(path), codec.encode(body), headers, "POST", 90.0)))
 
+    async def start(self, body: Any) -> str:
+        """Starts a run; its id."""
+        run = object_in(await self.post("/v1/runs", body, once=True)).get("runId")
+        if not isinstance(run, str) or not run:
+            raise Unreachable(f"{self.url}: it does not say which run it has started")
+        return run
+
     async def events(self, run: str, mode: str = "updates") -> AsyncGenerator[dict[str, Any], None]:
         """Each event of a run once, in order, until its last one; a stream that breaks is taken up where it broke."""
         last, vain = -1, 0
@@ -61,9 +68,9 @@ class HostClient(Struct, frozen=True, kw_only=True):
             try:
                 async with aclosing(self._stream(run, mode, last)) as stream:
                     async for event in stream:
-                        if int(event.get("sequence", -1)) <= last:
+                        if event["sequence"] <= last:
                             continue
-                        last, vain = int(event["sequence"]), 0
+                        last, vain = event["sequence"], 0
                         yield event
                         if event["type"] in ENDINGS:
                             return
@@ -95,9 +102,10 @@ class HostClient(Struct, frozen=True, kw_only=True):
             event = codec.decode(data)
         except codec.DecodeError as wrong:
             raise Unreachable("the host sent an event that is no JSON") from wrong
-        if not isinstance(event, dict) or "type" not in event or "sequence" not in event:
+        known = object_in(event)
+        if not isinstance(known.get("type"), str) or type(known.get("sequence")) is not int:
             raise Unreachable("the host sent something that is no event of a run")
-        return cast("dict[str, Any]", event)
+        return known
 
     async def _ask(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
@@ -111,10 +119,11 @@ class HostClient(Struct, frozen=True, kw_only=True):
             value = None
         if 200 <= answer.status < 300 and value is not None:
             return value
-        told = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+        told = object_in(value)
         code, message = str(told.get("error", "")), str(told.get("message", ""))
         said = short_text(message.encode(), self._secrets()) if message else status_line(answer.status)
-        field = (told.get("details") or {}).get("field")
+        field = object_in(told.get("details")).get("field")
+        field = field if isinstance(field, str) else None
         raise Refused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
 
     def _at(self, path: str) -> str:
@@ -126,3 +135,8 @@ class HostClient(Struct, frozen=True, kw_only=True):
 
     def _secrets(self) -> tuple[str, ...]:
         return (self.token.reveal(),) if self.token else ()
+
+
+def object_in(value: Any) -> dict[str, Any]:
+    """A part of an answer that should be an object; an empty one for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

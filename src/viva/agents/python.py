@@ -106,7 +106,7 @@ async def _closed(code: "_UserCode", speaker: Any, *, made: bool) -> None:
         async with asyncio.timeout(CLOSING_S):
             await code.call(close)
     except TimeoutError:
-        raise AgentFailed(f"its {close.__name__} took more than {CLOSING_S:g}s") from None
+        raise AgentFailed(f"its {getattr(close, '__name__', 'close')} took more than {CLOSING_S:g}s") from None
 
 
 class _UserCode(Struct, frozen=True):
@@ -130,7 +130,9 @@ class _UserCode(Struct, frozen=True):
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise AgentFailed("it cancelled itself") from raised
-        except (Exception, SystemExit) as raised:  # other people's code: whatever it is
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as raised:  # other people's code: whatever it is
             self.progress.tracebacks += describe_error(raised, "agent")
             raise _FAULTS[blame_for(raised, self.provider_packages)](error_text(raised)) from raised
 
@@ -161,7 +163,7 @@ class PythonSession:
         self._messages.append(_as_dict(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # what it does with them is its own affair
         try:
-            reply = _kept(self._with_calls(self._reply(await self._code.call(self._call, *ordered, **named))))
+            reply = self._heard_reply(await self._code.call(self._call, *ordered, **named))
         except BaseException:
             if self._tools is not None and self._tools.called:  # what it had done by then was done
                 self._context.progress.partial = Reply(tool_calls=tuple(self._tools.called))
@@ -176,6 +178,19 @@ class PythonSession:
         }
         self._messages.append({key: value for key, value in said.items() if key in ("role", "content") or value})
         return reply
+
+    def _heard_reply(self, returned: Any) -> Reply:
+        """The reply as it is now: what the agent does with its objects later changes nothing. What JSON cannot say is rubbish."""
+        try:
+            reply = self._with_calls(self._reply(returned))
+            if type(returned) is str and not reply.tool_calls:
+                returned.encode()
+                return reply
+            return _kept(reply)
+        except AgentFailed:
+            raise
+        except Exception as wrong:  # objects of any class, with methods of any kind
+            raise AgentFailed(f"returned what JSON cannot hold: {error_text(wrong)}") from wrong
 
     def _with_calls(self, reply: Reply) -> Reply:
         """With the canned tools that it used in this turn, where it does not report them itself."""
@@ -240,17 +255,12 @@ class PythonSession:
 
 
 def _kept(reply: Reply) -> Reply:
-    """The reply as it was now: what the agent does with its objects later changes nothing. What JSON cannot say is rubbish."""
-    try:
-        if reply.data is None and not reply.tool_calls:
-            reply.content.encode()
-            return reply
-        encoded = codec.encode(reply)
-        if b"null" in encoded and codec.has_nan(reply.data):  # which is what they would become
-            raise ValueError("a number that is NaN or infinite")
-        return codec.decode(encoded, type=Reply)
-    except Exception as wrong:  # values of any kind, with encoders of any kind
-        raise AgentFailed(f"returned what JSON cannot hold: {error_text(wrong)}") from wrong
+    """A copy of the reply in plain values. Raises whatever its objects raise, and ValueError for what JSON has no word for."""
+    encoded = codec.encode(reply)
+    used = [(call.arguments, call.result) for call in reply.tool_calls]
+    if b"null" in encoded and codec.has_nan([reply.data, used]):  # which is what they would become
+        raise ValueError("a number that is NaN or infinite")
+    return codec.decode(encoded, type=Reply)
 
 
 def _parameters(call: Any) -> dict[str, Any]:

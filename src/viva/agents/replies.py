@@ -1,16 +1,15 @@
 """What an agent may return, as a Reply: a string, a Reply, or a dict. Anything else is rubbish, and the agent's failure."""
 
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from msgspec import UNSET, structs
 
 from viva.errors import AgentFailed
 from viva.llm.price import reported_cost_usd
 from viva.model import codec
-from viva.model.message import Declared, ModelCall, Reply, ToolCall
+from viva.model.message import MAX_TOKENS, Declared, ModelCall, Reply, ToolCall
 from viva.model.words import with_article
 
 _SPEAKING = ("content", "data", "tool_calls")
@@ -25,6 +24,10 @@ def reply_from(value: Any) -> Reply:
         case str():
             return Reply(value)
         case Reply():
+            for call in value.calls:
+                counts = (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd or 0.0)
+                if not all(map(_is_countable, counts)):
+                    raise AgentFailed(f"returned a model call with a number beyond {MAX_TOKENS:g}")
             return value
         case Mapping():
             return _from_mapping(cast("Mapping[str, Any]", value))
@@ -135,7 +138,7 @@ def calls_from(usage: Any) -> tuple[ModelCall, ...]:
         input_tokens=_count(used, "input_tokens", "prompt_tokens"),
         output_tokens=_count(used, "output_tokens", "completion_tokens"),
         cached_tokens=_cached(used),
-        cost_usd=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        cost_usd=float(cost) if _is_countable(cost) else None,
     )
     return (call if call.cost_usd is not None else structs.replace(call, cost_usd=reported_cost_usd(call)),)
 
@@ -151,9 +154,14 @@ def _cached(used: Mapping[str, Any]) -> int:
 def _count(used: Mapping[str, Any], *names: str) -> int:
     for name in names:
         value = used.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if _is_countable(value):
             return int(value)
     return 0
+
+
+def _is_countable(value: Any) -> TypeGuard[float]:
+    """Is it a number that can be added up? NaN and one of a thousand digits cannot."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_TOKENS <= value <= MAX_TOKENS
 
 
 def _text(value: Mapping[str, Any], key: str) -> str | None:

@@ -19,7 +19,6 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.model.pattern import compile_pattern, search
-from viva.model.template import fill
 from viva.protocols import SessionContext
 
 _SENTENCE = re.compile(r"[^.!?\n。？！]*[.!?。？！]?")
@@ -110,7 +109,7 @@ class RulesSession:
         heard = str(metadata.get("last_response") or "")
         if metadata.get("turn_number", 1) == 1:
             first = rules.start or rules.goal or ", ".join(map(str, rules.facts.values()))
-            return Reply(data={"input": fill(first, rules.facts, keep_unset=True), "goal_achieved": False})
+            return Reply(data={"input": first, "goal_achieved": False})
         if rules.done is not None and search(rules.done, heard):
             return Reply(data={"input": "", "goal_achieved": True, "reasoning": f"the reply matches {rules.done!r}"})
         said, why = self._answer(rules, heard)
@@ -120,7 +119,7 @@ class RulesSession:
         for rule in rules.rules:
             if (rule.times is None or self._used.get(rule, 0) < rule.times) and search(rule.when, heard):
                 self._used[rule] = self._used.get(rule, 0) + 1
-                return str(fill(rule.say, rules.facts, keep_unset=True)), f"rule {rule.when!r}"
+                return rule.say, f"rule {rule.when!r}"
         if asked := _slots_asked(rules, heard):
             return ", ".join(str(rules.facts[slot]) for slot in asked), f"asked about {', '.join(asked)}"
         if _CONFIRMING.search(heard):

@@ -1,5 +1,6 @@
 """An agent's tools: local Python functions, or canned answers instead of them; and what a model is told of their results."""
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -108,8 +109,10 @@ class Toolbox:
                 result = await in_thread(lambda: run(**call.arguments))
             if inspect.isawaitable(result):
                 result = await timed_steps(result, self._progress.add_block)
-            return structs.replace(call, result=codec.builtins(result))
-        except Exception as raised:  # the tool's own code: the model is told, and may do better
+            return structs.replace(call, result=codec.as_plain(result))
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as raised:  # the tool's own code: the model is told, and may do better
             self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
             return structs.replace(call, error=error_text(raised))
 

@@ -68,7 +68,7 @@ def _parsed(output: Any) -> Any:
         return output
     try:
         return codec.decode(output)
-    except (codec.DecodeError, UnicodeEncodeError, RecursionError):
+    except codec.DecodeError:
         return UNSET
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from viva.checks.quotes import Said, all_said, is_about_user, is_telling
-from viva.checks.wording import labelled, quoted
+from viva.checks.wording import is_score, labelled, quoted
 from viva.errors import HelperFailed, RunStopped, TrialOver
 from viva.model import codec
 from viva.model.component import Building, Written
@@ -230,7 +230,7 @@ class _Parser(Struct, frozen=True):
         given = _answer_of(reply)
         passed = True in given.verdicts
         score = given.get("score")
-        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+        if score is not None and not is_score(score):
             raise ValueError("its `score` is no number")
         reason = str(given.get("reason") or "")
         if self.min_score is not None:
@@ -243,7 +243,7 @@ class _Parser(Struct, frozen=True):
             reason,
             score=float(score) if score is not None else None,
             evidence=self._quotes(given.get("evidence")),
-            suggestions=tuple(str(each) for each in cast("Sequence[Any]", given.get("suggestions") or ())),
+            suggestions=_texts(given.get("suggestions")),
         )
 
     def _quotes(self, given: Any) -> tuple[Quote, ...]:
@@ -291,3 +291,9 @@ def _answer_of(reply: Reply) -> _Answer:
     if len(set[bool]().union(*(answer.verdicts for answer in answers))) > 1:
         raise ValueError("it gives two verdicts that contradict each other: `passed` is both true and false")
     return answers[0]
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """Suggestions: a list of them, or a single one."""
+    several: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
+    return tuple(map(shown, several))

@@ -1,7 +1,6 @@
-"""A check that holds `{{variables}}`: it is built anew when it is asked, with what is known by then."""
+"""A check that holds `{{variables}}`: it is built anew when it is asked, with their values at that moment."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -9,13 +8,12 @@ from msgspec import Struct
 from viva.errors import CheckBroken
 from viva.model import codec
 from viva.model.case import Claim
-from viva.model.judging import judge
-from viva.model.talk import Evidence, Judged, Verdict, shown
+from viva.model.talk import Evidence, Verdict, shown
 from viva.model.template import fill
 
 
 class Late(Struct, frozen=True):
-    """What was written, and how to build a claim of it."""
+    """Stands for a check until its variables have values. `label` shows the template; that of the built claim, the values."""
 
     written: Mapping[str, Any]
     build: Callable[[Mapping[str, Any]], Claim]
@@ -23,20 +21,16 @@ class Late(Struct, frozen=True):
     label: str
     looks_outside: bool = False
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def resolve(self, evidence: Evidence) -> Claim:
+        """The claim with the values of its variables. CheckBroken where they make no sense in it."""
+        talk = evidence.talk
         try:
-            claim = self._claim(evidence.talk.variables)
+            try:
+                return self.build(fill(self.written, talk.variables, why_unset=talk.not_found))
+            except codec.ValidationError:  # a number, say, where only a text can stand
+                return self.build(fill(self.written, {name: shown(value) for name, value in talk.variables.items()}))
         except (ValueError, codec.ValidationError) as wrong:
             raise CheckBroken(str(wrong), deterministic=True) from wrong
-        found = judge(claim, evidence)
-        return _verdict(found) if inspect.isawaitable(found) else found.verdict
 
-    def _claim(self, variables: Mapping[str, Any]) -> Claim:
-        try:
-            return self.build(fill(self.written, variables))
-        except codec.ValidationError:  # a number, say, where only a text can stand
-            return self.build(fill(self.written, {name: shown(value) for name, value in variables.items()}))
-
-
-async def _verdict(found: Awaitable[Judged]) -> Verdict:
-    return (await found).verdict
+    def check(self, evidence: Evidence) -> Verdict:
+        raise CheckBroken(f"{self.label}: its variables have no values yet")

@@ -1,5 +1,6 @@
 """A check that the user wrote in Python: it says yes or no, and when it breaks that is no verdict on the agent."""
 
+import asyncio
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,8 +11,9 @@ from msgspec import UNSET
 
 from viva.catalog import find_script, near_functions
 from viva.checks.cheap import Cheap
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.wording import is_score, kept, labelled, quoted
 from viva.errors import CheckBroken
+from viva.loop_steps import timed_steps
 from viva.model import codec
 from viva.model.component import Building
 from viva.model.message import ToolCall
@@ -46,7 +48,7 @@ class Function:
     async def call(self, offered: Mapping[str, Any]) -> Any:
         arguments = {name: offered[name] for name in self._wanted}
         if self._is_async:
-            return await self._function(**arguments)
+            return await timed_steps(self._function(**arguments), lambda _took_s: None)
         returned = await in_thread(lambda: self._function(**arguments))
         return await returned if inspect.isawaitable(returned) else returned
 
@@ -76,13 +78,15 @@ class Script(Cheap, frozen=True, kw_only=True):
     async def _ask(self, evidence: Evidence) -> Verdict:
         try:
             returned = await self.function.call(self._offered(evidence))
+            return self._verdict(returned, evidence)
         except AssertionError as denied:
             return Verdict("failed", str(denied) or _failed_line(denied), actual=kept(evidence.text))
         except CheckBroken:
             raise
-        except Exception as broken:  # the user's own code: whatever it raises is no verdict on the agent
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as broken:  # the user's own code: whatever it raises is no verdict on the agent
             raise CheckBroken(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
-        return self._verdict(returned, evidence)
 
     def _offered(self, evidence: Evidence) -> dict[str, Any]:
         """Copies: what a script does to them must not reach the record."""
@@ -98,7 +102,7 @@ class Script(Cheap, frozen=True, kw_only=True):
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
         score = answer.get("score")
-        numeric = score is None or (isinstance(score, int | float) and not isinstance(score, bool))
+        numeric = score is None or is_score(score)
         if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
             raise CheckBroken(
                 f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True

@@ -103,7 +103,7 @@ def _shown(call: ToolCall) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = codec.decode(arguments)
-        except (codec.DecodeError, UnicodeEncodeError):
+        except codec.DecodeError:
             pass  # no JSON: shown as the text that it is
     return {"name": call.name, "arguments": arguments}
 

@@ -248,7 +248,7 @@ def _decoded(value: Any) -> Any:
         return value
     try:
         return codec.decode(value)
-    except (codec.DecodeError, UnicodeEncodeError):
+    except codec.DecodeError:
         return value
 
 

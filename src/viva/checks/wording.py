@@ -22,6 +22,11 @@ def quoted(value: Any, limit: int = VALUE) -> str:
     return _visible(shorten(codec.compact(value), limit))
 
 
+def is_score(value: Any) -> bool:
+    """Is it a number that can be added up? NaN and one of a thousand digits cannot."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e9 <= value <= 1e9
+
+
 def labelled(*parts: str) -> str:
     """A label of these parts, on one line."""
     return shorten(_visible(" ".join(part for part in parts if part)), LABEL)

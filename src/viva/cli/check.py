@@ -12,6 +12,7 @@ from viva.formats.sources import Files, Format, Piped, load_files, understood
 from viva.model.case import Suite
 from viva.session.agents import Agents
 from viva.session.evaluating import eval_reading
+from viva.session.names import connector_check, helper_check
 from viva.session.options import RunOptions
 
 EPILOG = """\b
@@ -36,15 +37,27 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Another config than the nearest viva.toml.",
 )
-def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None) -> int:
+@click.option(
+    "--before",
+    metavar="MODULE:FUNCTION",
+    help="The --before of the run: it may set variables that nothing in the files sets.",
+)
+def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None, before: str | None) -> int:
     """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
     settings = config.load(config_file, Path.cwd(), only_look=True)
     catalog.load_plugins(settings.plugins, settings.folder)
+    roots, agents = (str(settings.folder),), Agents(settings)
+    if before is not None:
+        from viva.session.hooks import run_hook
+
+        run_hook(before, "--before", (*roots, str(Path.cwd())))
     reading = Reading(
-        roots=(str(settings.folder),),
+        roots=roots,
         attachment_roots=settings.attachment_roots,
+        before_run=before is not None,
         simulator=settings.defaults.simulator,
-        wrong_with=Agents(settings).wrong_with,
+        wrong_with=helper_check(agents, settings),
+        wrong_with_connector=connector_check(agents, settings, RunOptions(inputs=files)),
         evals=eval_reading(RunOptions(inputs=files), settings, checked_only=True),
     )
     problems: list[Problem] = []

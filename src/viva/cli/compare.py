@@ -120,12 +120,12 @@ def _reported(path: Path) -> Iterator[TrialRecord]:
     try:
         raw = path.read_bytes()
         if path.suffix == ".json":
-            for case in codec.decode(raw, type=_Whole).cases:
+            for case in codec.decode_kept(raw, type=_Whole).cases:
                 yield from case.trials
             return
         for number, line in enumerate(raw.splitlines(), 1):  # noqa: B007 -- the error below says it
-            yield codec.decode(line, type=TrialRecord)
-    except (codec.DecodeError, codec.ValidationError) as wrong:
+            yield codec.decode_kept(line, type=TrialRecord)
+    except codec.DecodeError as wrong:
         raise BadInput.saying(f"is no {path.suffix} report: {wrong}", str(path), number) from wrong
     except OSError as wrong:
         raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong

@@ -39,16 +39,20 @@ async def talk_freely(flags: dict[str, Any]) -> int:
         print(f"Talking with {visible(agent.name)}.", flush=True)
 
         async def send(line: Utterance) -> Reply:
-            return await agent.session.send(line.message, agent.options)
+            return await agent.send(line.message)
 
-        await converse(talk, person, send, lambda turn: _show(turn, agent, echo=terminal.erases))
+        def show(turn: Turn) -> None:
+            _show(turn, agent, echo=terminal.erases, verbose=flags["verbose"])
+
+        await converse(talk, person, send, show)
     return 0
 
 
-def _show(turn: Turn, agent: Opened, *, echo: bool) -> None:
+def _show(turn: Turn, agent: Opened, *, echo: bool, verbose: bool) -> None:
     """What was said, unless it still stands there as it was typed, and what came back."""
     if turn.reply is not None:
-        lines = reply_lines(agent.redactor.record(turn.reply), turn.awaiting or detect(turn.reply))
+        awaiting = turn.awaiting or detect(turn.reply)
+        lines = reply_lines(agent.redactor.record(turn.reply), awaiting, turn.latency_ms if verbose else None)
         print("\n".join(f"  {line}" for line in lines), flush=True)
     elif turn.error is None and echo:
         print("> " + visible_lines(turn.utterance.message.text).replace("\n", "\n  "), flush=True)

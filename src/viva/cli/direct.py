@@ -1,26 +1,29 @@
 """A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
 
+import asyncio
 import secrets
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import click
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from viva import catalog, config
 from viva.config import Settings
 from viva.engine.awaiting import detect
 from viva.engine.helpers import Crew
 from viva.engine.outcome import blamed
-from viva.engine.sending import sent
-from viva.errors import TrialFault, VivaError
+from viva.engine.sending import merged, sent
+from viva.errors import AgentFailed, TrialFault, Unreachable, VivaError
 from viva.formats.reading import TIMEOUT_S
+from viva.llm.budget import UNPRICED, Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
-from viva.model.message import Message, ModelCall, Reply, Usage
+from viva.model.duration import show_duration
+from viva.model.message import Message, Reply, Usage
 from viva.model.progress import CallProgress
 from viva.model.talk import Awaiting, shown
 from viva.protocols import AgentSession, SessionContext, Workspace
@@ -35,7 +38,7 @@ _KEY = Key("", "direct")
 
 
 class Opened(Struct, frozen=True):
-    """A session with the agent under test, outside of any run."""
+    """A session with the agent under test, outside of any run. `turn_timeout_s` is the time for one reply."""
 
     name: str
     session: AgentSession
@@ -44,6 +47,10 @@ class Opened(Struct, frozen=True):
     redactor: Redactor
     crew: Crew
     progress: CallProgress
+    turn_timeout_s: float | None
+
+    async def send(self, message: Message) -> Reply:
+        return await sent(self.session, message, self.options, self.turn_timeout_s, self.progress)
 
 
 @asynccontextmanager
@@ -54,10 +61,15 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     agents = Agents(settings, flags["connector"])
     agent = agents.under_test(flags["agent"], folder=Path.cwd())
     redactor = settings.redactor
-    calls: list[ModelCall] = []
-    options = {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test", **agent.options}
-    if flags["agent_model"]:
-        options["model"] = flags["agent_model"]
+    budget = Budget(flags["max_cost"])
+    if budget.max_usd is not None:
+        budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED}", file=sys.stderr)
+    said = {"connector": flags["connector"], "model": flags["agent_model"]}
+    options = merged(
+        {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
+        agent.options,
+        {name: value for name, value in said.items() if value},
+    )
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
@@ -69,7 +81,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             key=_KEY,
             options=agent.options,
             workspace=workspace,
-            meter=calls.append,
+            meter=budget.spend,
             http=http,
             connectors=settings.connectors,
             spare_workspaces=places.spare,
@@ -77,7 +89,8 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
         crew = Crew(agents.find, http, settings.connectors, spare_workspaces=places.spare)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
-            yield Opened(agent.name, session, options, settings, redactor, crew, context.progress)
+            turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
+            yield Opened(agent.name, session, options, settings, redactor, crew, context.progress, turn_timeout_s)
         except TrialFault as fault:
             raise VivaError(redactor.text(blamed(fault).said or "")) from fault
 
@@ -107,49 +120,61 @@ async def _placed(stack: AsyncExitStack, places: Places) -> Workspace | None:
 
 
 async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
-    """Sends each message in turn, in one conversation."""
-    if flags["outputs"]:
-        raise click.UsageError("a message has no report; -o needs cases")
+    """Sends each message in turn, in one conversation. As for a case, --timeout is for all of them."""
     if flags["dry_run"]:
         print(f"{len(words)} message{'s' if len(words) > 1 else ''}; nothing was sent")
         return 0
     async with opened(flags) as agent:
-        defaults = agent.settings.defaults
-        limit_s = flags["turn_timeout"] or flags["timeout"] or defaults.turn_timeout_s or defaults.timeout_s
-        for text in words:
-            reply = await sent(
-                agent.session, Message("user", text), agent.options, limit_s or TIMEOUT_S, agent.progress
-            )
-            found = detect(reply, frozenset(agent.settings.confirmation_tools))
-            _print(agent.redactor.record(reply), found, flags["out"], as_json=flags["as_json"])
+        limit_s = flags["timeout"] or agent.settings.defaults.timeout_s or TIMEOUT_S
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                for text in words:
+                    await _answer(agent, text, flags)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            said, trouble = f"timeout after {show_duration(limit_s)}", agent.progress.provider_trouble
+            raise (Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)) from None
     return 0
 
 
-def _print(reply: Reply, found: Awaiting, out: TextIO, *, as_json: bool) -> None:
-    if as_json:
+async def _answer(agent: Opened, text: str, flags: dict[str, Any]) -> None:
+    """Sends one message, and prints what comes back."""
+    began = time.perf_counter()
+    reply = await agent.send(Message("user", text))
+    took_ms = (time.perf_counter() - began) * 1e3
+    found = detect(reply, frozenset(agent.settings.confirmation_tools))
+    reply = agent.redactor.record(reply)
+    if flags["as_json"]:
         from viva.model import codec
 
         said = {**codec.plain(reply), "awaiting_input": found.awaiting, "awaiting_reason": found.reason}
-        print(codec.compact(said), file=out, flush=True)
+        print(codec.compact(said), file=flags["out"], flush=True)
         return
-    for line in reply_lines(reply, found):
-        print(line, file=out)
+    lines = text_lines(reply) if flags["quiet"] else reply_lines(reply, found, took_ms if flags["verbose"] else None)
+    print("\n".join(lines), file=flags["out"], flush=True)
 
 
-def reply_lines(reply: Reply, awaiting: Awaiting) -> list[str]:
-    """All that there is to see of a reply."""
+def text_lines(reply: Reply) -> list[str]:
+    """What the agent says: its words and its data."""
     lines = [visible(line) for line in reply.content.splitlines()] if reply.content else []
-    if reply.data is not None:
-        lines.append(visible(shown(reply.data)))
+    return lines if reply.data is None else [*lines, visible(shown(reply.data))]
+
+
+def reply_lines(reply: Reply, awaiting: Awaiting, took_ms: float | None = None) -> list[str]:
+    """All that there is to see of a reply; with the time that it took, results of tools too."""
+    lines = text_lines(reply)
     for call in reply.tool_calls:
+        arguments = shown(call.arguments) if call.arguments is not None else ""
         end = f" ✗ {call.error}" if call.error else ""
-        lines.append(
-            visible(f"[tool: {call.name}({shown(call.arguments) if call.arguments is not None else ''})]{end}")
-        )
+        lines.append(visible(f"[tool: {call.name}({arguments})]{end}"))
+        if took_ms is not None and call.result is not UNSET:
+            lines.append(visible(f"  {shown(call.result)}"))
     hint = f", hint: {visible(reply.input_hint)}" if reply.input_hint else ""
-    lines.append(
-        f"({'awaiting input' if awaiting.awaiting else 'not awaiting input'}: {awaiting.reason}{hint}{_used(reply)})"
-    )
+    took = "" if took_ms is None else f", {show_duration(round(took_ms) / 1e3)}"
+    state = "awaiting input" if awaiting.awaiting else "not awaiting input"
+    lines.append(f"({state}: {awaiting.reason}{hint}{_used(reply)}{took})")
     return lines
 
 

@@ -51,7 +51,11 @@ def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> 
     settings = prepared.settings
     if foreign := [str(case.get("name") or case.get("taskId")) for case in written if "id" not in case]:
         raise BadInput.saying(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
-    reading = Reading(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
+    reading = Reading(
+        roots=(str(settings.folder),),
+        attachment_roots=settings.attachment_roots,
+        before_run=prepared.options.before is not None,
+    )
     if written:
         native.load(documents_of(written, str(path)), str(path), path.parent, reading)
     try:

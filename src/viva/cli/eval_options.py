@@ -64,10 +64,3 @@ def eval_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
         "allow_agent_mismatch": flags["allow_agent_mismatch"],
         "eval_summary": flags["eval_summary"],
     }
-
-
-def refuse_for_message(flags: Mapping[str, Any]) -> None:
-    """A message is no suite."""
-    if given := [name for name, value in eval_fields(flags).items() if value]:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"a message has neither score nor modes; leave out {named}")

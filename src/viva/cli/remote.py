@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field
 
 from viva import config
+from viva.agents.openwop_client import object_in
 from viva.errors import Unreachable
 from viva.formats.modes import LIVE, Mode
 from viva.llm.transport import HttpTransport
@@ -19,25 +19,6 @@ from viva.session.evals import EvalSummary
 from viva.session.interrupts import stopping
 from viva.session.prepare import check_writable
 from viva.session.remote import Remote, Wanted, wanted
-
-_ALLOWED = frozenset(
-    {
-        "host", "inputs", "agent", "modes", "live", "baseline", "allow_agent_mismatch", "fail_on_regression",
-        "eval_summary", "as_json", "quiet", "verbose", "config", "env_file", "format_",
-    }
-)  # fmt: skip
-
-
-def check_flags(ctx: click.Context) -> None:
-    """What another host decides cannot be said here."""
-    given = [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        and parameter.name not in _ALLOWED
-    ]
-    if given:
-        raise click.UsageError(f"--host: the suite runs over there; leave out {', '.join(given)}")
 
 
 async def run_remote(flags: dict[str, Any]) -> int:
@@ -86,7 +67,7 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
         print(f"{run} is told to stop over there", file=sys.stderr)
         raise
     if ending.get("type") != "run.completed":
-        why = (ending.get("payload") or {}).get("error") or {}
+        why = object_in(object_in(ending.get("payload")).get("error"))
         print(f"the run did not come to its end: {why.get('message', ending.get('type'))}", file=sys.stderr)
         return 1
     summary = await remote.summary()
@@ -100,6 +81,16 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
     voice.summary(summary)
     worse = summary.regression is not UNSET and summary.regression.score_delta < 0
     return 0 if summary.passed and not lost and not (worse and flags["fail_on_regression"]) else 1
+
+
+class _Scored(Struct, rename="camel"):
+    """What is shown of a task that was scored."""
+
+    task_id: str
+    passed: bool
+    score: float
+    latency_ms: int | float | None = None
+    findings: int | None = field(default=None, name="safetyFindingCount")
 
 
 class _Voice:
@@ -118,13 +109,15 @@ class _Voice:
         if self._json:
             print(codec.compact(event), file=self._out, flush=True)
         elif event["type"] == "eval.scored":
-            task = event["payload"]
-            if not (self._quiet and task["passed"]):
-                found = task.get("safetyFindingCount")
-                more = f", {found} findings" if found else ""
+            try:
+                task = codec.convert(event.get("payload"), _Scored)
+            except codec.ValidationError as wrong:
+                raise Unreachable(f"the host sent an event eval.scored that cannot be read: {wrong}") from wrong
+            if not (self._quiet and task.passed):
+                more = f", {task.findings} findings" if task.findings else ""
+                took = "?" if task.latency_ms is None else task.latency_ms
                 print(
-                    f"{'✓' if task['passed'] else '✗'} {task['taskId']}  {task['score']:.4g}"
-                    f"  {task.get('latencyMs', '?')} ms{more}",
+                    f"{'✓' if task.passed else '✗'} {task.task_id}  {task.score:.4g}  {took} ms{more}",
                     file=self._out,
                     flush=True,
                 )

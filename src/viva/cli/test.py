@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from msgspec import structs
 
 from viva.cli import test_options
-from viva.cli.eval_options import eval_fields, eval_suites, refuse_for_message
+from viva.cli.eval_options import eval_fields, eval_suites
+from viva.cli.given import WITH_HOST, WITH_MESSAGE, WITH_RESUME, WITH_TALK, refuse_alone, refuse_others
 from viva.cli.history import history_here, tell_cut_off
 from viva.cli.options import colour_wanted, person_here, private_stdout, terminable
 from viva.errors import BadInput
 from viva.formats.sources import Words, understood
 from viva.protocols import Sink
 from viva.record.journal import Journal
+from viva.session.filters import why_nothing
 from viva.session.interrupts import stopping
 from viva.session.loop import run_loop
 from viva.session.options import REFERENCES, RunOptions, kept_again, with_secrets
@@ -29,7 +30,7 @@ from viva.stats.sequential import SequentialTest
 
 EPILOG = """\b
 Examples:
-  viva test -i tests/expense.jsonl                 run a suite against the default agent
+  viva test tests/expense.jsonl                    run a suite against the default agent; -i FILE is the same
   viva test -i tests/ -n assistants.expense -v     a folder, another agent, all turns
   viva test -i tests/ -o report.xml -o report.md   reports, by extension
   viva test -i tests/ -k '^refund' --fail-fast     some cases; stop at the first failure
@@ -45,12 +46,6 @@ Examples:
 
 \b
 Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 nothing ran or nothing was checked.
-"""
-_WITH_RESUME = frozenset(
-    {"resume", "force", "outputs", "eval_summary", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
-) | frozenset(REFERENCES)
-"""What may be said anew when a run goes on: what is shown, how fast, how much more it may cost, and agents that are named
-with a secret.
 """
 
 
@@ -69,17 +64,19 @@ def command(ctx: click.Context, **flags: Any) -> int:
     ctx.with_resource(terminable())
     for_machines = flags["as_json"] and not flags["dry_run"]
     flags["out"] = ctx.with_resource(private_stdout()) if for_machines else sys.stdout
+    flags["inputs"] = _all_inputs(flags["inputs"], flags["paths"])
     if flags["host"]:
-        from viva.cli.remote import check_flags, run_remote
+        from viva.cli.remote import run_remote
 
-        check_flags(ctx)
+        refuse_others(ctx, WITH_HOST, "--host: the suite runs over there")
         return run_loop(run_remote(flags))
     if flags["resume"]:
-        _check_resume(ctx)
+        refuse_others(ctx, WITH_RESUME, "--resume goes on with the settings that the run had")
         return run_loop(_resume(flags))
+    refuse_alone(ctx)
     tell_cut_off(history_here(flags["config"]))
-    if flags["force"]:
-        raise click.UsageError("--force belongs to --resume")
+    if flags["interactive"] and not flags["inputs"]:
+        refuse_others(ctx, WITH_TALK, "--interactive without an input is a conversation by hand, without cases")
     if flags["interactive"]:
         _check_interactive(flags)
     if not flags["inputs"]:
@@ -87,15 +84,28 @@ def command(ctx: click.Context, **flags: Any) -> int:
             from viva.cli.conversation import talk_freely
 
             return run_loop(talk_freely(flags))
-        raise click.UsageError("what shall be run? Give -i FILE, -i FOLDER, or -i 'a message'")
+        raise click.UsageError("No input given. Pass a suite, a folder or a message: viva test -i tests/")
     if words := _direct_messages(flags["inputs"]):
         if flags["interactive"]:
             raise click.UsageError("to talk with the agent leave out -i, and type the message")
-        refuse_for_message(flags)
+        refuse_others(
+            ctx,
+            WITH_MESSAGE,
+            "a message is sent as it is: it is no case, has no verdict and no report, and is not kept",
+        )
         from viva.cli.direct import send_messages
 
         return run_loop(send_messages(words, flags))
     return run_loop(_run(flags))
+
+
+def _all_inputs(named: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of -i, and those without it. Several words without quotes are no message."""
+    if len(named) + len(paths) > 1:
+        for text in paths:
+            if text in _direct_messages((text,)):
+                raise click.UsageError(f"there is no file {text!r}; put a message in quotes: viva test 'Hello there'")
+    return (*named, *paths)
 
 
 def _direct_messages(inputs: tuple[str, ...]) -> list[str]:
@@ -120,18 +130,6 @@ def _check_interactive(flags: dict[str, Any]) -> None:
         raise click.UsageError("--interactive without -i is a conversation: it needs a terminal")
 
 
-def _check_resume(ctx: click.Context) -> None:
-    """A run goes on with the settings that it had: what cannot change is refused, not ignored."""
-    given = [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        and parameter.name not in _WITH_RESUME
-    ]
-    if given:
-        raise click.UsageError(f"--resume goes on with the settings that the run had; leave out {', '.join(given)}")
-
-
 async def _run(flags: dict[str, Any]) -> int:
     options = options_from(flags)
     asking = None
@@ -143,6 +141,9 @@ async def _run(flags: dict[str, Any]) -> int:
     prepared = await _prepared(options)
     if asking is not None:
         asking.redact = prepared.redactor.text
+    if not prepared.cases and prepared.options.is_filtered:
+        print(await why_nothing(prepared.options, prepared.suites), file=sys.stderr)
+        return 5
     if flags["dry_run"]:
         from viva.cli.dry_run import list_cases
 

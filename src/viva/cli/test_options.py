@@ -30,8 +30,10 @@ what_is_run = _group(
         "inputs",
         multiple=True,
         metavar="INPUT",
-        help="A file, folder, glob, `-` for standard input, `scripts:module`, `agents:name`, or a message. Repeatable.",
+        help="A file, folder, glob, `-` for standard input, `scripts:module`, `agents:name`, or a message. Repeatable. "
+        "Inputs may also stand without -i.",
     ),
+    click.argument("paths", nargs=-1, metavar="[INPUT]..."),
     click.option(
         "-n",
         "--name",

@@ -9,7 +9,6 @@ state; the words stand in `awaiting_words` and `awaiting_languages`.
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final, Literal
 
 from msgspec import UNSET
@@ -19,6 +18,7 @@ from viva.engine.awaiting_offers import offers
 from viva.engine.awaiting_words import DELIVERABLE, ENGLISH, Language, Pattern
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import Awaiting
+from viva.model.text_cache import cache_short_texts
 
 CONFIRMATION_TOOLS: Final = frozenset(
     [
@@ -144,7 +144,7 @@ def _is_pending(call: ToolCall) -> bool:
     return call.result is UNSET and call.error is None
 
 
-@lru_cache(maxsize=1024)  # in a run the same replies come again and again: greetings, questions, repeats
+@cache_short_texts(1024, 2000)  # in a run the same replies come again and again: greetings, questions, repeats
 def _of_wording(content: str) -> Awaiting:
     text = _own_words(content)
     language = language_of(text)

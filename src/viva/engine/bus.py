@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from viva.errors import VivaError
 from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
+from viva.model.tracebacks import error_text
 from viva.protocols import Ledger, Sink
 
 _TURNS = (TurnStarted, TurnEnded)
@@ -68,7 +69,7 @@ class Bus:
                 broken.append((sink, raised))
         for sink, raised in broken:
             self._sinks.remove(sink)
-            said = str(raised) if isinstance(raised, VivaError) else f"{type(raised).__name__}: {raised}"
+            said = str(raised) if isinstance(raised, VivaError) else error_text(raised)
             self.emit(Note(f"{type(sink).__name__} broke and is left out: {said}", "warning"))
 
     def __contains__(self, sink: Sink) -> bool:

@@ -89,9 +89,8 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
         _keep_progress(talk, turn)
     turn.latency_ms = clock.latency_ms(reply.elapsed_ms)
     turn.awaiting = detect(reply, talk.confirmation_tools)
-    for name, path in turn.utterance.set.items():
-        if found := look_up(path, Evidence(talk, turn, over="case")):
-            talk.variables[name] = found[0] if len(found) == 1 else found
+    if turn.utterance.set:
+        _set_variables(talk, turn)
     evidence = Evidence(talk, turn)
     for claim in turn.utterance.claims:
         seen = evidence if claim.on == evidence.on else Evidence(talk, turn, claim.on)
@@ -124,6 +123,17 @@ def _keep_progress(talk: Talk, turn: Turn) -> None:
             f"turn {turn.number}: the agent blocked the event loop for {show_duration(progress.blocked_s)}, "
             "and every other conversation with it; make it a plain function, or await what takes long"
         )
+
+
+def _set_variables(talk: Talk, turn: Turn) -> None:
+    """Remembers what the turn's `set` finds. What it does not find is said now, and again where it is used."""
+    for name, path in turn.utterance.set.items():
+        if found := look_up(path, Evidence(talk, turn, over="case")):
+            talk.variables[name] = found[0] if len(found) == 1 else found
+            continue
+        talk.not_found[name] = f"`set` of turn {turn.number} found nothing at {path}"
+        before = f"; {{{{{name}}}}} keeps its earlier value" if name in talk.variables else ""
+        talk.warnings.append(f"turn {turn.number}: `set` {name}: found nothing at {path}{before}")
 
 
 async def judged(claim: Claim, evidence: Evidence) -> Judged:

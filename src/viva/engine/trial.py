@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct, field, structs
 
 from viva.engine.bus import Bus
 from viva.engine.conversation import converse, judged
@@ -32,6 +32,7 @@ from viva.model.message import ModelCall
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
+from viva.model.template import fill_message, is_template
 from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
 
 _NO_HELPERS = ("agent", "person", "script")
@@ -182,6 +183,7 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
             with stage.lag.covers(limit, talk.progress):
                 if stage.hooks is not None:
                     await stage.hooks.before(talk)
+                _fill_history(talk)
                 return await _conversation(stage, talk, session_id)
     except (TimeoutError, CutOff) as expired:
         if not (limit.expired() or isinstance(expired, CutOff)):
@@ -201,6 +203,14 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
     except TrialFault as fault:
         _keep_stderr(talk)
         return blamed(fault)
+
+
+def _fill_history(talk: Talk) -> None:
+    """What was said before the first turn may hold variables that `before` set."""
+    history = talk.case.history
+    if history and is_template([message.text for message in history]):
+        history = tuple(fill_message(message, talk.variables) for message in history)
+        talk.case = structs.replace(talk.case, history=history)
 
 
 def _keep_stderr(talk: Talk) -> None:

@@ -8,15 +8,16 @@ from msgspec import Struct, field, structs
 from viva import catalog
 from viva.checks.files import refuse_outside
 from viva.checks.late import Late
+from viva.checks.wording import labelled
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Claim, Feature, On, Over
 from viva.model.component import Building
 from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
-from viva.model.template import has_variables
+from viva.model.template import fill, has_variables, is_template
 from viva.schemas.positions import Place
-from viva.schemas.words import complaints, unknown_name
+from viva.schemas.words import unknown_name
 
 _OURS = frozenset({"type", "message", "negate", "weight"})
 _REQUIRED_SOMEHOW = {
@@ -40,8 +41,12 @@ class ClaimBuilder(Struct):
     update_snapshots: bool = False
     references: dict[str, Place] = field(default_factory=dict[str, Place])
     """The agents that the checks built so far will ask, and where."""
+    connectors: dict[tuple[str, str | None], Place] = field(default_factory=dict[tuple[str, str | None], Place])
+    """The connectors that options name, whose options they are (those of the agent under test: None), and where."""
     needs: set[Feature] = field(default_factory=set[Feature])
     """What the checks built so far cannot do without."""
+    may_hold_variables: bool = True
+    """Where no text of the document can hold a variable, none is looked for."""
     at: Place = ()
     """Where the assertion stands that is being built."""
 
@@ -75,16 +80,11 @@ class ClaimBuilder(Struct):
             complain(at, str(wrong), None)
         return None
 
-    def check_fitting(self, case: Mapping[str, Any], complain: Complain) -> None:
-        """Complains about assertions of a case that does not fit the schema, where they fit by themselves."""
-        for at, assertion in _assertions_in(case):
-            if not complaints("native", {"id": "x", "input": "x", "assertions": [assertion]}):
-                self.claim(assertion, at, complain)
-
     def _built(self, written: Mapping[str, Any]) -> Claim:
         check = self._check(str(written["type"]), canonical(written))
         for name in getattr(check, "references", ()):
             self._will_ask(name)
+            self.note_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.at)
         self.needs.update(getattr(check, "needs", ()))
         return Claim(
             check=check,
@@ -94,6 +94,11 @@ class ClaimBuilder(Struct):
             weight=float(written.get("weight", 1.0)),
         )
 
+    def note_connector(self, options: Mapping[str, Any], helper: str | None, at: Place) -> None:
+        """Options may name a connector, which has to be there."""
+        if isinstance(name := options.get("connector"), str):
+            self.connectors.setdefault((name, helper), (*at, "options"))
+
     def _check(self, kind: str, fields: Mapping[str, Any]) -> Any:
         found = catalog.find("check", kind)
         if found is None:
@@ -101,8 +106,11 @@ class ClaimBuilder(Struct):
         return found.build(fields, Building(self.folder, self.roots, self._nested, self.update_snapshots))
 
     def _nested(self, written: Mapping[str, Any]) -> Claim:
-        late = has_variables(written) and str(written["type"]) not in _COMBINING
-        return self._late(written) if late else self._built(written)
+        if not self.may_hold_variables or not is_template(written) or str(written["type"]) in _COMBINING:
+            return self._built(written)
+        if has_variables(written):
+            return self._late(written)
+        return structs.replace(self._built(fill(written, {})), written=written)  # only escaped braces
 
     def _late(self, written: Mapping[str, Any]) -> Claim:
         kind = str(written["type"])
@@ -111,21 +119,30 @@ class ClaimBuilder(Struct):
             fields.setdefault("use", _JUDGE)
         for name, value in fields.items():
             if not has_variables(value):
-                self._check_alone(kind, name, value)
+                self._check_alone(kind, name, fill(value, {}))
         self.needs.update(getattr(catalog.find("check", kind), "needs", ()))
         late = Late(
             dict(written),
             self._built,
             costly=kind in _JUDGED,
-            label=f"{kind} (with variables)",
+            label=self._template_label(kind, fields),
             looks_outside=kind == "script" or ":" in kind,
         )
         return Claim(
             check=late,
             written=written,
             message=str(written.get("message", "")),
+            negate=bool(written.get("negate", False)),
             weight=float(written.get("weight", 1.0)),
+            resolve=late.resolve,
         )
+
+    def _template_label(self, kind: str, fields: Mapping[str, Any]) -> str:
+        """The label with its `{{variables}}` as they are written: what it is called before their values are known."""
+        try:
+            return str(self._check(kind, fields).label)
+        except (ValueError, BadInput, codec.ValidationError):  # a value is needed to build it
+            return labelled(kind, codec.compact(fields))
 
     def _will_ask(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.at)
@@ -153,21 +170,6 @@ class NestedComplaint(ValueError):  # noqa: N818 -- it never leaves this room
     def __init__(self, at: Place, what: str, key: str | None = None) -> None:
         super().__init__(what)
         self.at, self.what, self.key = at, what, key
-
-
-def _assertions_in(case: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """All that stands where assertions stand, whatever it is."""
-    holders: list[tuple[Place, Any]] = [((), case)]
-    for key in ("turns", "checkpoints"):
-        if isinstance(items := case.get(key), list):
-            holders += [((key, i), item) for i, item in enumerate(cast("list[Any]", items))]
-    for at, holder in holders:
-        for key in ("assertions", "assert", "assertion", "final_assertions"):
-            found: Any = holder.get(key) if isinstance(holder, Mapping) else None
-            if isinstance(found, list):
-                yield from (((*at, key, i), each) for i, each in enumerate(cast("list[Any]", found)))
-            elif found is not None:
-                yield (*at, key), found
 
 
 def canonical(written: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,9 @@ A `.jsonl` file is read twice as a stream: once to check it, once as its cases a
 objects of a large suite are held. Pretty-printed objects one after another, with `//` lines between them, load as well.
 """
 
-import io
-import os
 import re
-import shutil
-import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -19,11 +15,12 @@ from typing import Any, BinaryIO, cast
 from msgspec import UNSET, Struct
 
 from viva.errors import BadInput, Problem
+from viva.formats.raw_files import HEAD, MAX_BYTES, Spooled, bytes_of, refuse_foreign, refuse_special
 from viva.model import codec
 from viva.schemas.positions import Place, error_place, json_item_lines, json_line, yaml_lines
 
-MAX_BYTES = 64 * 1024 * 1024
-"""A single document larger than this is a mistake."""
+_TOO_LONG = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
+CASES = "cases"
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
@@ -72,46 +69,24 @@ class Chunk(Struct, frozen=True):
     offset: int
     raw: bytes
     value: Any = UNSET
+    is_too_long: bool = False
 
 
-class Spooled:
-    """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
+def chunks(path: Path | Spooled, most: int = MAX_BYTES) -> Iterator[Chunk]:
+    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
-        shutil.copyfileobj(stream, self._file)
-        self._file.flush()
-
-    def __del__(self) -> None:
-        self._file.close()
-
-    def open(self, _mode: str) -> BinaryIO:
-        """Reads it from its beginning, whoever else reads it too."""
-        return io.BufferedReader(_FromStart(self._file.fileno()))
-
-
-class _FromStart(io.RawIOBase):
-    def __init__(self, file: int) -> None:
-        self._file, self._at = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = os.pread(self._file, len(buffer), self._at)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-def chunks(path: Path | Spooled) -> Iterator[Chunk]:
-    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line."""
-    offset = line = depth = 0
+    It ends at a document of more than so many bytes.
+    """
+    offset = line = depth = size = 0
     held: list[bytes] = []
     start = (0, 0)
     with path.open("rb") as file:
-        for text in file:
+        for text in iter(partial(file.readline, most + 1), b""):
+            size = size + len(text) if held else len(text)
             line += 1
+            if size > most:
+                yield Chunk(*(start if held else (line, offset)), b"", is_too_long=True)
+                return  # where it ends cannot be told without reading all of it
             at, offset = offset, offset + len(text)
             if line == 1:
                 text = text.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 -- a byte-order mark is not content
@@ -150,32 +125,31 @@ def _whole(text: bytes) -> Any:
         return UNSET
     try:
         return codec.decode(text)
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError):
+    except codec.DecodeError:
         return UNSET
 
 
 def decode_chunk(file: str, chunk: Chunk) -> Document:
     """A document of a stream; raises BadInput with the very line that cannot be read."""
+    if chunk.is_too_long:
+        raise BadInput.saying(_TOO_LONG, file, chunk.line)
     value = _decoded(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
     return Document(file, chunk.line, value, raw=chunk.raw)
 
 
 def _decoded(file: str, line: int, raw: bytes) -> Any:
     if len(raw) > MAX_BYTES:
-        raise BadInput.saying(f"is {len(raw) // 2**20} MB long; at most {MAX_BYTES // 2**20} MB", file, line)
+        raise BadInput.saying(_TOO_LONG, file, line)
     try:
         return codec.decode(raw)
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+    except codec.DecodeError as wrong:
         inside, what = error_place(raw, wrong)
         raise BadInput.saying(what, file, line - 1 + inside) from wrong
 
 
 def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
     """Of a key that is written twice one value would be lost. Only where there are fewer keys than colons is it looked for."""
-    try:
-        count = _count_keys(value)
-    except RecursionError as deep:
-        raise BadInput.saying("is nested too deeply", file, line) from deep
+    count = _count_keys(value)
     if count == raw.count(b":") or count == len(_KEY_ENDS.findall(raw)):
         return
     open_: list[set[str]] = []
@@ -220,6 +194,8 @@ class Streamed:
     def first(self, problems: list[Problem]) -> Iterator[Document]:
         """Every document that can be read; what cannot is added to the problems."""
         try:
+            with self._path.open("rb") as file:
+                refuse_foreign(file.read(HEAD), self._file)
             for chunk in chunks(self._path):
                 self._offsets.append(chunk.offset)
                 self._digests.append(_digest(chunk.raw))
@@ -232,6 +208,8 @@ class Streamed:
                     yield document
         except OSError as wrong:
             problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
+        except BadInput as wrong:
+            problems += wrong.problems
 
     def peek(self) -> Document | None:
         """The first document, if it can be read."""
@@ -252,11 +230,13 @@ class Streamed:
 
 
 class Held(Struct, frozen=True):
-    """Documents that are in memory already."""
+    """Documents that are in memory already, and what is wrong with the file around them."""
 
     documents: tuple[Document, ...]
+    problems: tuple[Problem, ...] = ()
 
     def first(self, problems: list[Problem]) -> Iterator[Document]:
+        problems += self.problems
         return iter(self.documents)
 
     def peek(self) -> Document | None:
@@ -271,11 +251,10 @@ Documents = Streamed | Held
 
 def documents_in(path: Path, file: str) -> Documents:
     """The documents of a file, by its ending. Raises BadInput for one that cannot be read as a whole."""
+    refuse_special(path, file)
     if path.suffix == ".jsonl":
         return Streamed(path, file)
-    if path.suffix in (".yaml", ".yml"):
-        return Held(tuple(yaml_documents(path, file)))
-    return Held(tuple(json_documents(path, file)))
+    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(bytes_of(path, file), file)
 
 
 def documents_from(stream: BinaryIO, file: str) -> Documents:
@@ -284,14 +263,14 @@ def documents_from(stream: BinaryIO, file: str) -> Documents:
     first = next(chunks(spool), None)
     if first is not None and _is_list(first):
         with spool.open("rb") as text:
-            return Held(tuple(_json_documents(text.read(), file)))
+            return _json_file(text.read(), file)
     return Streamed(spool, file)
 
 
 def _is_list(chunk: Chunk) -> bool:
     try:
         return chunk.raw.lstrip().startswith(b"[") or _members(codec.decode(chunk.raw))[0][0] != ()
-    except (codec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+    except (codec.DecodeError, IndexError):
         return False
 
 
@@ -304,11 +283,6 @@ def _digest(raw: bytes) -> int:
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
 
 
-def json_documents(path: Path, file: str) -> list[Document]:
-    """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
-    return _json_documents(_bytes_of(path, file), file)
-
-
 def json_document(raw: bytes, file: str) -> Document:
     """A value that is one document, whatever it is."""
     whole = _decoded(file, 1, raw)
@@ -316,26 +290,39 @@ def json_document(raw: bytes, file: str) -> Document:
     return Document(file, 1, whole, raw=raw)
 
 
-def _json_documents(raw: bytes, file: str) -> list[Document]:
+def _json_file(raw: bytes, file: str) -> Held:
+    """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
+    refuse_foreign(raw, file)
     stripped = _without_comments(raw)
     whole = _decoded(file, 1, stripped)
     _refuse_repeated_keys(file, 1, stripped, whole)
+    around = Document(file, 1, whole, raw=stripped)
     members = _members(whole)
     documents: list[Document] = []
     line, seen = 1, 0
-    for (prefix, value), (start, end) in zip(members, _spans(stripped, listed=members != [((), whole)]), strict=True):
+    for (prefix, value), (start, end) in zip(members, _spans(stripped, members), strict=True):
         line, seen = line + stripped.count(b"\n", seen, start), start
         documents.append(Document(file, line, value, prefix, stripped[start:end]))
-    return documents
+    return Held(tuple(documents), tuple(_siblings(around, members)))
 
 
-def _spans(raw: bytes, *, listed: bool) -> Iterator[tuple[int, int]]:
-    """Where the members of the outermost array begin and end; without one, the whole."""
-    if not listed:
+def _siblings(around: Document, members: list[tuple[Place, Any]]) -> Iterator[Problem]:
+    """Nothing else has a place beside `cases`."""
+    if members and members[0][0][:1] == (CASES,):
+        for key in around.value:
+            if key != CASES:
+                yield around.problem(
+                    (), f"unknown key {key!r} beside 'cases'; write it into each case, or leave it out", key=key
+                )
+
+
+def _spans(raw: bytes, members: list[tuple[Place, Any]]) -> Iterator[tuple[int, int]]:
+    """Where the members begin and end: the whole, or the items of an array."""
+    if members and members[0][0] == ():
         yield len(raw) - len(raw.lstrip()), len(raw)
         return
     depth, start = 1, 0
-    for token in _PIECES.finditer(raw, raw.index(b"[") + 1):
+    for token in _PIECES.finditer(raw, _array_start(raw)):
         piece = token.group()
         if depth == 1:
             if piece == b",":
@@ -348,6 +335,19 @@ def _spans(raw: bytes, *, listed: bool) -> Iterator[tuple[int, int]]:
             yield start, token.end()
 
 
+def _array_start(raw: bytes) -> int:
+    """Right behind the bracket that opens the list of documents: the outermost, or that of `cases`."""
+    depth = 0
+    for token in _KEYS.finditer(raw):
+        if token[1] is None:
+            if depth == 0 and token[0] == b"[":
+                return token.end()
+            depth += _DEPTH[token[0]]
+        elif depth == 1 and token[2] is not None and codec.decode(token[1]) == CASES:
+            return raw.index(b"[", token.end()) + 1
+    return len(raw)
+
+
 def _without_comments(raw: bytes) -> bytes:
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"//" not in raw:
@@ -358,18 +358,24 @@ def _without_comments(raw: bytes) -> bytes:
 def _members(whole: Any) -> list[tuple[Place, Any]]:
     if isinstance(whole, list):
         return [((i,), value) for i, value in enumerate(cast("list[Any]", whole))]
-    if isinstance(whole, dict) and set(cast("dict[str, Any]", whole)) == {"cases"} and isinstance(whole["cases"], list):
-        return [(("cases", i), value) for i, value in enumerate(whole["cases"])]
+    if isinstance(whole, dict) and holds_cases(cast("dict[str, Any]", whole)) and isinstance(whole[CASES], list):
+        return [((CASES, i), value) for i, value in enumerate(cast("list[Any]", whole[CASES]))]
     return [((), whole)]
 
 
-def yaml_documents(path: Path, file: str) -> list[Document]:
-    """A `.yaml` file: a list of documents, one, or several with `---` between them."""
+def holds_cases(keys: Collection[str]) -> bool:
+    """Is an object with these keys a list of cases with something around it, not a document itself?"""
+    return CASES in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
+
+
+def _yaml_file(path: Path, file: str) -> Held:
+    """A `.yaml` file: a list of documents, one, `cases:` with a list, or several with `---` between them."""
     import yaml
 
     from viva.formats.yaml_values import yaml_values
 
-    raw = _bytes_of(path, file)
+    raw = bytes_of(path, file, MAX_BYTES)
+    refuse_foreign(raw, file)
     try:
         text = raw.decode("utf-8-sig")
         values = yaml_values(text)
@@ -386,19 +392,16 @@ def yaml_documents(path: Path, file: str) -> list[Document]:
     except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput.saying(f"is not YAML: {wrong}", file) from wrong
     lines = yaml_lines(text)
-    return [
-        Document(file, line, value, prefix, lines=partial(lines, position))
-        for position, (whole, starts) in enumerate(values)
-        if whole is not None
-        for (prefix, value), line in zip(_members(whole), starts, strict=True)
-    ]
-
-
-def _bytes_of(path: Path, file: str) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > 16 * MAX_BYTES:
-            raise BadInput.saying(f"is {size // 2**20} MB; write it as .jsonl, which streams", file)
-        return path.read_bytes()
-    except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    for position, (whole, starts) in enumerate(values):
+        if whole is None:
+            continue
+        around = Document(file, 1, whole, lines=partial(lines, position))
+        members = _members(whole)
+        problems += _siblings(around, members)
+        documents += [
+            Document(file, line, value, prefix, lines=around.lines)
+            for (prefix, value), line in zip(members, starts, strict=True)
+        ]
+    return Held(tuple(documents), tuple(problems))

@@ -1,24 +1,28 @@
 """Native suites: documents are checked whole, then their cases are pulled one at a time. `native_case` makes one of them."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from viva.errors import BadInput, Problem
 from viva.formats.attachments import Attachments
+from viva.formats.checkable import checkable
 from viva.formats.claims import ClaimBuilder, Complain
 from viva.formats.documents import Document, Documents
 from viva.formats.native_case import Around, CaseBuilder
 from viva.formats.reading import Reading
 from viva.formats.rows import expanded
+from viva.formats.stand_ins import NATIVE
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 
 KEPT = 2000
 """So many cases of a file are held in memory; all others are built anew when it is their turn."""
+_SETTING = frozenset({"set", "before", "for"})
+"""Keys that set variables: where one of them is wrong, nobody knows which it would have set."""
 
 
 def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
@@ -76,9 +80,7 @@ class _Reader:
                 if len(self._kept) < KEPT and not _has_attachments(case):
                     self._kept[case.id] = case
         if not self.count and not self.problems:
-            self.problems.append(
-                Problem(self._name, 1, "", "holds no cases; write one JSON object a line, with an id and an input")
-            )
+            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_how_to_write(self._name)}"))
 
     def _note_id(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
@@ -86,21 +88,31 @@ class _Reader:
             self.problems.append(document.problem(("id",), what))
         self._seen[case_id] = document.line
 
-    def _check_parts(self, document: Document) -> None:
-        """What can be said of a document that does not fit as a whole: its id, and those of its assertions that do fit."""
-        if isinstance(document.value, Mapping):
-            written = cast("Mapping[str, Any]", document.value)
+    def _check_rest(self, document: Document, cases: Sequence[Any]) -> None:
+        """All that can be said of cases that do not fit as a whole, beside that."""
+        for written in cases:
+            found = complaints("native", written)
+            value = checkable("native", written, found, NATIVE) if isinstance(written, Mapping) else None
+            if value is None:
+                continue
             if isinstance(written.get("id"), str) and "for" not in written:
                 self._note_id(document, written["id"])
-            self._claims.check_fitting(written, self._complain_about(document))
-            self._check_references(document)
+            steps = {step for each in found for step in (*each.path, each.near)}
+            around = self._around.leaving_variables() if steps & _SETTING else self._around
+            for case in expanded(value):
+                CaseBuilder(around, document, case, self._complain_about(document)).build()
+                self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
-        """Can all helpers be had that the case names? What is wrong in the config is said there, and only once."""
+        """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
         for name, at in self._claims.references.items():
             wrong = self._reading.wrong_with(name)
             self.problems += [each if each.file else document.problem(at, each.what, key="use") for each in wrong]
+        for (name, helper), at in self._claims.connectors.items():
+            wrong = self._reading.wrong_with_connector(name, helper)
+            self.problems += [document.problem(at, each.what, key="connector") for each in wrong]
         self._claims.references.clear()
+        self._claims.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""
@@ -114,13 +126,14 @@ class _Reader:
     def _checked(self, document: Document) -> list[Any]:
         """The document's cases, if it fits the schema."""
         found = complaints("native", document.value)
-        cases = [] if found else expanded(document.value)
+        cases = [document.value] if found else expanded(document.value)
         if not found and "for" in document.value:
             found = [complaint for case in cases for complaint in complaints("native", case)]
-        if found:
-            self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
-            self._check_parts(document)
-        return [] if found else cases
+        if not found:
+            return cases
+        self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
+        self._check_rest(document, cases)
+        return []
 
     def _builder(self, document: Document, value: Mapping[str, Any]) -> CaseBuilder:
         return CaseBuilder(self._around, document, value, self._complain_about(document))
@@ -130,6 +143,14 @@ class _Reader:
             self.problems.append(document.problem(path, what, key=key))
 
         return complain
+
+
+def _how_to_write(name: str) -> str:
+    if name.endswith((".yaml", ".yml")):
+        return "write a list of cases, each with an id and an input: `- {id: hello, input: Hello}`"
+    if name.endswith(".json"):
+        return 'write a list of cases, each with an id and an input: `[{"id": "hello", "input": "Hello"}]`'
+    return 'write one JSON object a line, with an id and an input: `{"id": "hello", "input": "Hello"}`'
 
 
 def _has_attachments(case: Case) -> bool:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.agents.replies import tool_calls_from
 from viva.agents.rules import Rules
@@ -17,6 +17,7 @@ from viva.formats.documents import Document
 from viva.formats.hooks import AFTER, BEFORE, find_hook
 from viva.formats.links import wrong_with_link
 from viva.formats.reading import TIMEOUT_S, Reading
+from viva.formats.variables import unset_variables
 from viva.model import codec
 from viva.model.case import (
     Case,
@@ -34,7 +35,7 @@ from viva.model.case import (
 from viva.model.duration import parse_duration
 from viva.model.lookup import compile_path
 from viva.model.message import Message, ToolCall
-from viva.model.template import has_variables
+from viva.model.template import is_template
 from viva.protocols import User
 from viva.schemas.positions import Place
 from viva.users.script import Script
@@ -49,6 +50,10 @@ class Around(Struct, frozen=True):
     reading: Reading
     claims: ClaimBuilder
     attachments: Attachments
+
+    def leaving_variables(self) -> "Around":
+        """The same, for cases of which nobody can tell what sets their variables."""
+        return structs.replace(self, reading=structs.replace(self.reading, before_run=True))
 
 
 class CaseBuilder:
@@ -67,9 +72,14 @@ class CaseBuilder:
         self._read = read
         self._check_mode()
         claims = self._around.claims
+        raw = self._document.raw
+        claims.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
+        if claims.may_hold_variables and not read:
+            self._check_variables()
         claims.needs.clear()
         history, lines = self._lines()
         goal = self._goal()
+        claims.note_connector(value.get("options", {}), None, ())
         finals = claims.claims(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
         fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
@@ -128,25 +138,41 @@ class CaseBuilder:
             if key in value and (static or dynamic):
                 where = "a turn or 'final_assertions'" if static else "'checkpoints' or 'final_assertions'"
                 complain((), f"{key!r} has no turn to look at here; move it to {where}", key)
-        expected = {"dynamic"} if dynamic else {"static"} if static else {"static", "single"}
-        mode = value.get("mode")
-        if mode is not None and mode not in expected:
-            complain((), f"mode is {mode!r}, but its keys make it {max(expected)!r}", "mode")
+        self._check_named_mode(static=static, dynamic=dynamic)
+
+    def _check_named_mode(self, *, static: bool, dynamic: bool) -> None:
+        mode = self._value.get("mode")
+        fitting = ("dynamic",) if dynamic else ("static",) if static else ("static", "single")
+        if mode is None or mode in fitting:
+            return
+        has = "'simulator' or 'checkpoints'" if dynamic else "'turns'" if static else "only an 'input'"
+        needed = {"dynamic": "'simulator' and 'checkpoints'", "static": "'turns'", "single": "only an 'input'"}
+        what = f"mode is {mode!r}, but the case has {has}, which makes it {fitting[-1]!r}"
+        self._complain((), f"{what}; give it {needed[mode]}, or leave 'mode' out", "mode")
+
+    def _check_variables(self) -> None:
+        """A variable that nothing could set is a mistake; with a `before`, only the run can tell."""
+        if "before" not in self._value and not self._around.reading.before_run:
+            for at, what in unset_variables(self._value):
+                self._complain(at, what, None)
 
     def _user(self, lines: tuple[Utterance, ...]) -> User:
         if not self._is_dynamic:
-            return Script(lines, filled=any(has_variables(line.message.text) for line in lines))
-        written = self._value.get("simulator", {"use": self._around.reading.simulator})
+            templates = self._around.claims.may_hold_variables
+            return Script(lines, filled=templates and is_template([line.message.text for line in lines]))
+        written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.reading.simulator or ""}
         use = str(written["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
             self._complain(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
+        elif use:  # without one, that is what is wrong
+            self._around.claims.references.setdefault(use, ("simulator",))
         options = written.get("options", {})
+        self._around.claims.note_connector(options, use, ("simulator",))
         if use == "viva.rules":
             try:
                 Rules.read(options.get("metadata", {}))
             except (ValueError, codec.ValidationError) as wrong:
                 self._complain(("simulator", "options"), str(wrong), "metadata")
-        self._around.claims.references.setdefault(use, ("simulator",))
         return Simulator(use, options, lines)
 
     def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:
@@ -187,6 +213,8 @@ class CaseBuilder:
             if self._value is not turn or not self._is_dynamic
             else ()
         )
+        if self._value is not turn:
+            self._around.claims.note_connector(turn.get("options", {}), None, at)
         return messages[:-1], Utterance(
             message=line,
             by=by,

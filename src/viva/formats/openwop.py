@@ -4,7 +4,7 @@ A task is a conversation of one turn. Its golden value or rubric is an ordinary 
 memory; the thresholds are the suite's bar. Which modes a run has is decided in `modes`.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,9 +16,11 @@ from viva.checks.judge import BUILT_IN, Criterion, Rubric
 from viva.checks.leaks import without_secrets
 from viva.checks.safety import Safety, SafetyJudge, Stubbed
 from viva.errors import BadInput, Problem
+from viva.formats.checkable import checkable
 from viva.formats.documents import Document, Documents
 from viva.formats.modes import LIVE, Mode, chosen_modes
 from viva.formats.reading import Reading
+from viva.formats.stand_ins import OPENWOP
 from viva.model import codec
 from viva.model.case import (
     Audience,
@@ -146,27 +148,44 @@ def load(documents: Documents, name: str, _folder: Path, reading: Reading) -> Su
     problems += [each.problem((), "is a second suite; a file holds one") for each in found[1:]]
     if not found and not problems:
         problems.append(Problem(name, 1, "", "holds no eval suite"))
-    if problems:
+    try:
+        suite = load_suite(found[0], reading) if found else None
+    except BadInput as wrong:
+        problems += wrong.problems
+        suite = None
+    if problems or suite is None:
         raise BadInput(*problems)
-    return load_suite(found[0], reading)
+    return suite
 
 
 def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
-    """The suite and what is odd about it. Raises BadInput with all that is wrong: by the schema, else by hand."""
-    if isinstance(document.value, dict) and "aggregateScore" in document.value:
-        raise BadInput(document.problem((), "is the summary of an eval, not a suite; --baseline takes it"))
-    if found := complaints("openwop", document.value):
-        raise BadInput(*(document.problem(each.path, each.what, key=each.key) for each in found))
-    if problems := list(_problems(document)):
+    """The suite and what is odd about it. Raises BadInput with all that is wrong with the file by itself."""
+    suite, _, problems = _read(document)
+    if problems or suite is None:
         raise BadInput(*problems)
-    suite = codec.convert(document.value, EvalSuite)
     return suite, tuple(str(problem) for problem in _oddities(document, suite))
 
 
-def _problems(document: Document) -> Iterator[Problem]:
+def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], list[Problem]]:
+    """The suite, as far as it can be read; keys in or below which something does not fit; and all that is wrong."""
+    value = document.value
+    if isinstance(value, dict) and "aggregateScore" in value:
+        what = "is the summary of an eval, not a suite; --baseline takes it"
+        return None, set(), [document.problem((), what)]
+    found = complaints("openwop", value)
+    problems = [document.problem(each.path, each.what, key=each.key) for each in found]
+    if found:
+        value = checkable("openwop", value, found, OPENWOP) if isinstance(value, dict) else None
+    if value is None:
+        return None, set(), problems
+    problems += _problems(document, value)
+    return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.near)}, problems
+
+
+def _problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
     """What the schema lets through although no task can be scored by it."""
     seen: dict[str, int] = {}
-    for at, task in enumerate(document.value["tasks"]):
+    for at, task in enumerate(suite["tasks"]):
         place: Place = ("tasks", at)
         name, expected = task["taskId"], task["expected"]
         if name in seen:
@@ -202,16 +221,20 @@ def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
 
 def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -> Suite:
     """A suite that can run. Raises BadInput with every problem at once."""
-    suite, odd = parse_suite(document)
+    suite, unclear, problems = _read(document)
+    if suite is None:
+        raise BadInput(*problems)
     asked = reading.evals
-    problems = [*_unjudged(document, suite, reading), *_misfits(document, suite, terms)]
+    problems += [*_unjudged(document, suite, reading), *_misfits(document, suite, terms)]
     modes, left_out = (), None
     try:
-        modes, left_out = chosen_modes(suite.modes, asked)
+        if "modes" not in unclear:
+            modes, left_out = chosen_modes(suite.modes, asked)
     except ValueError as wrong:
         problems.append(document.problem((), str(wrong), key="modes"))
     if problems:
         raise BadInput(*problems)
+    odd = (str(problem) for problem in _oddities(document, suite))
     maker = _CaseMaker(suite, document, modes, reading, terms)
     target = suite.target_agent_id or terms.agent_id
     notes = [

@@ -18,7 +18,10 @@ _KINDS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
             rb'\s*"turns"\s*:' % (_STRING, _STRING),
         ),
         ("an eval summary", rb'\{\s*"suiteId"\s*:\s*%s\s*,\s*"suiteVersion"\s*:' % _STRING),
-        ("a comparison", rb'\{\s*"base"\s*:\s*%s\s*,\s*"head"\s*:\s*%s\s*,\s*"cases"\s*:' % (_STRING, _STRING)),
+        (
+            "a comparison",
+            rb'\{\s*"base"\s*:\s*%s\s*,\s*"head"\s*:\s*%s\s*,\s*"(?:alpha|cases)"\s*:' % (_STRING, _STRING),
+        ),
         ("a cassette", rb'\{\s*"line"\s*:\s*"cassette"'),
         ("a journal", rb'\{\s*"event"\s*:\s*"run_(?:started|resumed)"'),
         ("a Markdown report", "##(?: ✅| ❌|#) Viva: ".encode()),

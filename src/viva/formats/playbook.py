@@ -12,9 +12,11 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
+from viva.formats.checkable import checkable
 from viva.formats.documents import Document, Documents
 from viva.formats.links import wrong_with_link
 from viva.formats.reading import Reading
+from viva.formats.stand_ins import PLAYBOOK
 from viva.model import codec
 from viva.model.case import Case, Checkpoint, Claim, Goal, Limits, Origin, Suite, Utterance, WorkspaceSpec
 from viva.model.component import Building
@@ -101,14 +103,22 @@ class _Builder:
         self._problems = problems
         self._building = Building(str(folder), reading.roots, _no_claims)
         self._env: dict[str, str] = {}
+        self._unclear: set[str | int | None] = set()
+        """Keys that are there, but in or below which something does not fit: of these nothing is missing."""
 
     def build(self) -> Case | None:
         """The case; None where the document does not fit the schema. What is wrong is among the problems by then."""
         value: Any = self._document.value
-        if found := complaints("playbook", value):
-            self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
-            self._check_parts(value)
-            return None
+        if not (found := complaints("playbook", value)):
+            return self._built(value)
+        self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
+        rest = checkable("playbook", value, found, PLAYBOOK) if isinstance(value, dict) else None
+        if rest is not None:
+            self._unclear = {step for each in found for step in (*each.path, each.near)}
+            self._built(rest)
+        return None
+
+    def _built(self, value: Mapping[str, Any]) -> Case:
         self._env = self._environment(value.get("env", ()))
         steps, persona = value.get("steps", ()), value.get("persona")
         if not steps and persona is None:
@@ -135,20 +145,6 @@ class _Builder:
             written=value,
             digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
         )
-
-    def _check_parts(self, value: Any) -> None:
-        """What can be said of a document that does not fit as a whole: of those of its parts that fit."""
-        parts: dict[str, Any] = {}
-        for key in ("env", "tmpdir", "steps", "persona"):
-            part: Any = value.get(key) if isinstance(value, dict) else None
-            if part is not None and not complaints("playbook", {"name": "", "steps": [], key: part}):
-                parts[key] = part
-        self._env = self._environment(parts.get("env", ()))
-        self._workspace(parts.get("tmpdir"))
-        persona = parts.get("persona")
-        self._user(parts.get("steps", ()), persona, BUILT_IN)
-        if persona is not None:
-            list(self._checkpoints(persona, BUILT_IN))
 
     def _complain(self, path: Place, what: str) -> None:
         self._problems.append(self._document.problem(path, what))
@@ -188,7 +184,9 @@ class _Builder:
         reading = self._reading
         chosen = reading.evaluator or value.get("evaluator_model") or reading.default_evaluator
         if chosen is None:
-            if reading.environ is not None and _asks_somebody(value):
+            says_something = any(key in self._document.value for key in ("steps", "persona"))
+            is_asked = says_something and "evaluator_model" not in self._unclear and _asks_somebody(value)
+            if reading.environ is not None and is_asked:
                 self._complain((), _NO_EVALUATOR)
             return BUILT_IN
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
@@ -221,7 +219,7 @@ class _Builder:
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
         """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
         criteria: Mapping[str, Any] = persona["success_criteria"]
-        if not any(criteria.values()):
+        if not any(criteria.values()) and "success_criteria" not in self._unclear:
             self._complain(_CRITERIA, "holds nothing; without a criterion the case could not pass")
         seen: dict[str, Mapping[str, Any]] = {}
         for name, place, kind, fields in self._criteria(criteria, evaluator):

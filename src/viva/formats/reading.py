@@ -19,6 +19,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     update_snapshots: bool = False
+    before_run: bool = False
+    """A `before` of the run may set variables that no file names."""
     simulator: str | None = None
     timeout_s: float = TIMEOUT_S
     folder: str = "."
@@ -33,5 +35,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     """What is asked of eval suites."""
     wrong_with: Callable[[str], Sequence[Problem]] = lambda _name: ()
     """Why there can be no helper of that name, if there cannot."""
+    wrong_with_connector: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()
+    """Why there is no connector of that name for the agent under test, or for a helper."""
     wrong_with_evaluator: Callable[[str], Sequence[Problem]] = lambda _name: ()
     """The same for one who grades and plays the user."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from viva.model import codec
-from viva.model.template import fill
+from viva.model.template import fill, unescape
 from viva.schemas.words import complaints
 
 
@@ -14,11 +14,21 @@ def expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [value]
     rest = {key: item for key, item in value.items() if key != "for"}
     rows = cast("list[Mapping[str, Any]]", value["for"])
-    filled = [_with_texts(fill(rest, row, keep_unset=True)) for row in rows]
+    filled = [_with_texts(_unescaped(fill(rest, row, keep_unset=True))) for row in rows]
     # An id that names a variable tells its rows apart by itself.
     return [
         case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
     ]
+
+
+_FILLED_LATER = frozenset(
+    {"input", "attachments", "assertions", "assert", "turns", "simulator", "checkpoints", "final_assertions"}
+)
+"""What is filled in once more, when the case runs. In all else, nothing but `for` fills anything in."""
+
+
+def _unescaped(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item if key in _FILLED_LATER else unescape(item) for key, item in case.items()}
 
 
 def _with_texts(case: Any) -> Any:

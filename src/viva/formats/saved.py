@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from msgspec import structs
+
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import Streamed, documents_of
@@ -15,6 +17,7 @@ from viva.model import codec
 from viva.model.case import Case, Fixtures, ToolStub, Utterance
 from viva.model.message import Message, Part, Text
 from viva.model.talk import Talk
+from viva.model.template import escape_message
 from viva.record.files import append_whole
 
 _KEPT = (
@@ -58,17 +61,30 @@ def append_case(file: Path, value: Mapping[str, Any]) -> str:
     return case_id
 
 
-def static_case(case: Case, said: Sequence[Utterance], case_id: str, root: Path, folder: Path) -> dict[str, Any]:
-    """What was said, as a case for a file in `folder`."""
+def static_case(
+    case: Case, said: Sequence[Utterance], case_id: str, root: Path, folder: Path, *, filled: bool = False
+) -> dict[str, Any]:
+    """What was said, as a case for a file in `folder`. With `filled`, the lines are what was really said, not what the
+    case has written for it.
+    """
     place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
     native = "id" in case.written
     kept = {key: case.written[key] for key in _KEPT if key in case.written} if native else _told(case)
     if case.fixtures is not None:
         kept["fixtures"] = _fixtures(case.fixtures)
-    turns = [_turn(line, place) for line in said]
+    spoken = [_as_template(line) if filled or not native or line.by in _SPOKEN else line for line in said]
+    turns = [_turn(line, place) for line in spoken]
     if turns and case.history:
-        turns[0]["input"] = [place.message(message) for message in (*case.history, said[0].message)]
+        turns[0]["input"] = [place.message(message) for message in (*case.history, spoken[0].message)]
     return {"id": case_id, **kept, "turns": turns}
+
+
+_SPOKEN = frozenset({"simulated", "interactive"})
+"""Who says just what they mean: `{{` in such a line begins no variable."""
+
+
+def _as_template(line: Utterance) -> Utterance:
+    return structs.replace(line, message=escape_message(line.message))
 
 
 def _told(case: Case) -> dict[str, Any]:

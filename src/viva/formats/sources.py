@@ -1,6 +1,8 @@
 """What `-i` names: files, folders, globs, standard input, generators, or a message to send as it is."""
 
 import glob
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -90,6 +92,8 @@ def understood(text: str, folder: Path) -> Input:
     if not text.strip():
         raise BadInput.saying("an input is empty: give a file, a folder, or a message")
     path = folder / text
+    if not _exists(path) and (meant := _meant_reference(text)):
+        raise BadInput.saying(f"{text!r} is neither a file nor a reference; did you mean {meant}?")
     if path.name == _MANIFEST and _exists(path):
         return Files((path.parent,))
     if _exists(path):
@@ -104,10 +108,34 @@ def understood(text: str, folder: Path) -> Input:
     return Words(text)
 
 
+_REFERENCE = re.compile(r"(agents?|scripts?)([:.])([\w.:?&=%+-]+)", re.IGNORECASE)
+
+
+def _meant_reference(text: str) -> str | None:
+    """`agents:x` or `scripts:x`, where a text is almost that: no such thing is sent to a model as a message."""
+    found = _REFERENCE.fullmatch(text)
+    if found is None or text.endswith(_KNOWN):
+        return None
+    prefix = found[1].lower().removesuffix("s") + "s"
+    return f"{prefix}:{found[3]}"
+
+
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        path.stat()
+    except PermissionError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
     except (OSError, ValueError):  # a long message is no path
+        if _is_link(path):
+            raise BadInput.saying("is a link that leads to nothing, or to itself", str(path)) from None
+        return False
+    return True
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except (OSError, ValueError):
         return False
 
 
@@ -133,16 +161,25 @@ def _without_own(matches: Sequence[Path], text: str) -> Files:
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """The suite files below a folder, in order; hidden folders and schemas are left out, and packs stay whole."""
-    found = sorted(
-        p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file() and not p.name.endswith(".schema.json")
-    )
-    packs = [p.parent for p in found if p.name == _MANIFEST]
-    packs = [p for p in packs if not any(outer in p.parents for outer in packs)]
-    kept = [
-        p
-        for p in sorted({*packs, *(p for p in found if not any(p.is_relative_to(pack) for pack in packs))})
-        if not any(part.startswith((".", "__")) or part == "node_modules" for part in p.relative_to(folder).parts)
-    ]
+    problems: list[Problem] = []
+    found: list[Path] = []
+    packs: list[Path] = []
+
+    def unreadable(wrong: OSError) -> None:
+        problems.append(Problem(str(wrong.filename), 0, "", f"cannot be read: {wrong.strerror}"))
+
+    for place, folders, files in os.walk(folder, onerror=unreadable):  # links to folders are not followed
+        here = Path(place)
+        if _MANIFEST in files:
+            packs.append(here)
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
+        suites = [name for name in files if name.endswith(SUFFIXES) and not name.endswith(".schema.json")]
+        found += [here / name for name in suites if not name.startswith((".", "__")) and (here / name).is_file()]
+    if problems:
+        raise BadInput(*problems)
+    kept = sorted([*packs, *found])
     if not kept:
         raise BadInput.saying(f"holds no suite files ({', '.join(SUFFIXES)})", str(folder))
     yield from kept

@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 300
+from viva.formats.documents import CASES, holds_cases
+from viva.model import codec
+
 MAX_NODES = 5_000_000
 """More values than this, aliases counted as often as they are used, are a mistake or an attack."""
 
@@ -33,7 +35,7 @@ def yaml_values(text: str) -> list[tuple[Any, list[int]]]:
     try:
         while loader.check_node():
             node = loader.get_node()
-            _size(node, {})
+            _measure(node, {})
             lines = [each.start_mark.line + 1 for each in _members(node)]
             found.append((loader.construct_document(node), lines))
     finally:
@@ -47,8 +49,8 @@ def _check_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_loader()):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > MAX_DEPTH:
-                raise _problem(event, f"is nested more than {MAX_DEPTH} levels deep")
+            if depth > codec.MAX_DEPTH:
+                raise _problem(event, f"is nested more than {codec.MAX_DEPTH} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -63,31 +65,36 @@ def _loader() -> Any:
 
 
 def _members(node: Any) -> list[Any]:
-    if isinstance(node, yaml.MappingNode) and [key.value for key, _ in node.value] == ["cases"]:
-        node = node.value[0][1]
+    if isinstance(node, yaml.MappingNode):
+        members = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+        if holds_cases(members) and isinstance(members[CASES], yaml.SequenceNode):
+            node = members[CASES]
     return node.value if isinstance(node, yaml.SequenceNode) else [node]
 
 
-def _size(node: Any, known: dict[Any, int]) -> int:
-    """How many values a node stands for. Complains about keys, and about aliases that never end."""
-    if (size := known.get(node)) is not None:
-        if not size:
+def _measure(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+    """How many values a node stands for, and how deep they are nested. Complains about keys, and about aliases that never end."""
+    if (measured := known.get(node)) is not None:
+        if not measured[0]:
             raise _problem(node, "is an alias of something that it stands in")
-        return size
+        return measured
     if node.tag not in _PLAIN:
         raise _problem(node, f"the tag {node.tag.replace(_TAG, '!!')} says more than JSON can")
     if isinstance(node, yaml.ScalarNode):
-        return 1
-    known[node] = 0  # until it is known: who meets it below itself goes in a circle
+        return 1, 0
+    known[node] = 0, 0  # until it is known: who meets it below itself goes in a circle
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
-        size = 1 + sum(_size(value, known) for _, value in node.value)
+        inner = [_measure(value, known) for _, value in node.value]
     else:
-        size = 1 + sum(_size(value, known) for value in node.value)
+        inner = [_measure(value, known) for value in node.value]
+    size, depth = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
     if size > MAX_NODES:
         raise _problem(node, f"stands for more than {MAX_NODES} values")
-    known[node] = size
-    return size
+    if depth > codec.MAX_DEPTH:  # by aliases of aliases
+        raise _problem(node, f"is nested more than {codec.MAX_DEPTH} levels deep")
+    known[node] = size, depth
+    return size, depth
 
 
 def _check_keys(node: Any) -> None:

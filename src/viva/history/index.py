@@ -363,7 +363,7 @@ def _beginning(path: Path) -> RunStarted | None:
 def kept_workspaces(journal: Path) -> list[str]:
     """Where the workspaces of a run's trials were kept, as its journal says; a damaged line says nothing."""
     found: dict[str, None] = {}
-    decoder = codec.decoder(TrialEnded | TrialRetried)
+    decoder = codec.Decoder[TrialEnded | TrialRetried](TrialEnded | TrialRetried, codec.KEPT_DEPTH)
     with contextlib.suppress(FileNotFoundError), journal.open("rb") as file:
         for line in file:
             if b'"workspace":"' in line:  # most lines need not be decoded
@@ -382,10 +382,10 @@ def _run_row(row: Sequence[Any]) -> RunRow:
         at=at,
         viva=viva,
         agent=agent,
-        inputs=codec.decode(inputs),
+        inputs=codec.decode_kept(inputs),
         cases=cases,
         ended=ended,
         exit_code=exit_code,
         stopped=stopped,
-        summary=codec.decode(summary, type=RunSummary) if summary else None,
+        summary=codec.decode_kept(summary, type=RunSummary) if summary else None,
     )

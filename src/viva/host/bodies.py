@@ -1,8 +1,7 @@
 """What may stand in a request, as JSON Schemas: the host checks with them, and its OpenAPI document shows them."""
 
-from collections.abc import Iterable
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from viva.host.refusals import invalid
 from viva.model import codec
@@ -130,21 +129,11 @@ def checked(name: str, raw: bytes) -> dict[str, Any]:
 
 def parsed(raw: bytes) -> Any:
     try:
-        value = codec.decode(raw) if raw else {}
-    except (codec.DecodeError, RecursionError, UnicodeDecodeError):
+        return codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
+    except codec.TooDeepError:
+        raise invalid(f"the body nests deeper than {MAX_DEPTH} levels") from None
+    except codec.DecodeError:
         raise invalid("the body is no JSON") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for each in level for inner in _inside(each)]
-        if not level:
-            return value
-    raise invalid(f"the body nests deeper than {MAX_DEPTH} levels")
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value).values()
-    return cast("list[Any]", value) if isinstance(value, list) else ()
 
 
 def fitting(name: str, value: Any, field: str | None = None) -> Any:

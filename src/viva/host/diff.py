@@ -34,11 +34,11 @@ def _event_diffs(a: Sequence[Logged], b: Sequence[Logged]) -> list[dict[str, Any
     diffs: list[dict[str, Any]] = []
     for sequence, (one, other) in enumerate(zip_longest(a, b)):
         if one is None:
-            diffs.append({"seq": sequence, "op": "added", "bEvent": codec.decode(other.doc)})
+            diffs.append({"seq": sequence, "op": "added", "bEvent": codec.decode_kept(other.doc)})
         elif other is None:
-            diffs.append({"seq": sequence, "op": "removed", "aEvent": codec.decode(one.doc)})
+            diffs.append({"seq": sequence, "op": "removed", "aEvent": codec.decode_kept(one.doc)})
         elif _said(one.event) != _said(other.event):
-            both = {"aEvent": codec.decode(one.doc), "bEvent": codec.decode(other.doc)}
+            both = {"aEvent": codec.decode_kept(one.doc), "bEvent": codec.decode_kept(other.doc)}
             diffs.append({"seq": sequence, "op": "changed", **both})
     return diffs
 

@@ -271,7 +271,7 @@ class Scoring:
         baseline = asked["configurable"].get("baselineRunId")
         reference = f"/v1/runs/{self._run.id}:diff?against={baseline}" if baseline else None
         summary = eval_summary(standing, records, model_class=self._agent.model_class, diff_ref=reference)
-        self._run.summary = codec.decode(codec.encode(summary))
+        self._run.summary = codec.decode_kept(codec.encode(summary))
         self._run.metrics = metrics_of(self._log)
         return [_completed(summary), run_completed(self._run.summary)]
 

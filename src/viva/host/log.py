@@ -58,7 +58,7 @@ class RunLog:
     def __init__(self, run: str, store: Store) -> None:
         self.run = run
         self._store = store
-        self.events = [Logged(codec.decode(doc, type=RunEvent), doc) for doc in store.events(run)]
+        self.events = [Logged(codec.decode_kept(doc, type=RunEvent), doc) for doc in store.events(run)]
         self.notices: list[RunEvent] = []
         """What is told to those who listen just now, and is no part of the log."""
         self.changed = asyncio.Event()

@@ -121,7 +121,7 @@ class Store:
     def run(self, name: str, tenant: str) -> Run | None:
         """A tenant's run. Somebody else's is as good as none."""
         row = self._db.execute("SELECT doc FROM runs WHERE id = ? AND tenant = ?", (name, tenant)).fetchone()
-        return codec.decode(row[0], type=Run) if row else None
+        return codec.decode_kept(row[0], type=Run) if row else None
 
     def taken(self, name: str) -> bool:
         """Is there a run of that id, whoever has it?"""
@@ -130,7 +130,7 @@ class Store:
     def unfinished(self) -> list[Run]:
         """Runs that had not come to their end when the host went down, oldest first."""
         rows = self._db.execute("SELECT doc FROM runs WHERE status IN ('pending', 'running', 'cancelling')").fetchall()
-        return sorted((codec.decode(row[0], type=Run) for row in rows), key=lambda run: run.created_at)
+        return sorted((codec.decode_kept(row[0], type=Run) for row in rows), key=lambda run: run.created_at)
 
     def append(self, run: str, first: int, docs: Iterable[bytes]) -> None:
         """Events with the next sequence numbers; a number that is taken is an error, never a gap or a second truth."""
@@ -152,7 +152,7 @@ class Store:
         rows: Sequence[tuple[bytes]] = self._db.execute(
             "SELECT doc FROM annotations WHERE run = ? ORDER BY number", (run,)
         ).fetchall()
-        return [codec.decode(row[0]) for row in rows]
+        return [codec.decode_kept(row[0]) for row in rows]
 
     def answer(self, tenant: str, operation: str, key: str) -> Answer | None:
         row = self._db.execute(

@@ -73,7 +73,7 @@ def output_of(record: TrialRecord) -> Any:
 def fits(schema: dict[str, Any], output: Any) -> bool:
     """Is an output valid by a schema? A text that is JSON counts as what it says."""
     if isinstance(output, str):
-        with suppress(codec.DecodeError, UnicodeEncodeError, RecursionError):
+        with suppress(codec.DecodeError):
             output = codec.decode(output)
     return Returned(schema=schema).wrong_with(output) is None
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from viva.errors import RunStopped
 from viva.model.message import ModelCall
 
+UNPRICED = "calls of unknown price are not in the budget; `price` in the connector sets it"
+
 
 class Budget:
     """Adds up what every model call of a run cost: the agent's, the simulators' and the judges' alike."""

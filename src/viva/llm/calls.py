@@ -4,6 +4,7 @@ A call that is being retried says so in its `CallProgress`, so that a timeout is
 """
 
 import asyncio
+import codecs
 import random
 import re
 import time
@@ -25,12 +26,17 @@ T = TypeVar("T")
 MAX_WAIT_S = 60.0
 _FIRST_S = 0.5
 _LONGEST_S = 20.0
+_FOREVER_S = 1e9
 _PASSING = frozenset({408, 409, 429})
-_SECONDS = re.compile(r"\d+(\.\d+)?")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RETRY_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 _TAGS = re.compile(r"<[^>]*>")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
+_NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
+"""Codecs of Python that are no charsets of the web; some take time that grows with the square of the length."""
 _STATUSES = frozenset(HTTPStatus)
 _SHORT = 300
+_READ = 4000
 _SENSITIVE = ("auth", "key", "token", "secret", "cookie", "password")
 _TELLING = 6
 
@@ -92,16 +98,19 @@ async def read(
         async with http.stream(request) as streaming:
             if streaming.status < 300:
                 return await digest(streaming.chunks())
-            return Response(
-                streaming.status, streaming.headers, b"".join([piece async for piece in streaming.chunks()])
-            )
+            body = b"".join([piece async for piece in streaming.chunks()])
+            return Response(streaming.status, streaming.headers, body)
 
     return await _persist(attempt, retry, progress, limiter, tokens)
 
 
 async def _persist(
-    attempt: Callable[[], Awaitable[T]], retry: Retry, progress: CallProgress, limiter: Limiter | None, tokens: float
-) -> T:
+    attempt: Callable[[], Awaitable[T | Response]],
+    retry: Retry,
+    progress: CallProgress,
+    limiter: Limiter | None,
+    tokens: float,
+) -> T | Response:
     tries = 0
     while True:
         tries += 1
@@ -115,6 +124,7 @@ async def _persist(
             if tries > retry.retries or (retry.only_unsent and not isinstance(failed, NotSent)):
                 raise type(failed)(trouble) from failed
         else:
+            answer = in_utf8(answer) if isinstance(answer, Response) else answer
             if not isinstance(answer, Response) or not retry.worth(answer.status):
                 progress.provider_trouble = None
                 return answer
@@ -147,14 +157,32 @@ def _asked_for(answer: Response) -> float | None:
     said = answer.headers.get("retry-after")
     if said is None:
         told = _RETRY_DELAY.search(answer.body)
-        return None if told is None else float(told[1])
-    from email.utils import parsedate_to_datetime  # loaded late: few servers ever ask
+        wait_s = None if told is None else float(told[1])
+    elif _SECONDS.fullmatch(said):
+        wait_s = float(said)
+    else:
+        from email.utils import parsedate_to_datetime  # loaded late: few servers ever ask
 
+        try:
+            wait_s = parsedate_to_datetime(said).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, OSError):
+            return None
+    return None if wait_s is None else max(0.0, min(wait_s, _FOREVER_S))
+
+
+def in_utf8(answer: Response) -> Response:
+    """The answer with its body in UTF-8, if its Content-Type names another charset that the body really is in."""
+    kind = answer.headers.get("content-type", "")
+    named = _CHARSET.search(kind) if "charset" in kind.lower() else None
+    if named is None or named[1].lower() in ("utf-8", "utf8"):
+        return answer
     try:
-        wait_s = float(said) if _SECONDS.fullmatch(said) else parsedate_to_datetime(said).timestamp() - time.time()
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, wait_s)
+        charset = codecs.lookup(named[1]).name
+        if charset in _NO_CHARSETS:
+            return answer
+        return Response(answer.status, answer.headers, answer.body.decode(charset).encode())
+    except (LookupError, UnicodeError):  # whoever decodes the body says what is wrong with it
+        return answer
 
 
 def status_line(status: int) -> str:
@@ -175,7 +203,7 @@ def short_text(body: bytes, secrets: tuple[str, ...] = ()) -> str:
         text = _message_in(codec.decode(body)) or ""
     except codec.DecodeError:
         text = ""
-    text = " ".join((text or _TAGS.sub(" ", body[:4000].decode(errors="replace"))).split())
+    text = " ".join((text[:_READ] or _TAGS.sub(" ", body[:_READ].decode(errors="replace"))).split())
     for secret in secrets:
         text = text.replace(secret, "***")
     return text if len(text) <= _SHORT else text[:_SHORT] + "…"

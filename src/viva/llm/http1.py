@@ -8,6 +8,7 @@ from viva.protocols import Response
 _MAX_HEAD = 256 * 1024
 _MAX_LINE = 16 * 1024
 _START = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |$)")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 _NO_BODY = frozenset({204, 304})
 
@@ -104,7 +105,7 @@ class Incoming:
             self._chunked = True
         elif length := headers.get("content-length"):
             size, *others = {size.strip() for size in length.split(",")}
-            if others or not (size.isascii() and size.isdigit()):
+            if others or not _LENGTH.fullmatch(size):
                 raise Garbled("it does not say clearly how long its answer is")
             self._left = int(size)
             self._allow(self._left)

@@ -8,6 +8,7 @@ from viva.model.connector import Connector
 from viva.model.message import ModelCall
 
 _PER = 1_000_000
+_LONGEST_NAME = 200
 _Cost = Callable[[int, int, int, int], float]
 
 
@@ -22,16 +23,25 @@ def cost_usd(
     """USD, or None for a model whose price is not known. Cached and written tokens are among the input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _PER
-    cost = _known(connector.provider, connector.base_url, connector.model or model)
-    return None if cost is None else cost(input_tokens, output_tokens, cached_tokens, written_tokens)
+    tokens = input_tokens, output_tokens, cached_tokens, written_tokens
+    return _by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
 
 
 def reported_cost_usd(call: ModelCall) -> float | None:
     """USD of a call that an agent reports itself; None if its model or the price of that is not known."""
     if not call.model:
         return None
-    cost = _known(call.provider, "", call.model)
-    return None if cost is None else cost(call.input_tokens, call.output_tokens, call.cached_tokens, 0)
+    return _by_table(call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens)
+
+
+def _by_table(
+    provider: str, base_url: str, model: str, read: int, said: int, cached: int = 0, written: int = 0
+) -> float | None:
+    """By the table of prices. Counts that cannot be right, and names that no model has, have no price."""
+    if len(model) > _LONGEST_NAME or min(read, said, cached, written) < 0 or cached + written > read:
+        return None
+    cost = _known(provider, base_url, model)
+    return None if cost is None else cost(read, said, cached, written)
 
 
 @lru_cache(maxsize=512)

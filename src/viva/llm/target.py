@@ -67,6 +67,26 @@ class Target(Struct, frozen=True, dict=True):
         return URL(self.url, encoded=True)
 
 
+def wrong_with_address(url: str) -> str | None:
+    """Why nothing can be sent to an address, and what may have been meant; passwords and queries are not shown.
+
+    One that begins with a variable of the environment that is not set is not judged.
+    """
+    if url.startswith("$"):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as wrong:
+        return f"is no valid address: {wrong}"
+    if parts.scheme in _PORTS:
+        return None if host else f"names no host; write {parts.scheme}://HOST"
+    bare = url.partition("?")[0].rpartition("@")[2]
+    if "://" in url:
+        return f"starts with {parts.scheme}://; only http:// and https:// can be reached"
+    return f"misses http:// or https://; did you mean http://{bare.lstrip('/')}?"
+
+
 def target_of(request: Request, find_proxy: FindProxy) -> Target:
     """Works out where a request goes; an address or a header that cannot be sent is said without its value."""
     try:

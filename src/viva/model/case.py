@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from viva.model.message import Message
 
 if TYPE_CHECKING:
+    from viva.model.talk import Evidence
     from viva.protocols import Check, User
 
 On = Literal["reply", "output", "reply_and_tools", "conversation"]
@@ -46,6 +47,7 @@ class Claim(Struct, frozen=True):
     it; or the agent's text of all turns.
     `over` is how far back tool calls and limits look: this turn, or the whole case.
     Where a `gate` fails, the case scores nothing, whatever its other claims do.
+    `resolve` is there where the check holds `{{variables}}`: it gives the claim with their values.
     """
 
     check: "Check"
@@ -56,6 +58,7 @@ class Claim(Struct, frozen=True):
     over: Over = "turn"
     weight: float = 1.0
     gate: bool = False
+    resolve: "Callable[[Evidence], Claim] | None" = None
 
 
 class Checkpoint(Struct, frozen=True):

@@ -1,22 +1,125 @@
-"""The only encoder and decoder: every byte of JSON that Viva reads or writes itself goes through here."""
+"""The only encoder and decoder: every byte of JSON that Viva reads or writes itself goes through here.
+
+Whatever the bytes are, decoding gives a value or a DecodeError. A value that it gives can be encoded again and walked by
+recursive code: it is at most MAX_DEPTH levels deep, its texts hold no lone surrogates, its numbers are finite.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder(enc_hook=str)
-_sorted = msgspec.json.Encoder(order="deterministic", enc_hook=str)
+MAX_DEPTH = 128
+"""How deep the arrays and objects of a foreign value may be nested."""
+KEPT_DEPTH = MAX_DEPTH + 32
+"""The same for a line of a journal or cassette, which wraps foreign values in levels of its own."""
 
-encode = _encoder.encode
-encode_lines = _encoder.encode_lines
-decode = msgspec.json.decode
 Raw = msgspec.Raw
 DecodeError = msgspec.DecodeError
 ValidationError = msgspec.ValidationError
+
+
+def _as_text(value: Any) -> str:
+    """What has no JSON form, as its `str`. Other people's `__str__` may raise."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_as_text)
+_sorted = msgspec.json.Encoder(order="deterministic", enc_hook=_as_text)
+
+encode = _encoder.encode
+encode_lines = _encoder.encode_lines
+_read = msgspec.json.Decoder().decode
+
+_ROUND = bytes.maketrans(b"[]{}", b"()()")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class TooDeepError(DecodeError):
+    """A value whose arrays and objects are nested too deeply to be walked safely."""
+
+    def __init__(self, max_depth: int) -> None:
+        super().__init__(f"nested more than {max_depth} levels deep")
+
+
+class Decoder(Generic[T]):
+    """Decodes many values of one kind."""
+
+    __slots__ = ("_decode", "_max_depth")
+
+    def __init__(self, kind: Any, max_depth: int = MAX_DEPTH) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._max_depth = max_depth
+
+    def decode(self, data: bytes | str) -> T:
+        """The value; ValidationError for JSON of another kind, DecodeError for whatever else is wrong with it."""
+        try:
+            value = self._decode(data)
+        except (UnicodeError, RecursionError) as wrong:
+            raise _refused(data, wrong, self._max_depth) from wrong
+        if len(data) > 2 * self._max_depth and _is_deeper(data, self._max_depth):
+            raise TooDeepError(self._max_depth)
+        return value
+
+
+@overload
+def decode(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any: ...
+@overload
+def decode(data: bytes | str, *, type: type[T], max_depth: int = MAX_DEPTH) -> T: ...
+def decode(data: bytes | str, *, type: Any = Any, max_depth: int = MAX_DEPTH) -> Any:  # noqa: A002 -- msgspec's name for it
+    """The value of a JSON text of anybody's, as `type` if one is given. It raises what `Decoder.decode` raises."""
+    try:
+        value = msgspec.json.decode(data, type=type)
+    except (UnicodeError, RecursionError) as wrong:
+        raise _refused(data, wrong, max_depth) from wrong
+    if len(data) > 2 * max_depth and _is_deeper(data, max_depth):
+        raise TooDeepError(max_depth)
+    return value
+
+
+@overload
+def decode_kept(data: bytes | str) -> Any: ...
+@overload
+def decode_kept(data: bytes | str, *, type: type[T]) -> T: ...
+def decode_kept(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- as above
+    """The same for what Viva itself has written, and wrapped foreign values in."""
+    return decode(data, type=type, max_depth=KEPT_DEPTH)
+
+
+def _refused(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError:
+    """What is wrong with a text that msgspec did not get to the end of."""
+    if isinstance(wrong, RecursionError):
+        return TooDeepError(max_depth)
+    try:
+        _ = data.encode() if isinstance(data, str) else bytes(data).decode()
+    except UnicodeDecodeError as place:
+        return DecodeError(f"not UTF-8: byte 0x{place.object[place.start]:02x} at position {place.start}")
+    except UnicodeEncodeError as place:
+        return DecodeError(f"not Unicode text: a lone surrogate at position {place.start}")
+    return DecodeError(str(wrong))
+
+
+def _is_deeper(data: bytes | str, max_depth: int) -> bool:
+    """Are the brackets of a valid JSON text nested deeper than that? Those in its strings do not count."""
+    raw = data.encode() if isinstance(data, str) else bytes(data)
+    # Most have too few brackets for that. To leave them out is five times as fast as `count`.
+    if 2 * len(raw) - len(raw.replace(b"[", b"")) - len(raw.replace(b"{", b"")) <= max_depth:
+        return False
+    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    brackets = b"".join(bare).translate(_ROUND, _NO_BRACKETS)
+    for _ in range(max_depth):  # each time around, the innermost pairs go
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"()", b"")
+    return bool(brackets)
 
 
 def compact(value: Any) -> str:
@@ -36,11 +139,16 @@ def frozen(value: Any) -> msgspec.Raw:
 
 def builtins(value: Any) -> Any:
     """A struct as plain dicts and lists."""
-    return msgspec.to_builtins(value, enc_hook=str)
+    return msgspec.to_builtins(value, enc_hook=_as_text)
 
 
 def plain(value: Any) -> Any:
     """A value of any kind as it comes back from JSON: dicts with text keys, lists, numbers, texts."""
+    return _read(_encoder.encode(value))
+
+
+def as_plain(value: Any) -> Any:
+    """The same for a value of other people's code; ValueError or RecursionError if it cannot be one of a reply."""
     return decode(_encoder.encode(value))
 
 
@@ -52,11 +160,6 @@ def as_written(value: Any) -> Any:
 def convert(value: Any, to: type[T]) -> T:
     """Plain dicts and lists as a struct; raises ValidationError with the place of the first misfit."""
     return msgspec.convert(value, to)
-
-
-def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder for many values of one kind."""
-    return msgspec.json.Decoder(kind)
 
 
 def pretty(data: bytes) -> bytes:

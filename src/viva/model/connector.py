@@ -76,13 +76,6 @@ class Connector(Struct, frozen=True, kw_only=True):
             raise ValueError("the Anthropic API takes no `seed`: its answers cannot be made the same again")
 
 
-def settings_that_answer(connector: Connector) -> dict[str, object]:
-    """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
-    names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
-    found = {name: getattr(connector, name) for name in names}
-    return {name: value for name, value in found.items() if value not in (None, "", {})}
-
-
 class Connectors(Mapping[str, Connector]):
     """The connectors of a project, by name. `defaults` has one for each provider, for models that need none in the config."""
 
@@ -107,6 +100,13 @@ _WELL_KNOWN = {"gemini": re.compile(r"gemini-.+"), "openai": re.compile(r"gpt-.+
 def provider_of(model: str) -> str | None:
     """The provider of a well-known model."""
     return next((provider for provider, names in _WELL_KNOWN.items() if names.fullmatch(model)), None)
+
+
+def settings_that_answer(connector: Connector) -> dict[str, object]:
+    """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
+    names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
+    found = {name: getattr(connector, name) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, "", {})}
 
 
 def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:

@@ -22,7 +22,7 @@ def json_of(text: str) -> Any:
         return UNSET
     try:
         return codec.decode(text)
-    except (codec.DecodeError, UnicodeEncodeError, RecursionError):
+    except codec.DecodeError:
         return UNSET
 
 
@@ -68,7 +68,8 @@ def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
         start = opening.start()
         try:
             value, at = decoder.raw_decode(text, start)
-        except RecursionError:
+            codec.decode(text[start:at])  # what this parser takes and ours does not is no value
+        except (codec.TooDeepError, RecursionError):
             break
         except ValueError as wrong:
             work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)

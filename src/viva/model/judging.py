@@ -7,16 +7,21 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import BadInput, CheckBroken, RunStopped, TrialFault, TrialOver, VivaError
+from viva.errors import BadInput, CheckBroken, RunStopped, TrialFault, TrialOver, VivaError, readable
+from viva.model import codec
 from viva.model.case import Claim
-from viva.model.talk import Evidence, Judged, Talk, Verdict
+from viva.model.talk import PASSED, Evidence, Judged, Talk, Verdict
 from viva.model.tracebacks import describe_error, error_text, is_users_error
 
 
 def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
     """The claim and its verdict; something to await only where the check itself has to wait."""
     try:
+        if claim.resolve is not None:
+            claim = structs.replace(claim.resolve(evidence), written=claim.written, on=claim.on, over=claim.over)
         found = claim.check.check(evidence)
+        if isinstance(found, Verdict):
+            found = _plain(found)
     except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # a check may be anyone's code: it must not end the trial
@@ -31,7 +36,7 @@ async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evid
     talk = evidence.talk
     before, talk.waiting_for = talk.waiting_for, "judge"
     try:
-        verdict = await waiting
+        verdict = _plain(await waiting)
     except (RunStopped, TrialOver):
         raise
     except Exception as broken:  # as above
@@ -47,6 +52,16 @@ def _judge_broken(claim: Claim, broken: Exception, talk: Talk) -> Judged:
     if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
         talk.tracebacks += describe_error(raised, f"check {claim.check.label}")
     return Judged(claim, broken_verdict(broken), is_live(claim, talk))
+
+
+def _plain(verdict: Verdict) -> Verdict:
+    """The verdict in values that a record can hold. A check may be anyone's code, with objects of any class."""
+    if verdict is PASSED:
+        return verdict
+    try:
+        return codec.decode_kept(codec.encode(verdict), type=Verdict)
+    except Exception as wrong:
+        raise CheckBroken(f"its verdict cannot be kept: {error_text(wrong)}", fault="judge") from None
 
 
 def is_live(claim: Claim, talk: Talk) -> bool:
@@ -79,9 +94,9 @@ def negated(verdict: Verdict, label: str) -> Verdict:
 
 def broken_verdict(broken: Exception) -> Verdict:
     """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
-    said = str(broken)
-    if isinstance(broken, TrialFault | CheckBroken) and said:
+    if isinstance(broken, TrialFault | CheckBroken) and str(broken):
+        said = readable(str(broken))
         return Verdict("error", said, fault=broken.fault, deterministic=broken.deterministic)
     if isinstance(broken, BadInput):  # an agent or a file that the check names is not there
-        return Verdict("error", said, deterministic=True)
+        return Verdict("error", readable(str(broken)), deterministic=True)
     return Verdict("error", error_text(broken), fault="judge")  # a check of the user's own broke

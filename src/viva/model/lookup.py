@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from msgspec import UNSET
@@ -12,6 +12,7 @@ from viva.model import codec
 from viva.model.embedded import json_in
 from viva.model.pattern import TIMEOUT_S
 from viva.model.talk import Evidence
+from viva.model.text_cache import cache_short_texts
 
 _DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
@@ -23,7 +24,7 @@ def full_path(path: str) -> str:
     return f"${path}" if path.startswith(("[", ".")) else f"$.{path}"
 
 
-@lru_cache(maxsize=4096)
+@cache_short_texts(4096, 2000)
 def compile_path(path: str) -> Any:
     """The compiled path, or ValueError with what is wrong with it."""
     from jsonpath_rfc9535 import JSONPathError  # loaded with the first path, not with every run
@@ -93,6 +94,7 @@ def _environment() -> Any:
             return test(string, timeout=TIMEOUT_S) is not None
 
     environment = JSONPathEnvironment()
+    environment.max_recursion_depth = codec.KEPT_DEPTH
     environment.function_extensions["match"] = Limited(whole=True)
     environment.function_extensions["search"] = Limited(whole=False)
     return environment

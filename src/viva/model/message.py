@@ -1,10 +1,13 @@
 """What passes between a user and an agent: messages, tool calls, replies, and what each model call cost."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+MAX_TOKENS = 10**12
+TokenCount = Annotated[int, Meta(ge=-MAX_TOKENS, le=MAX_TOKENS)]
+"""A number of tokens that can be added up, priced and indexed. An answer that counts more is rubbish."""
 Speaker = Literal["system", "user", "assistant", "tool"]
 Declared = Literal["awaiting", "done"]
 

@@ -1,10 +1,10 @@
 """Regular expressions that users write: their size and the time of each search have limits, so no pattern can hang a run."""
 
 import re
-from functools import lru_cache
 from typing import Any
 
 from viva.errors import CheckBroken
+from viva.model.text_cache import cache_short_texts
 
 TIMEOUT_S = 0.5
 MAX_PARTS = 200_000
@@ -12,7 +12,7 @@ MAX_PARTS = 200_000
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
 
-@lru_cache(maxsize=4096)
+@cache_short_texts(4096, 2000)
 def compile_pattern(pattern: str) -> Any:
     """The compiled pattern, or ValueError with what is wrong with it."""
     import regex  # loaded with the first pattern, not with every run
@@ -20,7 +20,7 @@ def compile_pattern(pattern: str) -> Any:
     if "{" in pattern and _parts(pattern) > MAX_PARTS:
         raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PARTS:,} parts")
     try:
-        return regex.compile(pattern)
+        return regex.compile(pattern, cache_pattern=False)  # the cache above has a limit in bytes, theirs has none
     except regex.error as wrong:
         raise ValueError(f"{pattern!r} is no regular expression: {wrong}") from wrong
     except (MemoryError, OverflowError, RecursionError) as wrong:

@@ -144,6 +144,7 @@ class Talk(Struct, dict=True):
 
     `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung; `helping` counts the
     helpers who are being asked, since several judges may be at once.
+    `not_found` says of each variable that a `set` looked for in vain where that was.
     `calls` counts every model call of the trial, those of replies that were cut off too.
     `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
     `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
@@ -160,6 +161,7 @@ class Talk(Struct, dict=True):
     finals: list[Judged] = field(default_factory=list[Judged])
     sightings: dict[str, Sighting] = field(default_factory=dict[str, Sighting])
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    not_found: dict[str, str] = field(default_factory=dict[str, str])
     calls: list[ModelCall] = field(default_factory=list[ModelCall])
     warnings: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])

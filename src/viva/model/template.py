@@ -1,7 +1,10 @@
-"""`{{variables}}` in texts that people write: which are used, and what stands there when they are known."""
+r"""`{{variables}}` in texts that people write: which are used, and what stands there when they are known.
+
+`\{{` is a literal `{{`: no variable begins there, and the backslash goes away when the text is filled.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from msgspec import structs
@@ -10,61 +13,123 @@ from viva.errors import Undecidable
 from viva.model import codec
 from viva.model.message import Message, Text
 
-_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+_OPEN = "{{"
+_ESCAPED = "\\{{"
+_PIECE = re.compile(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+"""A literal `{{`, or a variable with its name."""
 
 
 def has_variables(value: Any) -> bool:
     """Does any text in this value hold a variable?"""
-    return bool(variables_in(value))
+    return next(_names(value), None) is not None
 
 
 def variables_in(value: Any) -> list[str]:
     """The names of variables in all texts of a value, keys of dicts not included."""
+    return list(_names(value))
+
+
+def is_template(value: Any) -> bool:
+    r"""Does filling change any text in this value? It holds a variable or an escaped `\{{`."""
+    return any(_PIECE.search(text) for text in _texts(value))
+
+
+def _names(value: Any) -> Iterator[str]:
+    return (match[1] for text in _texts(value) for match in _PIECE.finditer(text) if match[1])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a value that may hold a variable."""
     match value:
         case str():
-            return _VARIABLE.findall(value) if "{{" in value else []
+            if _OPEN in value:
+                yield value
         case Mapping():
-            return [name for item in cast("Mapping[str, Any]", value).values() for name in variables_in(item)]
+            for item in cast("Mapping[str, Any]", value).values():
+                yield from _texts(item)
         case list() | tuple():
-            return [name for item in cast("list[Any]", value) for name in variables_in(item)]
+            for item in cast("list[Any]", value):
+                yield from _texts(item)
         case _:
-            return []
+            pass
 
 
-def fill(value: Any, variables: Mapping[str, Any], *, keep_unset: bool = False) -> Any:
-    """The value with its variables filled in. A text that is one variable and nothing else becomes that variable's value."""
+def fill(
+    value: Any, variables: Mapping[str, Any], *, keep_unset: bool = False, why_unset: Mapping[str, str] | None = None
+) -> Any:
+    r"""The value with its variables filled in. A text that is one variable and nothing else becomes that variable's value.
+
+    With `keep_unset` it stays a template: unknown variables and `\{{` are left for a later filling. `why_unset` says of a
+    variable why it has no value, for the error.
+    """
+
+    def filled(value: Any) -> Any:
+        match value:
+            case str() if _OPEN in value:
+                return _fill_text(value, variables, keep_unset, why_unset or {})
+            case Mapping():
+                return {key: filled(item) for key, item in cast("Mapping[str, Any]", value).items()}
+            case list() | tuple():
+                return [filled(item) for item in cast("list[Any]", value)]
+            case _:
+                return value
+
+    return filled(value)
+
+
+def fill_message(message: Message, variables: Mapping[str, Any], why_unset: Mapping[str, str] | None = None) -> Message:
+    def filled(text: str) -> str:
+        return _text(fill(text, variables, why_unset=why_unset))
+
+    if isinstance(message.content, str):
+        return structs.replace(message, content=filled(message.content))
+    parts = tuple(Text(filled(part.text)) if isinstance(part, Text) else part for part in message.content)
+    return structs.replace(message, content=parts)
+
+
+def escape(text: str) -> str:
+    r"""The template that is filled to this very text: each `{{` is written as `\{{`."""
+    return text.replace(_OPEN, _ESCAPED)
+
+
+def unescape(value: Any) -> Any:
+    r"""The value with a literal `{{` for each `\{{`, in texts that are filled no more. Variables stay as they are."""
     match value:
-        case str() if "{{" in value:
-            return _fill_text(value, variables, keep_unset)
+        case str():
+            return value.replace(_ESCAPED, _OPEN)
         case Mapping():
-            items = cast("Mapping[str, Any]", value).items()
-            return {key: fill(item, variables, keep_unset=keep_unset) for key, item in items}
+            return {key: unescape(item) for key, item in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
-            return [fill(item, variables, keep_unset=keep_unset) for item in cast("list[Any]", value)]
+            return [unescape(item) for item in cast("list[Any]", value)]
         case _:
             return value
 
 
-def fill_message(message: Message, variables: Mapping[str, Any]) -> Message:
+def escape_message(message: Message) -> Message:
+    """The message as a template."""
     if isinstance(message.content, str):
-        return structs.replace(message, content=_text(fill(message.content, variables)))
-    parts = tuple(Text(_text(fill(p.text, variables))) if isinstance(p, Text) else p for p in message.content)
+        return structs.replace(message, content=escape(message.content))
+    parts = tuple(Text(escape(part.text)) if isinstance(part, Text) else part for part in message.content)
     return structs.replace(message, content=parts)
 
 
-def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool) -> Any:
-    whole = _VARIABLE.fullmatch(text)
+def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool, why_unset: Mapping[str, str]) -> Any:
+    whole = _PIECE.fullmatch(text)
     if whole and whole[1] in variables:
         return variables[whole[1]]
 
     def value_of(match: re.Match[str]) -> str:
-        if match[1] in variables:
-            return _text(variables[match[1]])
+        name = match[1]
+        if name is None:
+            return match[0] if keep_unset else _OPEN
+        if name in variables:
+            return _text(variables[name])
         if keep_unset:
             return match[0]
-        raise Undecidable(f"variable {match[0]} is not set")
+        why = why_unset.get(name)
+        raise Undecidable(f"variable {match[0]} is not set" + (f": {why}" if why else ""))
 
-    return _VARIABLE.sub(value_of, text)
+    return _PIECE.sub(value_of, text)
 
 
 def _text(value: Any) -> str:

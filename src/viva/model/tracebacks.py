@@ -12,6 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from viva.errors import readable
+
 _MOST_ERRORS = 3
 _MOST_FRAMES = 20
 _ERROR_CHARACTERS = 4_000
@@ -82,7 +84,7 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
     described = [Traceback(where, error_text(error)[:_ERROR_CHARACTERS], _frames(error)) for error in reversed(errors)]
     if printed is not None and printed.text:
         last = described[-1]
-        described[-1] = Traceback(last.where, last.error, last.frames, printed.text)
+        described[-1] = Traceback(last.where, last.error, last.frames, readable(printed.text))
     return described
 
 
@@ -94,7 +96,7 @@ def is_users_error(raised: BaseException) -> bool:
 def error_text(raised: BaseException) -> str:
     """Type and message: `KeyError: 'missing'`."""
     try:
-        text = str(raised)
+        text = readable(str(raised))
     except Exception:  # an exception that cannot even be shown
         text = ""
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
@@ -122,7 +124,7 @@ def _frames(raised: BaseException) -> tuple[Frame, ...]:
     theirs = [line for line in lines if not line.filename.startswith(_VIVA)]
     own = [line for line in lines if _is_users(line)]
     return tuple(
-        Frame(line.filename, line.lineno or 0, line.name, (line.line or "")[:_SOURCE_CHARACTERS])
+        Frame(readable(line.filename), line.lineno or 0, line.name, readable(line.line or "")[:_SOURCE_CHARACTERS])
         for line in (own or theirs)[-_MOST_FRAMES:]
     )
 

@@ -22,6 +22,7 @@ from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
+from viva.model.tracebacks import Traceback
 from viva.record.files import append_whole, cut_torn_tail, replacing
 from viva.record.private import open_private
 
@@ -109,6 +110,10 @@ class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False)
     """What the agent had said and done when it failed."""
     stderr: str = ""
     """The end of what it had printed by then."""
+    tracebacks: tuple[Traceback, ...] = ()
+    """Errors in the user's own Python during the call."""
+    warnings: tuple[str, ...] = ()
+    """What was to be said of the call."""
     made: Made | None = None
 
     @property
@@ -224,7 +229,7 @@ class Recorder:
 
 def read_cassette(path: Path) -> Iterator[Line]:
     """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
-    decoder = codec.decoder(Line)
+    decoder = codec.Decoder[Line](Line, codec.KEPT_DEPTH)
     opened: set[int] = set()
     number = 0
     try:
@@ -234,7 +239,7 @@ def read_cassette(path: Path) -> Iterator[Line]:
                     return
                 try:
                     line = decoder.decode(raw)
-                except (codec.DecodeError, codec.ValidationError) as wrong:
+                except codec.DecodeError as wrong:
                     raise BadInput.saying(f"is no line of a cassette: {wrong}", str(path), number) from wrong
                 if number == 1 and not isinstance(line, Header):
                     raise BadInput.saying("is no cassette: its first line is no header", str(path), 1)

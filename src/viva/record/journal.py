@@ -75,7 +75,7 @@ class Journal:
 
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():
-            yield codec.decode(raw, type=TrialRecord)
+            yield codec.decode_kept(raw, type=TrialRecord)
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Shows only these of the records of an earlier part of the run; the others will be made again."""
@@ -113,16 +113,16 @@ class Journal:
         """Where the records of an earlier part of the same run stand."""
         if not self._end:
             return
-        decoder = codec.decoder(_Indexed)
+        decoder = codec.Decoder[_Indexed](_Indexed, codec.KEPT_DEPTH)
         at = 0
         with open(self._file, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
                 try:
                     indexed = decoder.decode(line)
-                except codec.DecodeError as broken:
+                    if indexed.event == "trial_ended":
+                        self._remember(indexed.index, line, at)
+                except ValueError as broken:  # no JSON, or no record in it
                     raise RunStopped(f"journal {self.path}: line {number} cannot be read: {broken}") from broken
-                if indexed.event == "trial_ended":
-                    self._remember(indexed.index, line, at)
                 at += len(line)
 
     def _remember(self, index: int, line: bytes, at: int) -> None:
@@ -155,7 +155,7 @@ def has_ended(path: Path) -> bool | None:
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """The events of a journal in order. A torn last line is left out; a broken line before it is an error."""
-    decoder = codec.decoder(AnyEvent)
+    decoder = codec.Decoder[AnyEvent](AnyEvent, codec.KEPT_DEPTH)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -163,7 +163,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                     return
                 try:
                     yield decoder.decode(line)
-                except (codec.DecodeError, codec.ValidationError) as wrong:
+                except codec.DecodeError as wrong:
                     raise BadInput.saying(f"is no event: {wrong}", str(path), number) from wrong
     except OSError as wrong:
         raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong

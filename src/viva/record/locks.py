@@ -47,6 +47,7 @@ class WriterLock:
     """The right to write to one run, from construction until `release`. Raises BadInput where another process has it."""
 
     def __init__(self, journal: Path) -> None:
+        self._file = -1
         self._file = os.open(lock_file(journal), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._take(journal)

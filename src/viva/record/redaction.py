@@ -314,7 +314,7 @@ def _rewritten(value: T, change: Change, *, table: bool = False) -> T:
         case Struct():
             new = _rewritten_struct(value, change)
         case codec.Raw():
-            new = codec.frozen(_rewritten(codec.decode(value), change))
+            new = codec.frozen(_rewritten(codec.decode_kept(value), change))
         case Mapping():
             new = _rewritten_mapping(cast("Mapping[Any, Any]", value), change, table=table)
         case list() | tuple():
@@ -334,7 +334,7 @@ def _rewritten_struct(value: Struct, change: Change) -> Struct:
     for name, (hint, is_table) in _rewritable(type(value)).items():
         had = getattr(value, name)
         if isinstance(had, codec.Raw):  # JSON already: of a struct only the texts may change there, too
-            had = codec.decode(had, type=hint)
+            had = codec.decode_kept(had, type=hint)
         if (new := _rewritten(had, change, table=is_table)) is not had:
             changed[name] = new
     return structs.replace(value, **changed) if changed else value

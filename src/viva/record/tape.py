@@ -180,5 +180,5 @@ class Tape:
         """As a cassette holds it, without secrets: equal for what was recorded and what is the same now."""
         raw = codec.encode(value)
         if not self._hiding.is_clean(raw):
-            raw = codec.encode(self._hiding.hide(codec.decode(raw, type=type(value))))
-        return codec.decode(_FORM.sub(rb"***\1***", raw))
+            raw = codec.encode(self._hiding.hide(codec.decode_kept(raw, type=type(value))))
+        return codec.decode_kept(_FORM.sub(rb"***\1***", raw))

@@ -147,6 +147,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
             entry.reply = cast("Reply", codec.frozen(reply))
         if workspace is not None:
             entry.made = await self._made(workspace, before)
+        _keep_remarks(entry, self._context.progress)
         self._recorder.keep(entry)
         if workspace is not None:
             self._recorder.flush()  # files may be large
@@ -161,6 +162,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         if progress.partial is not None:
             entry.partial = cast("Reply", codec.frozen(progress.partial))
         entry.stderr = progress.stderr_tail
+        _keep_remarks(entry, progress)
         entry.calls = tuple(self._calls)
         self._calls.clear()
         self._opened = None
@@ -226,6 +228,8 @@ class _ReplayedSession(_Session):
         self._said.append((message, options))
         for call in entry.model_calls:
             self._context.meter(call)
+        self._context.progress.tracebacks += entry.tracebacks
+        self._context.progress.warnings += entry.warnings
         if (made := entry.made) is not None and self._context.workspace is not None:
             if made.missing:
                 raise NotRecorded(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
@@ -246,6 +250,12 @@ class _ReplayedSession(_Session):
         if tape.missing == "skip":
             raise Skipped(f"not in the cassette: {where}")
         raise NotRecorded(f"not in the cassette: {where}")
+
+
+def _keep_remarks(entry: Entry, progress: CallProgress) -> None:
+    """What the report says of the call beside its reply."""
+    if progress.tracebacks or progress.warnings:
+        entry.tracebacks, entry.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
 
 
 def _fault(entry: Entry, progress: CallProgress) -> TrialFault:

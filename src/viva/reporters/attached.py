@@ -32,7 +32,9 @@ class _Attaching(Struct):
 
 def attached_to(records: Sequence[bytes], root: Path) -> dict[str, str]:
     """The data: address of each source that can be shown. Most records attach nothing, and are not even decoded."""
-    return dict(found for raw in records if _SIGN in raw for found in _found(codec.decode(raw, type=_Attaching), root))
+    return dict(
+        found for raw in records if _SIGN in raw for found in _found(codec.decode_kept(raw, type=_Attaching), root)
+    )
 
 
 def _found(record: _Attaching, root: Path) -> Iterator[tuple[str, str]]:

@@ -55,7 +55,7 @@ def trials_json(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> by
     and recordings that were sent in it; paths in them start at `root`.
     """
     said: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
-    if (command := command_again(codec.decode(case.raw[0], type=TrialRecord), settings)) is not None:
+    if (command := command_again(codec.decode_kept(case.raw[0], type=TrialRecord), settings)) is not None:
         said["command"] = command
     if attached := attached_to(case.raw, root):
         said["attachments"] = attached

@@ -114,7 +114,7 @@ class _TrialHead(Struct):
         return self.checks - missed - (sum(not each.reached for each in self.checkpoints or ()) if self.turns else 0)
 
 
-_heads = codec.decoder(_TrialHead)
+_heads = codec.Decoder[_TrialHead](_TrialHead, codec.KEPT_DEPTH)
 
 
 def overview(
@@ -186,7 +186,7 @@ def _partial(scores: Sequence[float]) -> float | None:
 
 def _short(raw: bytes) -> str:
     """Why the trial did not pass, in one line."""
-    return one_line(why(codec.decode(raw, type=TrialRecord)).headline, _ERROR_ROOM)
+    return one_line(why(codec.decode_kept(raw, type=TrialRecord)).headline, _ERROR_ROOM)
 
 
 @dataclass(frozen=True, slots=True)

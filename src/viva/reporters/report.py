@@ -96,7 +96,7 @@ class CaseTrials(Struct):
         return [str(found) for found in sorted({found for head in self.heads for found in head.findings})]
 
     def records(self) -> list[TrialRecord]:
-        return [codec.decode(raw, type=TrialRecord) for raw in self.raw]
+        return [codec.decode_kept(raw, type=TrialRecord) for raw in self.raw]
 
     def telling(self, records: list[TrialRecord]) -> TrialRecord:
         """The trial that tells most of why the case is what it is."""
@@ -128,7 +128,7 @@ def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:
 
 def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
     """The journal's records by case. Trials of a case stand next to each other in the input."""
-    pairs = ((codec.decode(raw, type=Head), raw) for raw in journal.raw_records())
+    pairs = ((codec.decode_kept(raw, type=Head), raw) for raw in journal.raw_records())
     for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
         trials = list(group)
         missing = max(head.trials for head, _ in trials) - len(trials)

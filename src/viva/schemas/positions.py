@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from viva.model import codec
+
 Place = tuple[str | int, ...]
 
 _VALUE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -106,16 +108,16 @@ def error_place(raw: bytes, wrong: Exception) -> tuple[int, str]:
         ) + 1, f"is not UTF-8 (byte 0x{raw[broken.start]:02x}); save the file as UTF-8"
     if "\x00" in text:
         return text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL character; is this a text file?"
-    if isinstance(wrong, RecursionError):
-        return 1, "is nested too deeply"
+    if isinstance(wrong, codec.TooDeepError):
+        return 1, f"is {wrong}"
     try:
         json.loads(text)
     except json.JSONDecodeError as broken:
         if broken.pos >= len(text.rstrip()):
             return 1, "is not JSON: what begins here has no end"
         return min(broken.lineno, text.count("\n") + 1), f"is not JSON: {_plain(broken.msg)} (column {broken.colno})"
-    except RecursionError:
-        return 1, "is nested too deeply"
+    except (ValueError, RecursionError):  # a number of too many digits, say: `wrong` has its own words for that
+        pass
     return 1, f"is not JSON: {wrong}"
 
 

@@ -24,11 +24,15 @@ MANY = 12
 
 
 class Complaint(Struct, frozen=True):
-    """What is wrong at a place; `key` is the member of that object which is meant."""
+    """What is wrong at a place. `key` is the member of that object which is unknown there, `near` the one that may have
+    been meant; `missing` are members of which one has to be there.
+    """
 
     path: Place
     what: str
     key: str | None = None
+    near: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 @cache
@@ -59,16 +63,18 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
     parent = _parent(schema, error.schema_path)
     match error.kind.name:
         case "additionalProperties":
+            known = list(parent.get("properties", {}))
             for key in detail["unexpected"]:
-                yield Complaint(path, _unknown_key(key, list(parent.get("properties", {}))), key)
+                near = next(iter(get_close_matches(key, known, 1, 0.6)), None)
+                yield Complaint(path, _unknown_key(key, known, near), key, near)
         case "required":
-            yield Complaint(path, f"misses {detail['property']!r}")
+            yield _missing(path, detail["property"])
         case "anyOf" if parent.get("$comment") == "assertion type":
             known = catalog.names("check")  # a plugin's too, of which no schema knows
             if error.instance not in known:
                 yield Complaint(path, unknown_name("assertion type", error.instance, known))
         case "anyOf" if all(set(each) == {"required"} for each in parent["anyOf"]):
-            yield Complaint(path, "misses " + " or ".join(repr(each["required"][0]) for each in parent["anyOf"]))
+            yield _missing(path, *(each["required"][0] for each in parent["anyOf"]))
         case "enum":
             yield Complaint(path, unknown_name("value", error.instance, detail["options"]))
         case "type":
@@ -96,10 +102,13 @@ def _expected(parent: dict[str, Any], detail: dict[str, Any]) -> str:
     return " or ".join(f"{'an' if t[0] in 'aeio' else 'a'} {t}" for t in detail["types"])
 
 
-def _unknown_key(key: str, known: Sequence[str]) -> str:
-    near = get_close_matches(key, known, 1, 0.6)
-    if near:
-        return f"unknown key {key!r}; did you mean {near[0]!r}?"
+def _missing(path: Place, *names: str) -> Complaint:
+    return Complaint(path, "misses " + " or ".join(map(repr, names)), missing=names)
+
+
+def _unknown_key(key: str, known: Sequence[str], near: str | None) -> str:
+    if near is not None:
+        return f"unknown key {key!r}; did you mean {near!r}?"
     more = ", ... (`viva schema` prints all)" if len(known) > MANY else ""
     return f"unknown key {key!r}; known keys: {', '.join(known[:MANY])}{more}"
 
@@ -141,9 +150,7 @@ def _parent(schema: dict[str, Any], path: Sequence[str | int]) -> dict[str, Any]
 
 def _without_twins(found: list[Complaint]) -> Iterator[Complaint]:
     """A typo shows up as a key that is missing and a key that is unknown: the second says it all."""
-    unknown = {(c.path, c.what.rsplit("did you mean ", 1)[-1]) for c in found if c.key is not None}
+    mistyped = {(each.path, each.near) for each in found if each.near is not None}
     for complaint in found:
-        missing = complaint.what.removeprefix("misses ").split(" or ")
-        if complaint.key is None and any((complaint.path, f"{name}?") in unknown for name in missing):
-            continue
-        yield complaint
+        if not any((complaint.path, name) in mistyped for name in complaint.missing):
+            yield complaint

@@ -14,10 +14,12 @@ from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undecidable
+from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import Feature
 from viva.model.connector import Connector, reaching, settings_that_answer
 from viva.model.duration import parse_duration
+from viva.model.template import fill, variables_in
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.drift import FILES
@@ -146,6 +148,14 @@ class Agents:
             return wrong.problems
         return ()
 
+    def wrong_with_connector(self, name: str) -> tuple[Problem, ...]:
+        """Why no model can be reached by this name; nothing, if one can."""
+        try:
+            self._connectors.named(name, "")
+        except BadInput as wrong:
+            return wrong.problems
+        return ()
+
     def _wrapped(self, agent: Agent, name: str, definition: Any) -> Agent:
         self.definitions[name] = definition
         return agent if self._wrap is None else self._wrap(agent, name, definition)
@@ -158,8 +168,8 @@ class Agents:
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
         wanted = str(written.get("connector", ""))
-        configured = self._settings.connectors.get(wanted) or reaching(wanted, self._settings.connectors)
-        connector = getattr(agent, "connector", None) or configured
+        connectors = self._settings.connectors
+        connector = getattr(agent, "connector", None) or connectors.get(wanted) or reaching(wanted, connectors)
         if isinstance(connector, Connector):
             definition |= credentials.masked_table(settings_that_answer(connector)) | {"connector": connector.name}
         return definition | self._code_of(agent)
@@ -310,6 +320,8 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
+        if wrong := wrong_with_address(fill(url, dict.fromkeys(variables_in(url), "x"))):
+            raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
         self._settings.redactor.learn((*credentials.in_headers(headers), *credentials.in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
             fields.pop(theirs, None)

@@ -9,13 +9,14 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.checks.compare import JsonType, equal, json_type
 from viva.checks.json import JsonPath
 from viva.checks.wording import kept, labelled, quoted
-from viva.errors import RunStopped
+from viva.errors import RunStopped, readable
 from viva.model import codec
 from viva.model.case import Claim, Utterance
 from viva.model.judging import broken_verdict
 from viva.model.message import Message, Reply
 from viva.model.pattern import search
 from viva.model.talk import PASSED, Evidence, Judged, Talk, Turn, Verdict, text_of
+from viva.model.tracebacks import error_text
 
 
 class Stated(Struct, frozen=True):
@@ -255,7 +256,7 @@ def _kept(value: Any) -> Any:
     try:
         plain = _as_json(value)
     except _NO_JSON:
-        plain = repr(value)
+        plain = _repr(value)
     return kept(plain) if isinstance(plain, str) else plain
 
 
@@ -263,7 +264,15 @@ def _quoted(value: Any) -> str:
     try:
         return quoted(_as_json(value))
     except _NO_JSON:
-        return quoted(repr(value))[1:-1]
+        return quoted(_repr(value))[1:-1]
+
+
+def _repr(value: Any) -> str:
+    """How Python shows a value, of whatever class."""
+    try:
+        return readable(repr(value))
+    except Exception:  # the test's own objects may not be able to show themselves
+        return f"<{type(value).__name__}>"
 
 
 def _text(value: Any) -> str:
@@ -296,7 +305,7 @@ def _raised(function: Callable[[], Any]) -> Exception | None:
 
 
 def _said(raised: Any) -> str:
-    return f"{type(raised).__name__}: {raised}" if isinstance(raised, BaseException) else _quoted(raised)
+    return error_text(raised) if isinstance(raised, BaseException) else _quoted(raised)
 
 
 def _document(value: Any) -> Reply:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from viva.model import codec
 from viva.model.record import TrialRecord
+from viva.model.template import has_variables
 
 ALIKE, RELATED = 0.5, 0.25
 """What share of the words two texts have in common that say the same, or that one agent may say of one thing on two days."""
@@ -22,6 +23,10 @@ _TOKEN = re.compile(r"\S+")
 _JUDGED = frozenset({"agent", "rubric"})
 _FORBIDS = frozenset({"not_contains"})
 """Checks whose label already says what was found."""
+
+
+_FOUND = frozenset({"label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"})
+"""What a record adds to a check as it was written."""
 
 
 class Cause(Struct, frozen=True):
@@ -55,7 +60,7 @@ def are_like(found: Sequence[Cause], wanted: Sequence[Cause], share: float = ALI
 
 
 def _cause(verdict: Mapping[str, Any], said: set[str], tools: set[str]) -> Cause:
-    label, kind, reason = str(verdict.get("label")), str(verdict.get("type")), str(verdict.get("reason") or "")
+    label, kind, reason = _check_in(verdict), str(verdict.get("type")), str(verdict.get("reason") or "")
     if kind in _JUDGED:  # a judge finds other words each time; which criteria are not met is all that counts
         return Cause(label, ", ".join(_unmet(verdict, reason)))
     if kind in _FORBIDS or verdict.get("negate"):
@@ -66,6 +71,12 @@ def _cause(verdict: Mapping[str, Any], said: set[str], tools: set[str]) -> Cause
     if isinstance(actual, list) and all(isinstance(name, str) for name in cast("list[Any]", actual)):
         return Cause(label, ", ".join(sorted({*cast("list[str]", actual)})))
     return Cause(label, _shape(reason, tools) + _kind_of(actual))
+
+
+def _check_in(verdict: Mapping[str, Any]) -> str:
+    """Which check a verdict is about: its label or, where that shows the values of variables, the check as written."""
+    written = {key: value for key, value in verdict.items() if key not in _FOUND}
+    return codec.compact(written) if has_variables(written) else str(verdict.get("label"))
 
 
 def _unmet(verdict: Mapping[str, Any], reason: str) -> list[str]:

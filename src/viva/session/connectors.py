@@ -1,7 +1,5 @@
 """Connectors by name: those of `viva.toml`, and those by which a model is reached that somebody names."""
 
-from difflib import get_close_matches
-
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model.connector import Connector, provider_of, reaching
@@ -30,10 +28,8 @@ class ConnectorLookup:
         """The same; BadInput, with the near names, if there is none. `who` wants it."""
         if (found := self.find(name)) is not None:
             return found
-        known = list(self._settings.connectors)
-        near = get_close_matches(name, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
-        raise BadInput.saying(f"{who}: there is no connector {name!r}; {hint}")
+        what = self._settings.unknown_connector(name)
+        raise BadInput.saying(f"{who}: {what}" if who else what)
 
     def fields_for(self, name: str) -> dict[str, str] | None:
         """How the config of an agent would name the connector that this name stands for; None if there is no such."""

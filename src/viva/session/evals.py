@@ -130,7 +130,7 @@ def read_summary(raw: bytes, file: str) -> EvalSummary:
     """A summary that was written before. Raises BadInput for what is none."""
     try:
         return codec.decode(raw, type=EvalSummary)
-    except (codec.DecodeError, UnicodeDecodeError) as wrong:
+    except codec.DecodeError as wrong:
         raise BadInput.saying(f"is no eval summary: {wrong}", file) from wrong
 
 

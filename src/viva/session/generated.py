@@ -20,6 +20,7 @@ from viva.formats.reading import Reading
 from viva.formats.sources import Made
 from viva.model.message import Reply
 from viva.model.talk import answer_in
+from viva.model.tracebacks import error_text
 from viva.session.agents import NamedAgent
 from viva.threads import in_thread
 
@@ -107,4 +108,4 @@ async def _from_script(reference: str, about: Mapping[str, Any], settings: Setti
         made = await in_thread(lambda: call(**given))
         return await made if inspect.isawaitable(made) else made
     except Exception as raised:  # the script is other people's code: name it, whatever it raised
-        raise BadInput.saying(f"scripts:{reference} raised {type(raised).__name__}: {raised}") from raised
+        raise BadInput.saying(f"scripts:{reference} raised {error_text(raised)}") from raised

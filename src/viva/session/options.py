@@ -77,6 +77,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     eval_summary: Path | None = None
 
     @property
+    def is_filtered(self) -> bool:
+        """Do only some of the cases run?"""
+        return self.only is not None or bool(self.tags) or self.chosen is not None
+
+    @property
     def rule(self) -> Rule:
         return Rule(self.min_pass, self.sequential)
 

@@ -14,7 +14,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.engine.helpers import Crew
 from viva.engine.scheduler import plan
-from viva.errors import BadInput, CheckBroken, Problem
+from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import documents_of
 from viva.formats.reading import TIMEOUT_S, Reading
@@ -25,15 +25,16 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Hook, Suite
 from viva.model.credentials import MASK, in_text
 from viva.model.event import CaseGenerated
-from viva.model.pattern import compile_pattern, search
 from viva.protocols import Planned
 from viva.record.cassette import digest_of
 from viva.record.redaction import Redactor
 from viva.session.agents import Agents, NamedAgent
 from viva.session.evaluating import check_audience, check_needs, eval_reading, evaluated, pinned, prompts_of
 from viva.session.evaluators import evaluator_check
+from viva.session.filters import check_filter, is_wanted
 from viva.session.generated import generate
 from viva.session.hooks import run_hook
+from viva.session.names import connector_check, helper_check, wrong_flags
 from viva.session.options import RunOptions
 from viva.session.people import Keeper, People
 from viva.session.resuming import Past
@@ -85,7 +86,7 @@ class Prepared(Struct):
 
     async def count(self) -> None:
         """How much there is to do. Without a filter the suites know, and nothing is read again."""
-        if self.options.only is None and not self.options.tags and self.options.chosen is None:
+        if not self.options.is_filtered:
             self.by_suite = {suite.id: suite.count for suite in self.suites}
             self.cases = sum(suite.count for suite in self.suites)
             own = [] if self.options.sequential else [runs for suite in self.suites for runs in suite.own_runs]
@@ -123,7 +124,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     if options.last_failed and options.chosen is None:
         options = structs.replace(options, chosen=_failed_last(settings))
     options = pinned(options, settings)
-    _check_filter(options.only)
+    check_filter(options.only)
     _check_outputs(options)
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
@@ -133,11 +134,12 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     taping = Taping(options, redactor, settings.connectors)
     agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
-    if options.evaluator and (wrong := reading.wrong_with_evaluator(options.evaluator)):
-        raise BadInput(*wrong)
+    problems = list(wrong_flags(options, agents))
+    if options.evaluator:
+        problems += reading.wrong_with_evaluator(options.evaluator)
     budget = Budget(options.max_cost_usd, past.spent_usd if past else 0.0)
     http = HttpTransport()
-    suites, made, files, file_notes = _suites(options, reading)
+    suites, made, files, file_notes = _suites(options, reading, problems)
     suites = evaluated(suites, options, settings)
     target = _target(options, settings, suites, made)
     needed = bool(made) or not all(suite.names_agents for suite in suites)
@@ -146,8 +148,6 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     notes = check_audience(suites, agent, mismatch_allowed=options.allow_agent_mismatch)
     places = Places(options, settings, agent, files)
     crew = Crew(agents.find, http, settings.connectors, budget.spend, places.spare)
-    if options.reporter is not None:
-        agents.find(options.reporter, "reporter")
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
@@ -201,8 +201,10 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
     return Reading(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
-        wrong_with=agents.wrong_with,
+        wrong_with=helper_check(agents, settings, options.agent),
+        wrong_with_connector=connector_check(agents, settings, options),
         update_snapshots=options.update_snapshots,
+        before_run=options.before is not None,
         simulator=simulator.removeprefix("agents:") if simulator else None,
         timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
         folder=str(options.folder.resolve()),
@@ -227,13 +229,17 @@ def _target(options: RunOptions, settings: Settings, suites: Sequence[Suite], ma
     return next(iter(targets), None)
 
 
-def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Made], list[Path], list[str]]:
-    """What is in files, what has still to be made, the files, and what a person should know about them."""
+def _suites(
+    options: RunOptions, reading: Reading, problems: list[Problem]
+) -> tuple[list[Suite], list[Made], list[Path], list[str]]:
+    """What is in files, what has still to be made, the files, and what a person should know about them.
+
+    Raises BadInput with all problems, those before too.
+    """
     notes: list[str] = []
     paths: list[Path | Piped] = []
     made: list[Made] = []
     tests: list[Suite] = []
-    problems: list[Problem] = []
     for text in options.inputs:
         try:
             match understood(text, options.folder):
@@ -261,11 +267,14 @@ def _suites(options: RunOptions, reading: Reading) -> tuple[list[Suite], list[Ma
     try:
         suites = load_files(list(files.values()), reading, options.folder, options.format)
     except BadInput as wrong:
-        raise BadInput(*problems, *wrong.problems) from wrong
-    if problems:
-        raise BadInput(*problems)
+        raise BadInput(*dict.fromkeys((*problems, *wrong.problems))) from wrong
     if options.cases:
-        suites.append(native.load(documents_of(options.cases, "cases"), "cases", options.folder, reading))
+        try:
+            suites.append(native.load(documents_of(options.cases, "cases"), "cases", options.folder, reading))
+        except BadInput as wrong:
+            problems += wrong.problems
+    if problems:
+        raise BadInput(*dict.fromkeys(problems))
     return [*suites, *tests], made, named, notes
 
 
@@ -273,22 +282,6 @@ def _script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
     from viva.session.scripts import script_suite  # few runs have script tests, and they bring much with them
 
     return script_suite(made, folder, reading)
-
-
-def _check_filter(pattern: str | None) -> None:
-    if pattern is None:
-        return
-    try:
-        compile_pattern(pattern)
-    except ValueError as wrong:
-        raise BadInput.saying(f"-k {wrong}") from wrong
-
-
-def _matches(pattern: str, case_id: str) -> bool:
-    try:
-        return search(pattern, case_id)
-    except CheckBroken as wrong:
-        raise BadInput.saying(f"-k {wrong}") from wrong
 
 
 def _written(options: RunOptions) -> list[tuple[str, Path]]:
@@ -344,16 +337,12 @@ def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:
 
 def _wanted(options: RunOptions, settings: Settings, people: People, places: Places) -> Callable[[Case], Case | None]:
     """Which cases run, with what the command line says over what they say themselves."""
-    tags = set(options.tags)
+    is_filtered = options.is_filtered
     turn_timeout_s = options.turn_timeout_s
     chosen = None if options.chosen is None else frozenset(options.chosen)
 
     def wanted(case: Case) -> Case | None:
-        if chosen is not None and (case.suite, case.id) not in chosen:
-            return None
-        if options.only is not None and not _matches(options.only, case.id):
-            return None
-        if tags and not tags & set(case.tags):
+        if is_filtered and not is_wanted(case, options, chosen):
             return None
         limits = case.limits
         if options.timeout_s is not None:

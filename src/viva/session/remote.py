@@ -92,14 +92,13 @@ class Remote:
     async def start(self, what: Wanted) -> str:
         """The run's id. A host that refuses says why: that is bad input, found before anything ran."""
         try:
-            made = await self.client.post("/v1/runs", what.body(), once=True)
+            self.run = await self.client.start(what.body())
         except Refused as refused:
             if refused.status in (400, 501):
                 raise BadInput.saying(refused.said) from refused
             if refused.status == 401 and self.client.token is None:
                 raise Unreachable(f"{refused.said}; a token is read from {TOKEN}, which is not set") from refused
             raise
-        self.run = str(made["runId"])
         return self.run
 
     def events(self) -> AsyncIterator[dict[str, Any]]:

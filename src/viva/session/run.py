@@ -25,7 +25,7 @@ from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.reading import TIMEOUT_S
 from viva.history.index import HOSTED, History
 from viva.history.sink import HistorySink
-from viva.llm.budget import Budget
+from viva.llm.budget import UNPRICED, Budget
 from viva.model.credentials import masked, masked_reference
 from viva.model.duration import show_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
@@ -282,8 +282,7 @@ def _watch(budget: Budget, bus: Bus) -> None:
     """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
 
     def warn() -> None:
-        what = "calls of unknown price are not in the budget; `price` in the connector sets it"
-        bus.emit(Note(f"--max-cost: {what}", "warning"))
+        bus.emit(Note(f"--max-cost: {UNPRICED}", "warning"))
 
     if budget.max_usd is None:
         return

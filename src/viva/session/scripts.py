@@ -30,6 +30,7 @@ from viva.model.case import Case, Limits, Origin, Suite, Utterance
 from viva.model.talk import Talk
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.bridge import Bridge, performed
+from viva.session.calls_in import unknown_agents
 from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
 from viva.session.tester import Fatal, Skip, T, note_failure
@@ -140,6 +141,8 @@ def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
     name = f"scripts:{made.reference}"
     if made.query:
         raise BadInput.saying(f"{name}: script tests take no values; leave out ?{'&'.join(made.query)}")
+    if problems := [problem for test in tests for problem in unknown_agents(test.function, reading.wrong_with)]:
+        raise BadInput(*problems)
     cases = [_case(test, name, folder, reading.timeout_s) for test in tests]
 
     async def pulled() -> AsyncIterator[Case]:

@@ -41,7 +41,7 @@ ANSWERS = {"type": "regex", "pattern": "", "message": "the agent answers"}
 """What is claimed where no check failed, but the agent itself did."""
 
 
-_PART = codec.decoder(Part)
+_PART = codec.Decoder[Part](Part)
 
 
 class Shrunk(Struct, frozen=True):
@@ -138,6 +138,7 @@ class Shrinker:
             attachment_roots=prepared.settings.attachment_roots,
             simulator=None,
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
+            before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
         )
         self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
@@ -310,7 +311,7 @@ class Shrinker:
     def _written(self, small: "_Small", folder: Path) -> dict[str, Any]:
         """This conversation as a static case, with the checks that failed."""
         case = small.around(self._held.case)
-        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder)
+        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder, filled=True)
         value.pop("final_assertions", None)
         if self._claims:
             value["turns"][-1]["assertions"] = self._claims

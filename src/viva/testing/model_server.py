@@ -305,7 +305,7 @@ class ModelServer(HttpServer):
 def _body(received: Received) -> dict[str, Any]:
     try:
         return codec.decode(received.body, type=dict[str, Any])
-    except (codec.DecodeError, UnicodeDecodeError) as wrong:
+    except codec.DecodeError as wrong:
         raise Refused(400, f"the request holds no JSON object: {wrong}") from wrong
 
 

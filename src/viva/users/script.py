@@ -26,4 +26,4 @@ class Script(Struct, frozen=True):
 
 def filled_line(line: Utterance, talk: Talk) -> Utterance:
     """The line with its `{{variables}}` filled in."""
-    return structs.replace(line, message=fill_message(line.message, talk.variables))
+    return structs.replace(line, message=fill_message(line.message, talk.variables, talk.not_found))

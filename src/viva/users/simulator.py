@@ -48,7 +48,7 @@ class Simulator(Struct, frozen=True):
     async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
         for line in self.lines:
             yield filled_line(line, talk) if self.filled else line
-        options = fill(self.options, talk.variables) if self.filled else self.options
+        options = self._filled_options(talk) if self.filled else self.options
         options = {**options, "metadata": {**options.get("metadata", {}), "can_end": self.can_end}}
         heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
@@ -64,6 +64,18 @@ class Simulator(Struct, frozen=True):
                     talk.goal_achieved = spoken.reasoning or "the simulator says so"
                     return
                 yield Utterance(Message("user", spoken.text), by="simulated", remark=spoken.reasoning or None)
+
+    def _filled_options(self, talk: Talk) -> Mapping[str, Any]:
+        """The options with variables filled in: the facts of this user, and those of the case."""
+        facts: Mapping[str, Any] = fill(facts_in(self.options), talk.variables, why_unset=talk.not_found)
+        return fill(self.options, {**talk.variables, **facts}, why_unset=talk.not_found)
+
+
+def facts_in(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a simulated user knows, by `metadata.facts` of its options."""
+    metadata: Any = options.get("metadata")
+    facts: Any = cast("Mapping[str, Any]", metadata).get("facts") if isinstance(metadata, Mapping) else None
+    return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
 
 
 def _prompt(talk: Talk, options: Mapping[str, Any], heard: int | None) -> str:

@@ -128,7 +128,7 @@ class Viewer:
         raw = await _body(request)
         try:
             wanted = codec.decode(raw, type=Wanted)
-        except (codec.DecodeError, codec.ValidationError) as wrong:
+        except codec.DecodeError as wrong:
             raise HTTPException(400, str(wrong)) from wrong
         known = await run_in_threadpool(self._runs.history.runs, limit=_MOST_POINTS)
         return _json({"run": await starter.start(wanted, known)}, 201)

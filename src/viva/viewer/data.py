@@ -37,8 +37,8 @@ class _Line(Struct):
     key: Key | None = None
 
 
-_lines = codec.decoder(_Line)
-_heads = codec.decoder(Head)
+_lines = codec.Decoder[_Line](_Line, codec.KEPT_DEPTH)
+_heads = codec.Decoder[Head](Head, codec.KEPT_DEPTH)
 
 
 class RunFile:
@@ -76,9 +76,9 @@ class RunFile:
             found = _lines.decode(line)
             match found.event:
                 case "run_started":
-                    self.started = codec.decode(line, type=RunStarted)
+                    self.started = codec.decode_kept(line, type=RunStarted)
                 case "run_ended":
-                    self.ended = codec.decode(line, type=RunEnded)
+                    self.ended = codec.decode_kept(line, type=RunEnded)
                 case "run_resumed":
                     self.ended = None
                 case "trial_ended" if found.key is not None:
@@ -87,7 +87,7 @@ class RunFile:
                     self._places.setdefault(first, {})[found.key.trial] = (self._read + start, length)
                 case _:
                     pass
-        except (codec.DecodeError, codec.ValidationError) as wrong:
+        except codec.DecodeError as wrong:
             raise BadInput.saying(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
 
     def case(self, index: int) -> CaseTrials | None:

@@ -132,7 +132,7 @@ class Starter:
         try:
             first = await asyncio.wait_for(process.stdout.readline(), _PATIENCE_S)
             run = codec.decode(first, type=RunStarted).run
-        except (TimeoutError, codec.DecodeError, codec.ValidationError) as wrong:
+        except (TimeoutError, codec.DecodeError) as wrong:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

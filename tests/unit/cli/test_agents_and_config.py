@@ -3,7 +3,9 @@
 import json
 import re
 
-from project import Project, case
+import pytest
+
+from project import Project, case, contains
 
 
 def test_no_agent_is_named(project: Project):
@@ -130,3 +132,104 @@ def test_agents_lists_what_the_config_knows_and_can_reach(project: Project):
     assert any(line.startswith("✗ gone") and "there is no file" in line for line in lines)
     assert any(line.startswith("✗ web") and "127.0.0.1:9" in line for line in lines)
     assert any("connector acme" in line and "ACME_KEY is not set" in line for line in lines)
+
+
+NAMES = """\
+[connectors.one]
+base_url = "http://127.0.0.1:9"
+model = "m"
+[agents.model]
+type = "chat"
+connector = "one"
+[agents.code]
+use = "python:./agent.py:agent"
+"""
+
+
+def test_names_that_nobody_has_are_found_before_anything_runs(project: Project):
+    """Of flags and of files, all at once: nothing is tried for seconds and then blamed on somebody."""
+    project.write("viva.toml", NAMES)
+    project.write(
+        "s.yaml",
+        """\
+- id: a
+  input: x
+  options: {connector: oen}
+  assertions: {type: agent, criteria: y, use: model, options: {connector: eno}}
+- id: b
+  turns: [{input: x, options: {connector: oen}}]
+- id: c
+  simulator: {use: model, options: {connector: noe}}
+  checkpoints: [{id: c, assertion: {type: contains, value: x}}]
+""",
+    )
+    ended = project.test("-i", "s.yaml", "-n", "model", "--simulator", "nosuch", "-r", "nobody", "--evaluator", "none")
+    assert ended.code == 4, ended  # N2, N8, N20
+    assert [line.partition(" there is no ")[0].partition(" no agent")[0] for line in ended.err.splitlines()] == [
+        "--simulator:",
+        "-r:",
+        "--evaluator:",
+        "s.yaml:3: $[0].options:",
+        "s.yaml:4: $[0].assertions.options:",
+        "s.yaml:6: $[1].turns[0].options:",
+        "s.yaml:8: $[2].simulator.options:",
+    ]
+    assert "there is no connector 'oen'; did you mean one?" in ended.err
+    # Code gets its options as they are; -c stands over them.
+    assert "s.yaml:3" not in project.test("-i", "s.yaml", "-n", "code").err
+    assert "s.yaml:3" not in project.test("-i", "s.yaml", "-n", "model", "-c", "one").err
+
+
+ADDRESSES = {
+    '[agents.a]\ntype = "http"\nurl = "localhost:8000/chat"\n': (3, "did you mean http://localhost:8000/chat?"),
+    '[agents.a]\ntype = "http"\nurl = "me:hidden@host/chat?key=hidden"\n': (3, "did you mean http://host/chat?"),
+    '[agents.a]\ntype = "http"\nurl = "http:///chat"\n': (3, "names no host"),
+    '[agents.a]\ntype = "http"\nurl = "ftp://host/chat"\n': (3, "only http:// and https://"),
+    '[connectors.a]\nbase_url = "localhost:8000/v1"\nmodel = "m"\n': (2, "did you mean http://localhost:8000/v1?"),
+}
+
+
+@pytest.mark.parametrize("text", ADDRESSES)
+def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, text: str):
+    project.write("viva.toml", text)
+    line, said = ADDRESSES[text]
+    ended = project.test("-i", "Hello", "-n", "a")
+    assert ended.code == 4, ended
+    assert f"viva.toml:{line}: " in ended.err
+    assert said in ended.err
+    assert "hidden" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("localhost:8000/chat", "did you mean http://localhost:8000/chat?"),
+        ("agent:code", "as in agents:code"),
+        ("Agents:code", "as in agents:code"),
+    ],
+)
+def test_a_name_that_is_almost_an_agent_says_what_would_be_right(project: Project, name: str, said: str):
+    project.write("viva.toml", NAMES)
+    project.suite(case("a"), {"id": "b", "input": "x", "assertions": {"type": "agent", "use": name, "criteria": "y"}})
+    ended = project.test("-n", name)
+    assert ended.code == 4  # N8
+    assert said in ended.err
+    assert said in project.viva("check", "suite.jsonl").out
+
+
+def test_a_default_simulator_that_is_not_there_is_wrong_in_the_config(project: Project):
+    project.write("viva.toml", '[defaults]\nsimulator = "ghost"\n' + NAMES)
+    project.suite(case("a"), {"id": "b", "checkpoints": [{"id": "c", "assertion": contains("x")}]})
+    ended = project.test()
+    assert ended.code == 4
+    assert "viva.toml:2: simulator: there is no agent 'ghost'" in ended.err
+
+
+def test_variables_are_checked_by_viva_check_unless_the_run_may_set_them(project: Project):
+    project.write("hooks.py", "def before(ctx, cases):\n    return {}\n")
+    project.suite(case("a", said="Hi {{name}}"))
+    ended = project.viva("check", "suite.jsonl")
+    assert ended.code == 4  # N21
+    assert "$.input: nothing sets {{name}}" in ended.out
+    assert project.viva("check", "suite.jsonl", "--before", "hooks:before").code == 0
+    assert project.viva("check", "suite.jsonl", "--before", "hooks:nothing").code == 4

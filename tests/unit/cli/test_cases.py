@@ -167,7 +167,7 @@ def test_options_are_merged_and_reach_the_agent(project: Project):
 
 
 def test_what_a_turn_found_can_be_said_in_later_ones(project: Project):
-    """`set` keeps a value; `{{name}}` says it in inputs and assertions; one that is not set is an error."""
+    """`set` keeps a value; `{{name}}` says it in inputs and assertions, and labels show it; one that is not set is an error."""
     project.write(
         "agent.py",
         "def agent(messages):\n"
@@ -189,12 +189,44 @@ def test_what_a_turn_found_can_be_said_in_later_ones(project: Project):
                 },
             ],
         },
-        {"id": "unset", "turns": [{"input": "say {{nothing}}", "assertions": [contains("x")]}]},
+        {
+            "id": "unset",
+            "turns": [
+                {"input": "make", "set": {"nothing": "$.absent"}, "assertions": [contains("make")]},
+                {"input": "say {{nothing}}", "assertions": [contains("x")]},
+            ],
+        },
+        {
+            "id": "unused",
+            "turns": [{"input": "a", "set": {"nothing": "$.absent"}, "assertions": [contains("{{nothing}}")]}],
+        },
     )
-    _, (first, second) = project.report()
+    ended, (first, second, third) = project.report()
     assert first["status"] == "passed", first["assertion_errors"]  # N21
+    labels = [each["label"] for each in first["turns"][1]["assertions"]]
+    assert labels == ['contains "cancel 4711 / A-7"', 'contains "4711"', "$.order.id = 4711"]
+    assert [each["value"] for each in first["turns"][1]["assertions"]][1:] == ["{{order}}", "{{order}}"]
     assert second["status"] == "error"
-    assert "{{nothing}}" in second["error"]
+    assert second["warnings"] == ["turn 1: `set` nothing: found nothing at $.absent"]
+    assert second["error"] == "variable {{nothing}} is not set: `set` of turn 1 found nothing at $.absent"
+    assert third["turns"][0]["assertions"][0]["label"] == 'contains "{{nothing}}"'
+    assert "found nothing at $.absent" in third["turns"][0]["assertions"][0]["reason"]
+    assert "turn 1: `set` nothing: found nothing at $.absent" in ended.out
+
+
+def test_history_is_filled_with_what_before_returns(project: Project):
+    project.write("hooks.py", "def before(ctx, case):\n    return {'name': 'Ada'}\n")
+    project.write("agent.py", "def agent(messages):\n    return ' | '.join(each['content'] for each in messages)\n")
+    said = [
+        {"role": "user", "content": "I am {{name}}"},
+        {"role": "assistant", "content": r"\{{ok}}"},
+        {"content": "Hi"},
+    ]
+    wanted = {"type": "equals", "value": r"I am {{name}} | \{{ok}} | Hi"}
+    project.suite({"id": "a", "input": said, "before": "hooks:before", "assertions": wanted})
+    ended, (record,) = project.report()
+    assert ended.code == 0, ended  # N21
+    assert record["history"][0]["content"] == "I am Ada"
 
 
 def test_one_case_for_each_row_of_for(project: Project):

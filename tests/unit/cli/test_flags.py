@@ -3,13 +3,16 @@
 import json
 import os
 
+import click
 import pytest
 
 from project import Project, case, contains
+from viva.cli.given import WITH_MESSAGE, WITH_TALK
+from viva.cli.test import command
 
 
 def test_cases_are_chosen_by_id_and_tag(project: Project):
-    """`-k` searches in the id; several tags mean any of them; nothing left is exit 5."""
+    """`-k` searches in the id; several tags mean any of them; nothing left is exit 5, with what there is."""
     project.suite(
         case("refund-1", tags=["money", "slow"]), case("refund-2"), case("greet", tags=["talk"]), case("pre-refund")
     )
@@ -22,7 +25,15 @@ def test_cases_are_chosen_by_id_and_tag(project: Project):
     assert chosen("--run", "^refund") == ["refund-1", "refund-2"]
     assert chosen("--tag", "talk", "--tag", "money") == ["refund-1", "greet"]
     assert chosen("-k", "refund", "--tag", "money") == ["refund-1"]
-    assert project.test("-k", "nobody").code == 5  # N35
+    (project.folder / "report.jsonl").unlink()
+    ended = project.test("-k", "refnd", "--tag", "monye", "-o", "report.jsonl")
+    assert (ended.code, ended.out) == (5, "")  # N35
+    assert ended.err.splitlines() == [
+        "-k 'refnd' matches no id; there are refund-2, refund-1, pre-refund, greet",
+        "--tag 'monye' is on no case; there are money, slow, talk",
+    ]
+    assert not (project.folder / "report.jsonl").exists()
+    assert "leave one of them out" in project.test("-k", "greet", "--tag", "slow").err
     bad = project.test("-k", "(")
     assert bad.code == 4
     assert "is no regular expression" in bad.err
@@ -237,3 +248,98 @@ def test_a_reference_on_the_command_line_starts_where_the_command_was_given(proj
         assert said in deep.viva("test", "-i", "Hello", "-n", agent).out, agent  # N7
         deep.suite({"id": "a", "input": "x", "assertions": [contains(said)]})
         assert deep.viva("test", "-i", "suite.jsonl", "-n", agent).code == 0, agent
+
+
+SAMPLES = {"config": "viva.toml", "env_file": "viva.toml", "replay": "viva.toml", "host": "http://127.0.0.1:9"}
+FLAGS = {each.name: each for each in command.params if isinstance(each, click.Option) and each.name != "inputs"}
+
+
+def given(option: click.Option) -> list[str]:
+    """The flag as somebody would write it."""
+    flag = option.opts[0]
+    if option.is_flag:
+        return [flag]
+    if isinstance(option.type, click.Choice):
+        return [flag, str(option.type.choices[0])]
+    numbers = {"integer range": "2", "float range": "0.5", "duration": "30s", "modes": "golden"}
+    return [flag, SAMPLES.get(str(option.name), numbers.get(option.type.name, "report.md"))]
+
+
+ELSEWHERE = {"host", "resume", "interactive"}
+"""These make of the command something else, which says by itself what it does not take."""
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - WITH_MESSAGE - ELSEWHERE))
+def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, name: str):
+    project.write("viva.toml", "")
+    project.write("agent.py", "raise SystemExit('it was called')\n")
+    ended = project.test("-i", "Hello there", *given(FLAGS[name]))
+    assert ended.code == 4, ended  # N11
+    assert FLAGS[name].opts[0] in ended.err
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - WITH_TALK - ELSEWHERE))
+def test_a_flag_that_means_nothing_for_a_conversation_by_hand_is_refused(project: Project, name: str):
+    project.write("viva.toml", "")
+    ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *given(FLAGS[name]))
+    assert ended.code == 4, ended
+    assert FLAGS[name].opts[0] in ended.err
+
+
+CONNECTORS = "".join(f'[connectors.{name}]\nbase_url = "http://127.0.0.1:9"\nmodel = "m"\n' for name in ("one", "two"))
+
+
+def test_flags_of_a_message_reach_the_agent(project: Project):
+    """As for a case: the connector and the model among the options, time for all and for each, what is shown."""
+    project.write(
+        "viva.toml", CONNECTORS + '[agents.a]\nuse = "python:./agent.py:agent"\noptions = {connector = "one"}\n'
+    )
+    project.write(
+        "agent.py",
+        "import time\n"
+        "def agent(messages, options):\n"
+        "    time.sleep(60 if 'hang' in messages[-1]['content'] else 0)\n"
+        "    said = {key: options.get(key) for key in ('connector', 'model')}\n"
+        "    return {'data': said, 'tool_calls': [{'name': 'look', 'arguments': {}, 'result': 'found'}]}\n",
+    )
+
+    def said(*flags: str) -> str:
+        return project.test("-i", "Hello", "-n", "a", *flags).out
+
+    assert said("-q") == '{"connector":"one","model":null}\n'
+    assert said("-q", "-c", "two", "--agent-model", "m2") == '{"connector":"two","model":"m2"}\n'  # N20
+    assert "found" not in said()
+    assert "  found\n" in said("-v")
+    for flag in ("--timeout", "--turn-timeout"):
+        ended = project.test("-i", "hang", "-n", "a", flag, "50ms")
+        assert (ended.code, ended.err) == (1, "timeout after 50ms\n")  # N18
+    assert project.test("-i", "Hello", "-n", "a", "-c", "tow").code == 4
+
+
+def test_inputs_may_stand_without_a_flag(project: Project):
+    project.suite(case("a"), name="a.jsonl")
+    project.suite(case("b"), name="b.jsonl")
+    agent = ("-n", "python:./agent.py:agent")
+    assert "2 tests: 2 passed" in project.viva("test", "a.jsonl", "b.jsonl", "-q", *agent).out  # N7
+    assert "2 tests: 2 passed" in project.viva("test", "-i", "a.jsonl", "b.jsonl", "-q", *agent).out
+    assert project.viva("test", "Hello there", "-q", *agent).out == "Hello there\n"
+    for words in (("Hello", "there"), ("a.jsonl", "Hello")):
+        ended = project.viva("test", *words, *agent)
+        assert ended.code == 4
+        assert "there is no file 'Hello'; put a message in quotes" in ended.err
+    assert project.viva("test", *agent).code == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--max-runs", "3"), "--max-runs belongs to --until-decided"),
+        (("--replay-missing", "live"), "--replay-missing belongs to --replay"),
+        (("--force",), "--force belongs to --resume"),
+    ],
+)
+def test_a_flag_without_the_one_that_it_belongs_to_is_refused(project: Project, flags: tuple[str, ...], said: str):
+    project.suite(case("a"))
+    ended = project.test(*flags)
+    assert ended.code == 4
+    assert said in ended.err

@@ -232,3 +232,21 @@ def test_a_task_of_an_eval_suite_shrinks_by_what_it_had_to_reach(project: Projec
     assert written(project, "leaks.jsonl")[0]["turns"][0]["assertions"] == [{"type": "safety", "fail_at": "low"}]
     refused = project.viva("shrink", found, "data")
     assert (refused.code, "sends data, not a text" in refused.err) == (4, True), refused
+
+
+def test_variables_and_braces_survive(project: Project):
+    """A value that differs each time is the same failure; braces that were said are written as text."""
+    project.write(
+        "ids.py",
+        "import itertools\n"
+        "numbers = itertools.count()\n"
+        "def agent(messages):\n    return {'content': 'fine', 'data': {'id': f'id-{next(numbers)}'}}\n",
+    )
+    first = {"input": r"Write \{{name}} please", "set": {"id": "$.id"}}
+    project.suite({"id": "ids", "turns": [first, {"input": "And now {{id}}", "assertions": [contains("{{id}}")]}]})
+    assert project.test("-n", "python:./ids.py:agent").code == 1
+    ended = project.viva("shrink", "latest", "ids")
+    assert ended.code == 0, ended  # N21
+    (case,) = written(project)
+    assert case["turns"][-1]["assertions"] == [contains("{{id}}")]
+    assert project.viva("check", "shrunk.jsonl").code == 0

@@ -120,6 +120,8 @@ def test_what_is_set_can_be_said_later():
     talk = talk_of(*lines)
     held(talk, Reply(data={"n": 1, "l": [1, 2]}), Reply('```json\n{"m": "x"}\n```'), Reply("no JSON"))
     assert talk.variables == {"one": 1, "many": [1, 2], "two": "x"}  # N21
+    assert list(talk.not_found) == ["none"]
+    assert len(talk.warnings) == 1
 
 
 def goal(*names: str, **fields: Any) -> Goal:

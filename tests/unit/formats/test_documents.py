@@ -127,7 +127,7 @@ def test_a_file_that_changed_in_between_is_refused(tmp_path: Path):
 
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path):
     (tmp_path / "s.jsonl").mkdir()
-    assert read(tmp_path / "s.jsonl")[1] == ["s.jsonl: cannot be read: Is a directory"]
+    assert read(tmp_path / "s.jsonl")[1] == ["s.jsonl: is a folder, not a file"]
     assert read(tmp_path / "absent.json")[1] == ["absent.json: cannot be read: No such file or directory"]
 
 

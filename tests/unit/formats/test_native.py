@@ -1,6 +1,7 @@
 """Native cases: what is refused and in which words, both spellings of the wild, and what a case becomes."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_of
+from viva.formats.documents import documents_in, documents_of
 from viva.formats.reading import Reading
-from viva.model.case import Case, Fixtures, ToolStub
+from viva.model.case import Case, Fixtures, Key, ToolStub, Utterance
+from viva.model.judging import label_of
 from viva.model.message import File, Image, Message, Text
+from viva.model.talk import Talk
+from viva.testing.evidence import NoHelpers, StillClock
 
 OK = {"type": "contains", "value": "x"}
 
@@ -89,10 +93,13 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             {"id": "a", "checkpoints": [{"id": "c", "assertion": OK}]},
             "$: has checkpoints but no simulator; add one, or give a default with --simulator",
         ),
-        ({"id": "a", "input": "x", "mode": "dynamic"}, "$: mode is 'dynamic', but its keys make it 'static'"),
+        (
+            {"id": "a", "input": "x", "mode": "dynamic"},
+            "$: mode is 'dynamic', but the case has only an 'input', which makes it 'single'; give it 'simulator' and 'checkpoints'",
+        ),
         (
             {"id": "a", "turns": [{"input": "x"}], "mode": "single"},
-            "$: mode is 'single', but its keys make it 'static'",
+            "$: mode is 'single', but the case has 'turns', which makes it 'static'; give it only an 'input'",
         ),
         ({"id": "a", "input": "x", "mode": "statik"}, "$.mode: unknown value \"statik\"; did you mean 'static'?"),
         ({"id": "a", "input": "x", "timeout": "soon"}, '$.timeout: is "soon"; should be a duration such as 30s'),
@@ -408,7 +415,7 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
     ],
 )
 def test_a_variable_in_one_field_excuses_no_other(assertion: dict[str, Any], what: str):
-    (said,) = wrong(asserting(**assertion))
+    (said,) = wrong(asserting(**assertion), before_run=True)
     assert what in said  # N2, N21
 
 
@@ -421,6 +428,7 @@ def test_helpers_of_assertions_with_variables_are_looked_for_before_the_run():
         asserting(type="rubric", criteria=["{{x}}"]) | {"id": "c"},
         asserting(type="agent", use="{{x}}", criteria="y") | {"id": "d"},
         wrong_with=lambda name: asked.append(name) or (),
+        before_run=True,
     )
     assert asked == ["a", "b", "viva.validator"]  # N8
 
@@ -465,6 +473,7 @@ def test_a_case_that_looks_at_files_needs_a_workspace_and_no_other_does(assertio
         {"id": "b", "input": "x", "final_assertions": assertion},
         {"id": "c", "simulator": {"use": "viva.simulator"}, "checkpoints": [checkpoint]},
         {"id": "d", "input": "x", "assertions": [OK]},
+        before_run=True,
     )
     assert ["workspace" in case.needs for case in cases] == [True, True, True, False]
 
@@ -474,3 +483,84 @@ def test_a_path_that_leaves_the_workspace_is_refused(path: str):  # P5
     (said,) = wrong(asserting(type="file_exists", path=path))
     assert said == f"$.assertions[0]: path {path!r} must be relative to the workspace, without `..`"
     assert wrong(asserting(type="file_contains", path=path, value="{{x}}"))
+
+
+UNSET_VARIABLES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"input": "Hi {{nme}}"}, ["$.input: nothing sets {{nme}}"]),
+    ({"input": [{"role": "user", "content": "{{a}}"}, {"content": [{"type": "text", "text": "{{b}}"}]}]},
+     ["$.input[0].content: nothing sets {{a}}", "$.input[1].content[0].text: nothing sets {{b}}"]),
+    ({"input": "x", "assertions": {"type": "contains", "value": "{{a}}"}}, ["$.assertions.value: nothing sets {{a}}"]),
+    ({"input": "x", "final_assertions": [{"type": "all", "assertions": [{"type": "contains", "value": "{{a}}"}]}]},
+     ["$.final_assertions[0].assertions[0].value: nothing sets {{a}}"]),
+    ({"turns": [{"input": "{{name}}", "set": {"name": "$.n"}}, {"input": "{{nme}}"}]},
+     ["$.turns[0].input: nothing sets {{name}} before this: turn 1 does", "$.turns[1].input: nothing sets {{nme}}; did you mean {{name}}?"]),
+    ({"simulator": {"use": "viva.rules", "options": {"metadata": {"goal": "{{a}}"}}},
+      "checkpoints": [{"id": "c", "assertion": {"type": "contains", "value": "{{b}}"}}]},
+     ["$.checkpoints[0].assertion.value: nothing sets {{b}}", "$.simulator.options.metadata.goal: nothing sets {{a}}"]),
+    ({"input": "{{a}} {{b}}", "for": [{"a": 1}]}, ["$.input: nothing sets {{b}}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "said"), UNSET_VARIABLES)
+def test_a_variable_that_nothing_sets_is_found_at_load(case: dict[str, Any], said: list[str]):
+    found = wrong({"id": "a", **case})
+    assert len(found) == len(said), found
+    for line, start in zip(found, said, strict=True):
+        assert line.startswith(start), found  # N21
+    assert suite({"id": "a", **case}, before_run=True).count
+
+
+def test_a_variable_that_something_may_set_is_left_to_the_run(tmp_path: Path):
+    (tmp_path / "hooks.py").write_text("def before(ctx, case):\n    return {}\n", encoding="utf-8")
+    turns = [{"input": "x", "set": {"a": "$.a"}, "assert": {"type": "contains", "value": "{{a}}"}}, {"input": "{{a}}"}]
+    assert suite({"id": "a", "turns": turns}, {"id": "b", "input": r"\{{c}}"}).count == 2  # N21
+    assert suite({"id": "a", "input": "{{c}}", "before": "hooks:before"}, folder=tmp_path).count == 1
+
+
+def test_an_escaped_brace_is_text_in_inputs_assertions_and_rows():
+    escaped, rows = built(
+        {"id": "a", "input": r"Hi \{{x}}", "assertions": {"type": "contains", "value": r"\{{x}}"}},
+        {"id": "b", "input": r"\{{x}} {{x}}", "name": r"\{{x}} {{x}}", "for": [{"x": 1}]},
+    )
+    assert escaped.user.lines[0].claims[0].check.label == 'contains "{{x}}"'  # N21
+    assert escaped.user.lines[0].claims[0].written["value"] == r"\{{x}}"
+    assert [line.message.text for case in (escaped, rows) for line in spoken(case)] == ["Hi {{x}}", "{{x}} 1"]
+    assert rows.name == "{{x}} 1"
+
+
+def spoken(case: Case) -> list[Utterance]:
+    """What a scripted user says."""
+    talk = Talk(case, Key("s", case.id), NoHelpers(), StillClock())
+
+    async def said() -> list[Utterance]:
+        return [line async for line in case.user.speak(talk)]
+
+    return asyncio.run(said())
+
+
+def test_before_its_variables_are_known_a_label_shows_their_names():
+    (case,) = built(
+        {
+            "id": "a",
+            "input": "x",
+            "assertions": [
+                {"type": "contains", "value": "Hi {{name}}"},
+                {"type": "contains", "value": "{{name}}", "negate": True},
+                {"type": "regex", "pattern": "({{name}}"},
+            ],
+        },
+        before_run=True,
+    )
+    assert [label_of(claim) for claim in case.user.lines[0].claims] == [
+        'contains "Hi {{name}}"',
+        'not contains "{{name}}"',
+        'regex {"pattern":"({{name}}"}',
+    ]  # N21
+
+
+def test_a_brace_may_be_written_as_an_escape(tmp_path: Path):
+    """A file without `{{` is not searched for variables: an escaped brace is one all the same."""
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"id": "a", "input": "\\u007b\\u007bname}}"}', encoding="utf-8")
+    with pytest.raises(BadInput, match=re.escape("nothing sets {{name}}")):  # N21
+        native.load(documents_in(path, "s.jsonl"), "s.jsonl", tmp_path, Reading())

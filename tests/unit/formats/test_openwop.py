@@ -117,10 +117,19 @@ def test_every_problem_is_reported_at_once_with_its_line(tmp_path: Path):
     assert len(set(lines)) == 4
 
 
-def test_a_schema_error_stands_alone_because_more_cannot_be_said():
-    said = refused(suite(task(expected={"kind": "golden"}), modes=()))
-    assert said.count("\n") == 0
-    assert "$.modes: is empty" in said
+def test_a_schema_error_hides_nothing_else():
+    """Neither what only code can find, nor what was asked for; and it makes nothing up."""
+    same = task(expected={"kind": "golden"})
+    said = refused(suite(same, same, task(taskId="B B"), {"input": "x"}, modes=()), modes=("rubric",))
+    assert sorted(line.split(": ")[1:3] for line in said.splitlines()) == [
+        ["$.modes", "is empty"],
+        ["$.tasks[0].expected", "is golden but misses 'match'"],
+        ["$.tasks[1]", "task id 'a' is taken; tasks[0] has it too"],
+        ["$.tasks[1].expected", "is golden but misses 'match'"],
+        ["$.tasks[2].taskId", 'is "B B"; should be lower-case letters, digits and hyphens, such as refund-window'],
+        ["$.tasks[3]", "misses 'expected'"],
+        ["$.tasks[3]", "misses 'taskId'"],
+    ]  # N2
 
 
 def test_weights_that_do_not_add_up_to_one_are_a_warning():

@@ -142,3 +142,12 @@ def test_any_words_load_again(tmp_path_factory: pytest.TempPathFactory, texts: l
     save(target, case, *said)
     (after,) = cases_in(target)
     assert [line.message.text for line in after.user.lines] == texts
+
+
+def test_braces_that_somebody_said_are_no_variables(tmp_path: Path):
+    """What was typed or simulated is escaped; what the case itself has written keeps its variables."""
+    (case,) = written(tmp_path, {"id": "a", "turns": [{"input": "x", "set": {"n": "$.n"}}, {"input": "{{n}}"}]})
+    typed = Utterance(Message("user", r"{{n}} and \{{"), by="interactive")
+    save(tmp_path / "saved.jsonl", case, *case.user.lines, typed)
+    saved = json.loads((tmp_path / "saved.jsonl").read_text(encoding="utf-8"))
+    assert [turn["input"] for turn in saved["turns"]] == ["x", "{{n}}", r"\{{n}} and \\{{"]  # N21

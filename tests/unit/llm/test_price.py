@@ -45,3 +45,10 @@ def test_counting_quickly_gives_the_same_as_the_table(provider, model, tokens):
     used = Usage(input_tokens=tokens[0], output_tokens=tokens[1], cache_read_tokens=tokens[2] or None)
     exact = float(calc_price(used, model, provider_id=provider).total_price)
     assert cost_usd(Connector(name="c", provider=provider, model=model), "", *tokens) == pytest.approx(exact, abs=1e-9)
+
+
+def test_counts_that_cannot_be_right_have_no_price():
+    connector = Connector(name="c", provider="openai", base_url="")
+    assert cost_usd(connector, "gpt-4o", 10, 5, cached_tokens=20) is None
+    assert cost_usd(connector, "gpt-4o", -1, 5) is None
+    assert cost_usd(connector, "m" * 1000, 1, 5) is None

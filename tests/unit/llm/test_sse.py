@@ -2,9 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from viva.errors import Unreachable
 from viva.llm.sse import Events
 
 STREAM = (
@@ -40,3 +42,14 @@ def test_an_event_comes_as_soon_as_it_is_whole():
 def test_nothing_comes_of_nothing():
     events = Events()
     assert events.feed(b"") + events.feed(b"\n\n: ping\n\n") + events.end() == []
+
+
+def test_an_event_without_an_end_is_refused():
+    events = Events(1000)
+    events.feed(b"data: " + b"x" * 500)
+    events.feed(b"\n")
+    with pytest.raises(Unreachable, match="longer than 1000 bytes"):
+        events.feed(b"data: " + b"x" * 500)
+    events = Events(1000)
+    for _ in range(100):  # many events may be longer than that together
+        assert events.feed(b"data: " + b"x" * 100 + b"\n\n")

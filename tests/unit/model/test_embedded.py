@@ -37,7 +37,10 @@ from viva.model.embedded import json_in, json_of
         ("no { JSON [ here", UNSET, UNSET),
         ('{"a": NaN}', UNSET, UNSET),
         ('\ud800 {"a": 1}', UNSET, {"a": 1}),
-        ('{"a": "\ud800"}', UNSET, {"a": "\ud800"}),
+        ('{"a": "\ud800"}', UNSET, UNSET),
+        (r'so: {"a": "\ud800"}', UNSET, UNSET),
+        ("so: " + '{"a":' * 200 + "1" + "}" * 200, UNSET, UNSET),
+        ('so: {"a": 1e999}', UNSET, UNSET),
     ],
 )
 def test_json_is_found(text, whole, inside):  # N25, N29

@@ -20,7 +20,7 @@ def test_what_fits_has_no_complaints():
 def test_a_typo_is_one_complaint_and_not_two():
     """A misspelt required key is missing and unexpected: the second says it all."""
     found = complaints("native", {"id": "a", "input": "x", "assertions": [{"type": "contains", "valeu": "x"}]})
-    assert found == [Complaint(("assertions", 0), "unknown key 'valeu'; did you mean 'value'?", "valeu")]  # N2
+    assert found == [Complaint(("assertions", 0), "unknown key 'valeu'; did you mean 'value'?", "valeu", "value")]  # N2
 
 
 def test_a_missing_key_beside_a_foreign_one_is_two():

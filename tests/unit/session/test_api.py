@@ -103,7 +103,7 @@ def test_anything_that_answers_can_be_the_agent(agent):
 
 
 def test_what_cannot_answer_is_bad_input():
-    with pytest.raises(viva.BadInput, match="a int is no agent"):
+    with pytest.raises(viva.BadInput, match="an int is no agent"):
         run(case(), 5)
 
 

@@ -49,7 +49,8 @@ def test_a_helper_gets_its_own_options_and_the_sessions_id(tmp_path) -> None:
 
 
 def test_an_unset_variable_is_nobodys_verdict(tmp_path) -> None:
-    case = {"id": "c", "input": "x", "assertions": [{"type": "contains", "value": "{{nobody}}"}]}
+    turn = {"input": "x", "set": {"nobody": "$.nothing"}, "assertions": [{"type": "contains", "value": "{{nobody}}"}]}
+    case = {"id": "c", "turns": [turn]}
     (record,) = run(tmp_path, "", case)
     assert (record.status, record.fault) == ("error", "undetermined")  # N21
 

@@ -67,7 +67,7 @@ def test_a_limit_on_usage_that_nobody_reported_is_no_judges_fault(tmp_path: Path
 
 def test_mistakes_that_would_come_again_are_not_retried(tmp_path: Path) -> None:
     (tmp_path / "checks.py").write_text("def nothing(output):\n    return None\n")
-    (tmp_path / "tests_of.py").write_text("def test_it(t, ctx):\n    ctx.call('nosuch', 'hi')\n")
+    (tmp_path / "tests_of.py").write_text("def test_it(t, ctx):\n    ctx.call('no' + 'such', 'hi')\n")
     calls: list[str] = []
 
     def agent(messages: list[dict[str, Any]]) -> str:

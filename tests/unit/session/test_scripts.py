@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import viva
+from viva.errors import BadInput
 from viva.session.scripts import find_script_tests
 
 _serial = iter(range(1000))
@@ -62,7 +63,7 @@ def test_broken_agent(t, ctx):
 def test_unreachable_agent(t, ctx):
     ctx.call("unreachable", "hello")
 def test_nobody(t, ctx):
-    ctx.call("assistants.expens", "hello")
+    ctx.call("".join(("assistants", ".expens")), "hello")  # a name in quotes is looked up before
 def test_broken_judge(t, ctx):
     t.assert_.agent(ctx.call("assistants.expense", "x"), "workers.judge", {"criteria": "break"})
 async def test_async(t, ctx):
@@ -361,3 +362,22 @@ def test_tests_take_no_values(folder):
     name = write(folder, "def test_a(t): ...")
     with pytest.raises(viva.BadInput, match=r"script tests take no values; leave out \?count"):
         viva.run(f"scripts:{name}?count=5", folder=folder)
+
+
+def test_a_name_in_quotes_is_looked_up_before_anything_runs(script):  # N8
+    """Where it stands; not in what may be meant to fail."""
+    with pytest.raises(BadInput) as wrong:
+        script("""
+def test_it(t, ctx):
+    reply = ctx.call("agents:assistants.expens", "hello")
+    t.assert_.Agent(reply, "workers.jugde", {"criteria": "x"})
+    t.assert_.panic(lambda: ctx.call("nobody", "x"))
+    try:
+        ctx.call("nobody", "x")
+    except Exception:
+        pass
+""")
+    assert [(each.line, each.what.partition(";")[0]) for each in wrong.value.problems] == [
+        (3, "there is no agent 'assistants.expens'"),
+        (4, "there is no agent 'workers.jugde'"),
+    ]

@@ -22,7 +22,7 @@ from viva.agents.cli.events import (
 )
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
-from viva.model.message import ModelCall
+from viva.model.message import ModelCall, TokenCount
 
 
 class _Block(Struct, gc=False):
@@ -39,10 +39,10 @@ class _Block(Struct, gc=False):
 class Tokens(Struct, gc=False):
     """Tokens of a message, in Anthropic's words: what came from a cache and went there is counted apart."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    cache_read_input_tokens: TokenCount | None = None
+    cache_creation_input_tokens: TokenCount | None = None
 
 
 class _Message(Struct, gc=False):
@@ -53,10 +53,10 @@ class _Message(Struct, gc=False):
 
 
 class _OfModel(Struct, gc=False, rename="camel"):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_input_tokens: int = 0
-    cache_creation_input_tokens: int = 0
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    cache_read_input_tokens: TokenCount = 0
+    cache_creation_input_tokens: TokenCount = 0
     cost: float | None = field(default=None, name="costUSD")
 
 
@@ -84,7 +84,7 @@ class Line(Struct, gc=False):
     permission_denials: list[_Denial] | None = None
 
 
-_lines = codec.decoder(Line)
+_lines = codec.Decoder[Line](Line)
 _REFUSED = re.compile(
     r"(?:<tool_use_error>)?(?:Error: )?(?:No such tool available|InputValidationError|Claude requested permissions?"
     r"|Qwen Code requires permission|The user doesn't want to proceed|Permission to use|Tool \"[^\"]+\" (?:is )?not )"

@@ -10,6 +10,7 @@ from viva.agents.cli.dialect import Asked, Dialect
 from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
+from viva.model.message import TokenCount
 
 _UNASKED = "--dangerously-bypass-approvals-and-sandbox"
 
@@ -33,9 +34,9 @@ class _Item(Struct, gc=False):
 
 
 class _Tokens(Struct, gc=False):
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: TokenCount = 0
+    cached_input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
 
 
 class _Error(Struct, gc=False):
@@ -51,7 +52,7 @@ class _Line(Struct, gc=False):
     error: _Error | None = None
 
 
-_lines = codec.decoder(_Line)
+_lines = codec.Decoder[_Line](_Line)
 
 
 def events(data: bytes) -> Iterator[CliEvent]:

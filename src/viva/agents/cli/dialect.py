@@ -86,11 +86,7 @@ def read(dialect: Dialect, line: bytes) -> list[CliEvent] | None:
     try:
         line.decode()  # in what it skips, the decoder does not look for bytes that are no text
         return list(dialect.events(line))
-    except (
-        codec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):  # ValidationError is one: JSON, but of another shape
+    except (codec.DecodeError, UnicodeDecodeError):  # ValidationError is one: JSON, but of another shape
         return None
 
 

@@ -10,6 +10,7 @@ from viva.agents.cli.dialect import Asked, Dialect, pretty
 from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
+from viva.model.message import TokenCount
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
 
@@ -20,9 +21,9 @@ class _Error(Struct, gc=False):
 
 
 class _Tokens(Struct, gc=False):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached: int = 0
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    cached: TokenCount = 0
 
 
 class _Stats(_Tokens, gc=False):
@@ -44,7 +45,7 @@ class _Line(Struct, gc=False):
     stats: _Stats | None = None
 
 
-_lines = codec.decoder(_Line)
+_lines = codec.Decoder[_Line](_Line)
 _REFUSED = frozenset({"policy_violation", "tool_not_registered", "path_not_in_workspace", "invalid_tool_params"})
 """Why a tool did not run. One that the approval mode does not offer is called all the same, now and then, and then not found."""
 

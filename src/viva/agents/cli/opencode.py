@@ -10,6 +10,7 @@ from viva.agents.cli.dialect import Asked, Dialect
 from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Used, model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
+from viva.model.message import TokenCount
 
 
 class _State(Struct, gc=False):
@@ -20,14 +21,14 @@ class _State(Struct, gc=False):
 
 
 class _Cache(Struct, gc=False):
-    read: int = 0
-    write: int = 0
+    read: TokenCount = 0
+    write: TokenCount = 0
 
 
 class _Tokens(Struct, gc=False):
-    input: int = 0
-    output: int = 0
-    reasoning: int = 0
+    input: TokenCount = 0
+    output: TokenCount = 0
+    reasoning: TokenCount = 0
     cache: _Cache = field(default_factory=_Cache)
 
 
@@ -49,7 +50,7 @@ class _Line(Struct, gc=False):
     error: Any = None
 
 
-_lines = codec.decoder(_Line)
+_lines = codec.Decoder[_Line](_Line)
 _GOES_ON = frozenset({"tool-calls", "tool_calls", "unknown", ""})
 _REFUSED = re.compile(r"rejected permission|permission denied|prevents you from using", re.IGNORECASE)
 

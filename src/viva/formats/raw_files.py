@@ -1,0 +1,92 @@
+"""The bytes of an input: what is no file, no text or too large is refused, and a stream that flows once is kept."""
+
+import io
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from viva.errors import BadInput
+
+MAX_BYTES = 64 * 1024 * 1024
+"""A single document larger than this is a mistake."""
+HEAD = 4096
+_CONTROL = bytes({*range(9), *range(14, 32), 127} - {27})
+"""Bytes that a text hardly has."""
+
+
+class Spooled:
+    """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
+        shutil.copyfileobj(stream, self._file)
+        self._file.flush()
+
+    def __del__(self) -> None:
+        self._file.close()
+
+    def open(self, _mode: str) -> BinaryIO:
+        """Reads it from its beginning, whoever else reads it too."""
+        return io.BufferedReader(_FromStart(self._file.fileno()))
+
+
+class _FromStart(io.RawIOBase):
+    def __init__(self, file: int) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self._file, len(buffer), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def refuse_special(path: Path, file: str) -> None:
+    """A pipe would be waited for, a device may never end: only a file can be read, and read again."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise BadInput.saying(
+            "is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file
+        )
+    if stat.S_ISDIR(mode):
+        raise BadInput.saying("is a folder, not a file", file)
+    if not stat.S_ISREG(mode):
+        raise BadInput.saying("is a device, not a file; give a file of cases, or `-` for standard input", file)
+
+
+def refuse_foreign(head: bytes, file: str) -> None:
+    """What is no UTF-8 text at all is said once, not for each of its lines."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadInput.saying("is UTF-16 text; save the file as UTF-8", file, 1)
+    head = head[:HEAD]
+    odd = len(head) - len(head.translate(None, _CONTROL))
+    if odd > len(head) * (0.3 if _is_utf8(head) else 0.05):
+        raise BadInput.saying("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        head.decode()
+    except UnicodeDecodeError as wrong:
+        return wrong.start > len(head) - 4  # a character that is cut in two
+    return True
+
+
+def bytes_of(path: Path, file: str, most: int = 16 * MAX_BYTES) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > most:
+            what = f"is {size // 2**20} MB; at most {most // 2**20} MB. Write it as .jsonl, which is read line by line"
+            raise BadInput.saying(what, file)
+        return path.read_bytes()
+    except OSError as wrong:
+        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong

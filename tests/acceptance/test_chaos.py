@@ -1,0 +1,740 @@
+"""Agents, models, judges and simulated users that misbehave in every way, against every kind of them.
+
+Each time the run ends by itself, the other cases of the run pass, each trial has an outcome with the right fault, the run
+can be resumed and replayed, the exit code is 1, and nothing is said about a bug in Viva. CLI agents have tests of their own.
+"""
+
+import json
+import re
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+import bubblewrap
+from project import Ended, Project, contains
+from viva.cli.main import main
+from viva.testing import Answer, AnthropicServer, GeminiServer, HttpServer, OpenAIServer, Received, json_answer
+from viva.testing.model_server import ModelServer
+
+Outcome = tuple[str, str | None]
+PASSED: Outcome = ("passed", None)
+AGENT: Outcome = ("failed", "agent")
+INFRA: Outcome = ("error", "infra")
+JUDGE: Outcome = ("error", "judge")
+SIMULATOR: Outcome = ("error", "simulator")
+UNDETERMINED: Outcome = ("error", "undetermined")
+GOOD = ("good one", "good two")
+TLS = Path(__file__).parents[1] / "contract" / "tls"
+JSON = {"Content-Type": "application/json"}
+MEGABYTE = b"x" * 2**20
+
+
+class Indoors(Project):
+    """Runs commands in this process."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, said: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder)
+        self._patch = patch
+        self._said = said
+
+    def viva(self, *arguments: str, **kwargs: Any) -> Ended:
+        self._patch.chdir(self.folder)
+        self._said.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        said = self._said.readouterr()
+        return Ended(int(left.value.code or 0), said.out, said.err)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Project:
+    monkeypatch.setenv("CHAOS_KEY", "k-chaos-0123456789")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("viva.llm.calls._FIRST_S", 0.0)  # tries follow each other at once
+    return Indoors(tmp_path, monkeypatch, capsys)
+
+
+# What goes wrong
+
+
+def raw(*pieces: bytes, head: str = "") -> Answer:
+    lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", head]
+    return Answer(raw=("\r\n".join([*lines, "", ""]).encode(), *pieces), close="unsaid")
+
+
+def misbehave(how: str, valid: bytes) -> Answer:
+    """An answer that goes wrong in that way; `valid` is one that would be right, with an `é` in it."""
+    half = valid[: len(valid) // 2]
+    latin1 = valid.decode().encode("latin-1")
+    match how:
+        case "latin-1":
+            return Answer(body=latin1, headers=JSON)
+        case "latin-1 by name":
+            return Answer(body=latin1, headers={"Content-Type": "application/json; charset=ISO-8859-1"})
+        case "utf-16 without a name":
+            return Answer(body=valid.decode().encode("utf-16"), headers=JSON)
+        case "opening brackets":
+            return Answer(body=b"[" * 100_000, headers=JSON)
+        case "deep but closed":
+            return Answer(body=valid[:-1] + b',"data":' + b"[" * 500 + b"]" * 500 + b"}", headers=JSON)
+        case "brackets in an error":
+            return Answer(status=400, body=b"[" * 100_000, headers=JSON)
+        case "latin-1 in an error":
+            return Answer(status=422, body='{"error": {"message": "gelöscht"}}'.encode("latin-1"), headers=JSON)
+        case "a number of 5,000 digits":
+            return Answer(body=b"9" * 5000, headers=JSON)
+        case "half a surrogate":
+            return Answer(body=valid.replace("é".encode(), rb"\ud800"), headers=JSON)
+        case "flood":
+            return raw(*[b"%x\r\n%b\r\n" % (len(MEGABYTE), MEGABYTE)] * 66, head="Transfer-Encoding: chunked")
+        case "a promise of too much":
+            return raw(half, head="Content-Length: 1000000000000")
+        case "a length of 5,000 digits":
+            return raw(valid, head=f"Content-Length: {'9' * 5000}")
+        case "two lengths":
+            return raw(valid, head="Content-Length: 3\r\nContent-Length: 4")
+        case "too short a length":
+            return raw(valid, head=f"Content-Length: {len(half)}")
+        case "too long a length":
+            return raw(valid, head=f"Content-Length: {len(valid) + 9}")
+        case "half an answer":
+            return Answer(body=valid, headers=JSON, cut="amid_body")
+        case "headers only":
+            return Answer(body=valid, headers=JSON, cut="after_headers")
+        case "no answer":
+            return Answer(cut="before")
+        case "a drip that never ends":
+            return Answer(chunks=(half, valid), headers=JSON, hold="amid_body")
+        case "no HTTP":
+            return Answer(raw=(b"\x00\xff" * 100,), close="unsaid")
+        case "gzip that is none":
+            return Answer(body=valid, headers={**JSON, "Content-Encoding": "gzip"})
+        case _:
+            raise AssertionError(how)
+
+
+DRIP = "a drip that never ends"
+# Of an agent under test that is an endpoint, and of a model behind an agent: who is to blame (N17).
+BYTES: dict[str, tuple[Outcome, Outcome]] = {
+    "latin-1": (AGENT, INFRA),
+    "latin-1 by name": (PASSED, PASSED),
+    "utf-16 without a name": (AGENT, INFRA),
+    "opening brackets": (AGENT, INFRA),
+    "deep but closed": (AGENT, INFRA),
+    "brackets in an error": (AGENT, AGENT),
+    "latin-1 in an error": (AGENT, AGENT),
+    "a number of 5,000 digits": (AGENT, INFRA),
+    "half a surrogate": (AGENT, INFRA),
+    "flood": (INFRA, INFRA),
+    "a promise of too much": (INFRA, INFRA),
+    "a length of 5,000 digits": (INFRA, INFRA),
+    "two lengths": (INFRA, INFRA),
+    "too short a length": (AGENT, INFRA),
+    "too long a length": (INFRA, INFRA),
+    "half an answer": (INFRA, INFRA),
+    "headers only": (INFRA, INFRA),
+    "no answer": (INFRA, INFRA),
+    DRIP: (AGENT, AGENT),
+    "no HTTP": (INFRA, INFRA),
+    "gzip that is none": (INFRA, INFRA),
+}
+
+
+def completion(kind: str, text: str) -> dict[str, Any]:
+    """A right answer, in the words of that kind of agent."""
+    match kind:
+        case "openai":
+            return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+        case "anthropic":
+            return {"type": "message", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
+        case "gemini":
+            return {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}
+        case _:
+            return {"content": text}
+
+
+def answers(kind: str, say: str = "fine é") -> Callable[[Received], Answer]:
+    """Answers rightly, unless the request names one of the ways to misbehave: MIS<how>."""
+
+    def answer(received: Received) -> Answer:
+        said = received.body.decode()
+        asked = re.findall("MIS<(.*?)>", said)
+        valid = json.dumps(completion(kind, say), ensure_ascii=False).encode()
+        return misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else Answer(body=valid, headers=JSON)
+
+    return answer
+
+
+@contextmanager
+def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]]:
+    """A server of that kind, and the config of an agent `bot` behind it."""
+    stand_ins: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer, "gemini": GeminiServer}  # fmt: skip
+    if kind == "http":
+        with HttpServer(answers(kind, say)) as server:
+            yield server, f'[agents.bot]\ntype = "http"\nurl = "{server.url}"\nretries = 0\n'
+        return
+    provider = stand_ins[kind]
+    answer = answers(kind, say)
+
+    def script(asked: Any) -> Answer:
+        return answer(server.requests[-1])
+
+    with provider(script) as server:
+        connector = f'provider = "{server.provider}"\nbase_url = "{server.url}"\nmodel = "m"\n'
+        connector += 'api_key_env = "CHAOS_KEY"\nretries = 0\n'
+        yield server, f'[connectors.model]\n{connector}[agents.bot]\ntype = "chat"\nconnector = "model"\n'
+
+
+def outcomes(project: Project) -> dict[str, Outcome]:
+    return {record["id"]: (record["status"], record.get("fault")) for record in project.records()}
+
+
+def check_ended(ended: Ended) -> None:
+    assert ended.code == 1, ended
+    assert "Traceback" not in ended.err, ended
+    assert "bug in Viva" not in ended.err, ended
+
+
+def check_run(project: Project, expected: Mapping[str, Outcome], agent: str = "bot", *flags: str) -> None:
+    """A run with that outcome, recorded; then what is left of it when it was cut off, resumed; then replayed."""
+    run = ("test", "-i", "suite.jsonl", "-n", agent, "--parallel", "4", "--retry-faults", "0", *flags)
+    reports = ("-o", "report.jsonl", "-o", "report.html", "-o", "report.xml", "-o", "report.md")
+    check_ended(project.viva(*run, "--record", "tape", *reports))
+    assert outcomes(project) == expected
+    for record in project.records():
+        assert record["status"] == "passed" or record.get("error") or record["assertion_errors"]
+    cut_off_run(project)
+    check_ended(project.viva("test", "--resume", "latest"))
+    assert outcomes(project) == expected
+    check_ended(project.viva(*run, "--replay", "tape", *reports))
+    assert outcomes(project) == expected
+
+
+def cut_off_run(project: Project) -> None:
+    """As if the process had been killed after half of the trials."""
+    (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[: len(lines) // 2]))
+
+
+def suite(project: Project, bad: Iterable[str], **fields: Any) -> None:
+    cases = [
+        {"id": name, "input": f"MIS<{name}>", "assertions": [contains("fine")], **fields, **({"turn_timeout": "1s"} if name == DRIP else {})}
+        for name in bad
+    ]  # fmt: skip
+    good = [{"id": name, "input": "MIS<nothing>", "assertions": [contains("fine")], **fields} for name in GOOD]
+    project.suite(good[0], *cases, good[1])
+
+
+# The agent under test
+
+
+@pytest.mark.parametrize("kind", ["http", "openai", "anthropic", "gemini"])
+def test_no_bytes_of_an_endpoint_end_the_run(project: Project, kind: str):  # N17
+    with serving(kind) as (_, config):
+        project.write("viva.toml", config)
+        suite(project, BYTES)
+        expected = {name: of_agent if kind == "http" else of_model for name, (of_agent, of_model) in BYTES.items()}
+        check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)})
+
+
+PYTHON = """
+import asyncio, sys
+from collections.abc import Mapping
+from viva import Reply, ToolCall
+
+class Text(str):
+    def __str__(self): raise ValueError("no text")
+
+class Unshowable(Exception):
+    def __str__(self): raise ValueError("no words")
+    __repr__ = __str__
+
+class Odd:
+    def __eq__(self, other): raise ValueError("no equal")
+    def __hash__(self): raise ValueError("no hash")
+    def __str__(self): raise ValueError("no text")
+    __repr__ = __str__
+
+class OddDict(dict):
+    def get(self, *given): raise ValueError("no get")
+    def __contains__(self, key): raise ValueError("no contains")
+
+class OddMapping(Mapping):
+    def __getitem__(self, key): raise RuntimeError("no item")
+    def __iter__(self): raise RuntimeError("no iter")
+    def __len__(self): raise RuntimeError("no len")
+
+class Base(BaseException): pass
+
+def from_itself():
+    error = ValueError("again")
+    raise error from error
+
+def in_a_circle_of_causes():
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    raise one
+
+def in_a_circle_of_contexts():
+    one, two = ValueError("one"), ValueError("two")
+    one.__context__, two.__context__ = two, one
+    raise one
+
+def a_group_of_itself():
+    inner = ValueError("inner")
+    group = ExceptionGroup("all", [inner])
+    inner.__cause__ = group
+    raise group
+
+def a_base_exception(): raise Base("no Exception")
+def an_exit(): raise SystemExit(3)
+def no_words(): raise Unshowable
+def surrogate_words(): raise ValueError("half \\ud800")
+def surrogate_print():
+    print("half \\ud800")
+    raise ValueError("printed")
+def too_deep_a_call(): return too_deep_a_call()
+
+def deep(levels):
+    value = 1
+    for _ in range(levels): value = [value]
+    return value
+
+circle = {}
+circle["circle"] = circle
+
+def a_circle(): return {"content": "x", "data": circle}
+def deep_data(): return {"content": "x", "data": deep(100_000)}
+def data_of_500_levels(): return {"content": "x", "data": deep(500)}
+def deep_arguments(): return {"content": "x", "tool_calls": [{"name": "f", "arguments": deep(500)}]}
+def an_endless_number(): return {"content": "x", "data": 10 ** 5000}
+def not_a_number(): return {"content": "x", "tool_calls": [{"name": "f", "arguments": {"a": float("nan")}}]}
+def surrogate_data(): return {"content": "x", "data": ["\\ud800"]}
+def surrogate_key(): return {"content": "x", "data": {"\\ud800": 1}}
+def odd_dict(): return OddDict(content="x")
+def odd_mapping(): return OddMapping()
+def odd_key(): return {"content": "x", "data": {("a", "b"): {1: 2}}, "tool_calls": 5}
+def endless_usage(): return {"content": "x", "usage": {"input_tokens": 10 ** 400, "cost_usd": 10 ** 400}}
+def usage_of_nan(): return {"content": "x", "usage": {"input_tokens": float("nan")}}
+def a_reply_of_numbers(): return Reply(content=5, finish_reason=7)
+def a_reply_of_objects(): return Reply(finish_reason=Odd(), tool_calls=5)
+def surrogate_reply(): return Reply("\\ud800")
+def a_generator(): yield "x"
+def a_class(): return Reply
+
+# What passes for a reply all the same
+def odd_text(): return Text("fine é")
+def odd_object(): return {"content": "fine é", "data": {"odd": Odd(), "bytes": b"\\xff"}}
+def a_flood(): return "fine é" + "x" * 5_000_000
+def a_null(): return "fine é \\0 \\x1b[2J"
+
+def agent(messages):
+    how = messages[-1]["content"][4:-1]
+    return "fine é" if how == "nothing" else globals()[how]()
+
+async def async_agent(messages):
+    await asyncio.sleep(0)
+    return agent(messages)
+"""
+MISFITS = re.findall(r"^def (\w+)\(\)", PYTHON, re.MULTILINE)
+FINE = {"odd_text", "odd_object", "a_flood", "a_null"}
+
+
+@pytest.mark.parametrize("function", ["agent", "async_agent"])
+def test_no_object_or_exception_of_a_python_agent_ends_the_run(project: Project, function: str):  # N17
+    project.write("agent.py", PYTHON)
+    suite(project, MISFITS)
+    expected = {name: PASSED if name in FINE else AGENT for name in MISFITS}
+    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, f"python:./agent.py:{function}")
+
+
+def test_a_scripted_agent_that_breaks_leaves_the_others_alone(project: Project):
+    project.write(
+        "viva.toml",
+        '[agents.bot]\ntype = "scripted"\n'
+        'replies = [{ when = "nothing", content = "fine" }, { when = "breaks", error = "half \\\\ud800" },'
+        ' { when = "deep", content = "' + "[" * 100_000 + '" }, { when = "hangs", delay = "10m" }]\n',
+    )
+    suite(project, ("breaks", "none"))
+    json_path = {"type": "json_path", "path": "$.a"}
+    project.suite(
+        *(json.loads(line) for line in (project.folder / "suite.jsonl").read_text().splitlines()),
+        {"id": "deep", "input": "deep", "assertions": [json_path]},
+        {"id": "hangs", "input": "hangs", "assertions": [contains("x")], "timeout": "1s"},
+    )
+    broken = ("breaks", "none", "deep", "hangs")
+    check_run(project, {**dict.fromkeys(broken, AGENT), **dict.fromkeys(GOOD, PASSED)})
+
+
+HOSTED = ("no run", "a list", "no JSON", "brackets", "no object", "an odd sequence", "odd usage", "odd outputs", "deep outputs", "cut off")  # fmt: skip
+
+
+def hosted(received: Received) -> Answer:
+    """An OpenWOP host whose runs are named by what was said: it answers rightly, or misbehaves as it is told."""
+    if received.path.endswith("/cancel"):
+        return json_answer({})
+    if received.method == "POST":
+        how = re.findall("MIS<(.*?)>", received.body.decode())[-1]
+        odd = {"no run": Answer(body=b"{}"), "a list": Answer(body=b"[1]"), "no JSON": Answer(body=b"\xff")}
+        return odd.get(how) or json_answer({"runId": how.replace(" ", "-")}, 201)
+    how = received.path.split("/")[3].replace("-", " ")
+    usage = {"type": "provider.usage", "sequence": 1, "payload": {"inputTokens": "many", "outputTokens": 10**300}}
+    ended: dict[str, Any] = {"type": "run.completed", "sequence": 9, "payload": {"outputs": {"output": "fine é"}}}
+    sent: list[bytes] = {
+        "brackets": [b"[" * 100_000],
+        "no object": [b"[1]"],
+        "an odd sequence": [b'{"type": "run.completed", "sequence": "9"}'],
+        "odd usage": [json.dumps(usage).encode()],
+        "odd outputs": [b'{"type": "run.completed", "sequence": 1, "payload": {"outputs": [1]}}'],
+        "deep outputs": [b'{"type":"run.completed","sequence":1,"payload":{"outputs":{"output":' + b"[" * 500 + b"]" * 500 + b"}}}"],
+    }.get(how, [])  # fmt: skip
+    lines = [*sent, json.dumps(ended).encode()]
+    chunks = tuple(b"data: %b\n\n" % line for line in lines)
+    return Answer(chunks=chunks, headers={"Content-Type": "text/event-stream"}, cut="amid_body" if how == "cut off" else None)  # fmt: skip
+
+
+def test_nothing_that_an_openwop_host_sends_ends_the_run(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("viva.agents.openwop_client.PATIENCE", 1)
+    with HttpServer(hosted) as server:
+        project.write("viva.toml", f'[agents.bot]\nuse = "openwop:{server.url}#core.bot"\n')
+        suite(project, HOSTED)
+        expected = dict.fromkeys(HOSTED, INFRA) | {"odd usage": PASSED, "odd outputs": AGENT}
+        check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)})
+
+
+# Connections
+
+
+class Resetting:
+    """A server that reads a request and resets the connection."""
+
+    def __enter__(self) -> Self:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            connection.recv(65536)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+
+def agents_at(project: Project, url: str) -> None:
+    """An agent of each kind at that address."""
+    config = (
+        f'[agents.http]\ntype = "http"\nurl = "{url}"\nretries = 0\n[agents.openwop]\nuse = "openwop:{url}#core.bot"\n'
+    )
+    for kind in ("openai", "anthropic", "gemini"):
+        config += f'[connectors.{kind}]\nprovider = "{kind}"\nbase_url = "{url}"\nmodel = "m"\napi_key_env = "CHAOS_KEY"\nretries = 0\n'
+        config += f'[agents.{kind}]\ntype = "chat"\nconnector = "{kind}"\n'
+    project.write("viva.toml", config)
+
+
+KINDS = ("http", "openwop", "openai", "anthropic", "gemini")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_connection_is_nobodys_failure(project: Project, kind: str):  # N17
+    with Resetting() as server:
+        agents_at(project, server.url)
+        suite(project, ("reset",))
+        check_run(project, dict.fromkeys(("reset", *GOOD), INFRA), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_certificate_that_nobody_signed_is_told_in_words(project: Project, kind: str):  # N17
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem")
+    with HttpServer(lambda _: Answer(body=b"{}"), tls=context) as server:
+        agents_at(project, server.url)
+        suite(project, ("self-signed",))
+        check_run(project, dict.fromkeys(("self-signed", *GOOD), INFRA), kind)
+        assert not server.requests
+        assert all("certificate" in record["error"] for record in project.records())
+
+
+# Helpers
+
+
+def test_no_bytes_of_a_judge_end_the_run(project: Project):  # N17, N29
+    ways = [name for name in BYTES if name not in ("flood", DRIP)]
+    verdict = json.dumps({"passed": True, "reason": "so é"}, ensure_ascii=False)
+    for kind in ("http", "openai"):
+        with serving(kind, verdict) as (_, config):
+            project.write("viva.toml", config)
+            cases = [
+                {"id": name, "input": "hello", "assertions": [{"type": "agent", "use": "bot", "criteria": f"MIS<{name}>"}]}
+                for name in (*ways, "nothing")
+            ]  # fmt: skip
+            project.suite(*cases)
+            expected = {name: PASSED if BYTES[name][0] == PASSED else JUDGE for name in ways}
+            check_run(project, {**expected, "nothing": PASSED}, "python:./agent.py:agent")
+        shutil.rmtree(project.folder / ".viva")
+        (project.folder / "tape").unlink()
+
+
+VERDICTS = {
+    "a score of 400 digits": '{"passed": true, "score": ' + "9" * 400 + "}",
+    "an infinite score": '{"passed": true, "score": 1e999}',
+    "suggestions that are a number": '{"passed": true, "reason": {"a": [1]}, "suggestions": 5}',
+    "evidence of another kind": '{"passed": true, "evidence": [[{"turn": {}}]]}',
+    "a quote of another kind": '{"passed": true, "evidence": [{"turn": [1], "quote": 7}]}',
+    "a deep reason": '{"passed": true, "reason": ' + "[" * 500 + "]" * 500 + "}",
+    "half a surrogate": '{"passed": true, "reason": "\\ud800"}',
+    "brackets": "[" * 100_000,
+    "nothing at all": "",
+    "a list": "[true]",
+}
+USABLE = {"suggestions that are a number"}
+"""What a judge may say all the same."""
+
+
+def test_no_verdict_of_a_judge_ends_the_run(project: Project):  # N29
+    project.write("verdicts.json", json.dumps(VERDICTS))
+    project.write(
+        "agent.py",
+        "import json\nfrom pathlib import Path\n"
+        "def agent(messages): return messages[-1]['content']\n"
+        "def judge(messages, options):\n"
+        "    return json.loads(Path('verdicts.json').read_text()).get(options['metadata']['test_id'], '{\"passed\": true}')\n",
+    )
+    project.write("viva.toml", '[agents.judge]\nuse = "python:./agent.py:judge"\n')
+    judged = {"type": "agent", "use": "judge", "criteria": "it holds"}
+    project.suite(*({"id": name, "input": "hi", "assertions": [judged]} for name in (*VERDICTS, *GOOD)))
+    expected = {name: PASSED if name in USABLE else JUDGE for name in VERDICTS}
+    check_run(project, {**expected, **dict.fromkeys(GOOD, PASSED)}, "python:./agent.py:agent")
+
+
+SAID = {
+    "brackets": '{"input": ' + "[" * 100_000,
+    "deep": '{"input": ' + "[" * 500 + "]" * 500 + "}",
+    "half a surrogate": '{"input": "\\ud800"}',
+    "a number": '{"input": 5}',
+    "an odd goal": '{"input": "x", "goal_achieved": [1]}',
+    "nothing at all": "",
+}
+
+
+def test_nothing_that_a_simulated_user_says_ends_the_run(project: Project):  # N17, N29
+    project.write("said.json", json.dumps(SAID))
+    project.write(
+        "agent.py",
+        "import json\nfrom pathlib import Path\n"
+        "def agent(messages): return 'fine'\n"
+        "def user(messages, options):\n"
+        "    return json.loads(Path('said.json').read_text()).get(options['metadata']['test_id'], 'hello')\n",
+    )
+    project.write("viva.toml", '[agents.user]\nuse = "python:./agent.py:user"\n')
+    case = {"simulator": {"use": "user"}, "checkpoints": [{"id": "c", "assertion": contains("fine")}]}
+    project.suite(*({"id": name, **case} for name in (*SAID, *GOOD)))
+    check_run(project, dict.fromkeys(SAID, SIMULATOR) | dict.fromkeys(GOOD, PASSED), "python:./agent.py:agent")
+
+
+def test_no_bytes_of_a_simulated_user_end_the_run(project: Project):  # N17, N29
+    ways = [name for name in BYTES if name not in ("flood", DRIP)]
+    with serving("http", "hello é") as (_, config):
+        project.write("viva.toml", config)
+        project.suite(
+            *(
+                {
+                    "id": name,
+                    "simulator": {"use": "bot", "options": {"metadata": {"goal": f"MIS<{name}>"}}},
+                    "checkpoints": [{"id": "c", "assertion": contains("hello")}],
+                }
+                for name in (*ways, "nothing")
+            )
+        )
+        expected = {name: PASSED if BYTES[name][0] == PASSED else SIMULATOR for name in ways}
+        check_run(project, {**expected, "nothing": PASSED}, "python:./agent.py:agent")
+
+
+CHECKS = """
+class Odd:
+    def __str__(self): raise ValueError("no text")
+    __repr__ = __str__
+class Base(BaseException): pass
+
+circle = []
+circle.append(circle)
+
+def from_itself(output):
+    error = ValueError("again")
+    raise error from error
+def a_base_exception(output): raise Base("x")
+def an_odd_reason(output): return {"passed": False, "reason": Odd()}
+def surrogate_words(output): raise ValueError("\\ud800")
+def surrogate_reason(output): return {"passed": False, "reason": "\\ud800"}
+def an_endless_score(output): return {"passed": True, "score": 10 ** 400}
+def not_a_score(output): return {"passed": True, "score": float("nan")}
+def an_odd_answer(output): return circle
+def fine(output): return True
+"""
+
+
+def test_nothing_that_a_script_of_the_users_returns_ends_the_run(project: Project):  # N24
+    project.write("checks.py", CHECKS)
+    names = re.findall(r"^def (\w+)\(", CHECKS, re.MULTILINE)
+    checks = {name: [{"type": "script", "use": f"scripts:checks.{name}"}] for name in names}
+    project.suite(*({"id": name, "input": "hi", "assertions": checks[name]} for name in names))
+    check_run(project, dict.fromkeys(names, JUDGE) | {"fine": PASSED}, "python:./agent.py:agent")
+
+
+# Clocks and disks
+
+
+CLOCK = """
+import datetime, time
+real = time.time
+late = [0.0]
+time.time = lambda: real() + late[0]
+
+def agent(messages):
+    late[0] = {"back": -10 * 365 * 86400.0, "on": 10 * 365 * 86400.0}.get(messages[-1]["content"][4:-1], 0.0)
+    return "fine"
+"""
+
+
+def test_a_clock_that_jumps_breaks_nothing(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """By ten years, back and forth, while conversations are held: every wait is by a clock that does not jump."""
+    import time
+
+    monkeypatch.setattr(time, "time", time.time)  # is put back afterwards
+    project.write("agent.py", CLOCK)
+    suite(project, ("back", "on", "back again", "on again"), timeout="60s")
+    run = ("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl")
+    assert project.viva(*run).code == 0
+    assert set(outcomes(project).values()) == {PASSED}
+    assert all(0 <= record["duration_ms"] < 60_000 for record in project.records())
+    cut_off_run(project)
+    assert project.viva("test", "--resume", "latest").code == 0
+    assert set(outcomes(project).values()) == {PASSED}
+
+
+HOSTILE = """
+import os, shutil, time
+from pathlib import Path
+
+def fills():
+    with open("filled", "wb") as file:
+        try:
+            while True:
+                file.write(b"x" * 65536)
+        except OSError:
+            pass
+
+def forks():
+    if os.fork() == 0:
+        return "fine, says the child"
+
+def forks_and_raises():
+    if os.fork() == 0:
+        raise ValueError("so says the child")
+
+def forks_many():
+    for _ in range(5):
+        os.fork()
+
+def deletes():
+    shutil.rmtree(Path.cwd(), ignore_errors=True)
+
+def agent(messages):
+    how = messages[-1]["content"]
+    if how in globals() and not Path("/mnt/done").exists():
+        Path("/mnt/done").touch()
+        globals()[how]()
+    return "fine"
+
+async def async_agent(messages):
+    return agent(messages)
+"""
+sandboxed = pytest.mark.skipif(not bubblewrap.works(), reason="bubblewrap does not work here")
+
+
+def in_sandbox(folder: Path, *commands: str) -> tuple[Ended, list[str], list[dict[str, Any]]]:
+    """Runs commands on a file system of 4 MB of their own; what they said, their exit codes, and the last report."""
+    project = Project(folder)
+    project.write("agent.py", HOSTILE)
+    said = "\n".join(f"{command}; echo code=$?" for command in commands)
+    script = (
+        f'cp /mnt/files/* /mnt/small && cd /mnt/small && viva() {{ "{sys.executable}" -m viva "$@"; }}\n{said}\n'
+        "left() { ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c /python; }\n"
+        "for _ in $(seq 100); do [ $(left) -eq 0 ] && break; sleep 0.1; done\n"
+        "echo left=$(left); cat /mnt/small/report.jsonl"
+    )
+    command = [
+        str(shutil.which("bwrap")), "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--die-with-parent",
+        "--size", str(4 * 2**20), "--tmpfs", "/mnt", "--ro-bind", str(folder), "/mnt/files", "--dir", "/mnt/small",
+        "--setenv", "TMPDIR", "/mnt", "--setenv", "HOME", "/mnt", "--setenv", "PYTHONDONTWRITEBYTECODE", "1",
+        "bash", "-c", script,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    ended = Ended(done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr, ended
+    return ended, re.findall(r"code=(\d+)", done.stdout), records
+
+
+def hostile_suite(folder: Path, how: str) -> None:
+    said = ("hi", "hi", how, "hi", "hi")
+    Project(folder).suite(
+        *({"id": f"c{n}", "input": text, "assertions": [contains("fine")]} for n, text in enumerate(said))
+    )
+
+
+RUN = "viva test -i suite.jsonl -o report.jsonl --parallel 1 -n python:./agent.py:"
+
+
+@sandboxed
+@pytest.mark.parametrize("function", ["agent", "async_agent"])
+def test_a_full_disk_stops_the_run_in_words_and_it_can_be_resumed(tmp_path: Path, function: str):
+    """The agent fills it. What had ended before is kept."""
+    hostile_suite(tmp_path, "fills")
+    resume = "viva test --resume latest -o report.jsonl"
+    ended, codes, records = in_sandbox(tmp_path, RUN + function, "rm filled", resume)
+    assert "no space left on device" in (ended.out + ended.err).lower(), ended
+    assert codes == ["1", "0", "0"], ended
+    assert [record["status"] for record in records] == ["passed"] * 5
+
+
+@sandboxed
+@pytest.mark.parametrize("function", ["agent", "async_agent"])
+@pytest.mark.parametrize("how", ["forks", "forks_and_raises", "forks_many"])
+def test_a_process_that_an_agent_forks_does_not_go_on_with_the_run(tmp_path: Path, how: str, function: str):
+    hostile_suite(tmp_path, how)
+    ended, codes, records = in_sandbox(tmp_path, RUN + function)
+    assert codes == ["0"], ended
+    assert [record["id"] for record in records] == ["c0", "c1", "c2", "c3", "c4"]
+    assert "left=0" in ended.out, ended
+
+
+@sandboxed
+@pytest.mark.parametrize("function", ["agent", "async_agent"])
+def test_an_agent_that_deletes_the_project_ends_the_run_in_words(tmp_path: Path, function: str):
+    hostile_suite(tmp_path, "deletes")
+    ended, codes, _ = in_sandbox(tmp_path, RUN + function)
+    assert codes == ["1"], ended
+    assert "bug in Viva" not in ended.err, ended
