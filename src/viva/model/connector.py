@@ -125,3 +125,9 @@ def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | Non
     if found is None and provider is not None and isinstance(connectors, Connectors):
         found = connectors.defaults.get(provider)
     return found if found is None or found.model == model else structs.replace(found, model=model)
+
+
+def settings_of(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
+    """The same of the connector that a case asks for, by its name or that of a model; None if there is none."""
+    connector = connectors.get(name) or reaching(name, connectors)
+    return settings_that_answer(connector) if connector is not None else None

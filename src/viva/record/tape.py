@@ -13,7 +13,7 @@ from msgspec import structs
 from viva.errors import Role
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.connector import Connector, settings_that_answer
+from viva.model.connector import Connector, settings_of
 from viva.model.message import Message
 from viva.record.cassette import (
     Definition,
@@ -107,7 +107,7 @@ class Tape:
                 continue
             seen.add(known)
             name = sent.options["connector"]
-            now = settings_that_answer(connectors[name]) if name in connectors else {}
+            now = settings_of(name, connectors) or {}
             if changed := list_changes(self._settings(sent.connector), self._settings(now)):
                 found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
         return found

@@ -12,7 +12,7 @@ from msgspec import structs
 from viva.errors import AgentFailed, CutOff, NotRecorded, Skipped, TrialFault, Undecidable, Unreachable
 from viva.model import codec
 from viva.model.case import Feature
-from viva.model.connector import settings_that_answer
+from viva.model.connector import settings_of
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
@@ -45,8 +45,8 @@ class _Session:
         if options is not self._options:  # mostly they are the same for all turns
             self._options, self._kept = options, codec.frozen(_lasting(options))
         sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
-        if isinstance(asked_for := options.get("connector"), str) and asked_for in context.connectors:
-            sent.connector = settings_that_answer(context.connectors[asked_for])
+        if isinstance(asked_for := options.get("connector"), str):
+            sent.connector = settings_of(asked_for, context.connectors)
         if context.fixtures is not None and turn == 1:
             sent.fixtures = codec.frozen(context.fixtures)
         if context.role == "simulator":
