@@ -103,8 +103,8 @@ def test_an_agent_that_hangs_is_cut_off_and_the_process_ends(project: Project):
     project.write("agent.py", HANGING)
     project.suite(*(case(name, name) for name in ("sleeps", "spins", "clings", "waits")))
     began = time.monotonic()
-    ended, records = project.report("--turn-timeout", "300ms", timeout_s=30)
-    assert time.monotonic() - began < 15
+    ended, records = project.report("--turn-timeout", "300ms", timeout_s=120)
+    assert time.monotonic() - began < 90
     assert ended.code == 1, ended
     for record in records:
         assert (record["status"], record["fault"], record["error"]) == ("failed", "agent", "timeout after 300ms")  # N18
@@ -199,8 +199,8 @@ def test_fail_fast_cancels_what_runs_and_counts_it_as_not_run(project: Project):
     for name, assertions in bad.items():
         project.suite(case("slow1", "slow"), case(name, assertions=assertions), case("slow2", "slow"), case("later"))
         began = time.monotonic()
-        ended, records = project.report("--fail-fast", "--parallel", "3", timeout_s=30)
-        assert time.monotonic() - began < 20
+        ended, records = project.report("--fail-fast", "--parallel", "3", timeout_s=120)
+        assert time.monotonic() - began < 90
         assert ended.code == 1, ended  # N35
         assert [record["id"] for record in records] == [name]  # N19: no outcome, no record
         assert "Not run: 3 of 4" in ended.out

@@ -56,12 +56,12 @@ def test_an_unset_variable_is_nobodys_verdict(tmp_path) -> None:
 
 
 def test_a_script_check_that_hangs_is_the_judges_fault(tmp_path) -> None:
-    (tmp_path / "slow.py").write_text("import time\ndef check(output):\n    time.sleep(30)\n")
+    (tmp_path / "slow.py").write_text("import time\ndef check(output):\n    time.sleep(600)\n")
     case = {"id": "c", "input": "x", "timeout": "300ms", "assertions": [{"type": "script", "use": "scripts:slow"}]}
     began = time.monotonic()
     (record,) = run(tmp_path, "", case)
     assert (record.status, record.fault) == ("error", "judge")  # N17
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
 
 
 def test_a_turn_that_breaks_says_so_in_the_specifications_words(tmp_path) -> None:
