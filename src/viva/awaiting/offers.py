@@ -6,7 +6,12 @@ sentences, and only of what people book, visit, watch or hear: "There is a test 
 
 from typing import Final
 
-from viva.engine.awaiting_words import Pattern, either
+from viva.awaiting.languages import Pattern
+
+
+def either(*ways: str) -> str:
+    return "(?:" + "|".join(ways) + ")"
+
 
 _MAX_CHARS: Final = 400
 _WRITTEN: Final = "\n`{}_<>|\\"  # lists, code and tables are written, not spoken

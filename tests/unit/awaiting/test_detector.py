@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from viva.engine.awaiting import CONFIRMATION_TOOLS, detect
-from viva.engine.awaiting_words import ENGLISH, Pattern
+from viva.awaiting.detector import CONFIRMATION_TOOLS, detect
+from viva.awaiting.languages import Pattern, load_language
 from viva.model.message import Reply, ToolCall
 
 ROOT = Path(__file__).parents[3]
@@ -345,13 +345,31 @@ def test_a_pattern_is_compiled_when_it_is_first_used():
     assert set(vars(pattern)) == {"source", "flags", "fits", "search"}
 
 
-def test_reading_english_compiles_no_pattern_of_another_language():
-    fresh = _load("fresh_languages", ROOT / "src" / "viva" / "engine" / "awaiting_languages.py")
-    assert fresh.language_of("Which of the two do you want?") is ENGLISH
-    others = {known for _, known in fresh._COMMON + fresh._SCRIPTS} - {ENGLISH}
-    patterns = [rule.pattern for other in others for _, rules in other.rules for rule in rules]
-    assert len(others) == 13
-    assert {attribute for pattern in patterns for attribute in vars(pattern)} == {"source", "flags"}
+def test_reading_english_loads_no_table_of_another_language():
+    fresh = _load("fresh_languages", ROOT / "src" / "viva" / "awaiting" / "languages.py")
+    assert fresh.load_language.cache_info().currsize == 0  # nothing is read on import
+    assert fresh.language_of("Which of the two do you want?").name == "english"
+    assert fresh.load_language.cache_info().currsize == 1
+
+
+TABLES = sorted(path.stem for path in (ROOT / "src" / "viva" / "awaiting" / "words").glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "languages"])
+def test_every_pattern_of_a_table_compiles_and_every_language_asks(name):
+    language = load_language(name)
+    rules = [rule for _, group in language.rules for rule in group]
+    for pattern in (language.answers, language.presents, *(rule.pattern for rule in rules)):
+        pattern.search("")
+        assert "<" not in pattern.source.replace("(?<", ""), "a name that is not filled in"
+    assert {"nothing", "closing", "question", "request"} <= {rule.meaning for rule in rules}
+
+
+def test_every_table_is_reached_by_a_script_or_by_common_words():
+    from viva.awaiting.languages import _recognition
+
+    scripts, common = _recognition()
+    assert sorted([name for _, name in (*scripts, *common)] + ["languages"]) == TABLES
 
 
 # --- the measure, N23 ---

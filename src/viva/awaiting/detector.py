@@ -13,9 +13,8 @@ from typing import Final, Literal
 
 from msgspec import UNSET
 
-from viva.engine.awaiting_languages import language_of
-from viva.engine.awaiting_offers import offers
-from viva.engine.awaiting_words import DELIVERABLE, ENGLISH, Language, Pattern
+from viva.awaiting.languages import Language, Pattern, language_of
+from viva.awaiting.offers import offers
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import Awaiting
 from viva.model.text_cache import cache_short_texts
@@ -164,7 +163,7 @@ def _of_wording(content: str) -> Awaiting:
             if reading == "content_is_question" or (reading == "content_is_request" and "please" in sentence):
                 asked_in_list = reading
             continue
-        if asked_in_list and reading is None and DELIVERABLE.search(sentence):
+        if asked_in_list and reading is None and language.presents.search(sentence):
             asked_in_list = None
         if place == "heading" and (plain or options) and reading == "content_is_question":
             reading = None
@@ -181,14 +180,14 @@ def _of_wording(content: str) -> Awaiting:
         return Awaiting(True, asked_in_list, 0.8)
     if closing:
         return Awaiting(True, "closing_offer", 0.9)
-    if after and language is ENGLISH and offers(text):
+    if after and language.name == "english" and offers(text):
         return Awaiting(True, "content_is_request", 0.6)
     return Awaiting(False, "completed", 0.8 if after else 0.5)
 
 
 def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:
     """What one sentence is to the user, given the sentence after it."""
-    means = language.means(sentence)
+    means = language.meaning_of(sentence)
     if means == "closing":
         return "closing_offer"
     asking = _is_asking(sentence)
