@@ -2,9 +2,9 @@
 stopped, and at last how the reply ends.
 
 Wording is read backwards from the last sentence: a question or a request near the end means that the task waits. Small
-talk, options and tables after it change nothing; an explanation that goes on after a question answers it, unless the
-question was put to the user. A short reply that asks nothing may still offer something: `awaiting_offers`. No model, no
-state; the words stand in `awaiting_words` and `awaiting_languages`.
+talk, options, tables and facts after it change nothing, unless they answer a question that was not put to the user. A
+goodbye ends the conversation, whatever was asked before. A short reply that asks nothing may still offer something. No
+model, no state; the words stand in `words/`, see `languages`.
 """
 
 import re
@@ -14,7 +14,6 @@ from typing import Final, Literal
 from msgspec import UNSET
 
 from viva.awaiting.languages import Language, Pattern, language_of
-from viva.awaiting.offers import offers
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import Awaiting
 from viva.model.text_cache import cache_short_texts
@@ -83,6 +82,8 @@ _TAIL_CHARS = 6000
 _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
 _MAX_PLAIN = 3  # more plain sentences than that after a question, and the reply has moved on
+_MAX_OFFER_CHARS = 400
+_WRITTEN = "\n`{}_<>|\\"  # lists, code and tables are written, not spoken: no offer without a question
 
 _FENCE = "```"
 _CODE = Pattern(r"`[^`]*`")
@@ -109,7 +110,9 @@ _SENTENCE_END = "\x1f"
 _GREEK = Pattern(r"[\u0370-\u03ff]")
 
 _Place = Literal["prose", "heading", "item"]
-_Reading = Literal["content_is_question", "content_is_request", "closing_offer", "courtesy"] | None
+_Reading = (
+    Literal["content_is_question", "content_is_request", "closing_offer", "courtesy", "later", "wish", "goodbye"] | None
+)
 
 
 def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> Awaiting:
@@ -148,9 +151,10 @@ def _of_wording(content: str) -> Awaiting:
     text = _own_words(content)
     language = language_of(text)
     plain = 0  # sentences further down that go on about something else
-    options = closing = False
+    options = closing = parting = False
     asked_in_list: _Reading = None
     after = ""
+    sentences: list[str] = []  # from the last to the first
     for place, sentence in _backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
         if not sentence:
             options = True
@@ -163,9 +167,17 @@ def _of_wording(content: str) -> Awaiting:
             if reading == "content_is_question" or (reading == "content_is_request" and "please" in sentence):
                 asked_in_list = reading
             continue
+        sentences.append(sentence)
+        if reading == "goodbye" and not plain and not options:
+            return Awaiting(False, "completed", 0.9)
+        if reading == "wish":
+            parting = not plain
+        elif reading == "later":
+            reading = "courtesy" if parting else "content_is_request"
         if asked_in_list and reading is None and language.presents.search(sentence):
             asked_in_list = None
-        if place == "heading" and (plain or options) and reading == "content_is_question":
+        is_heading = place == "heading" and (plain or options) and not language.direct.search(sentence)
+        if is_heading and reading == "content_is_question":
             reading = None
         found = asked_in_list or reading
         if found in ("content_is_question", "content_is_request"):
@@ -180,24 +192,34 @@ def _of_wording(content: str) -> Awaiting:
         return Awaiting(True, asked_in_list, 0.8)
     if closing:
         return Awaiting(True, "closing_offer", 0.9)
-    if after and language.name == "english" and offers(text):
+    if _is_offer(text, sentences, language):
         return Awaiting(True, "content_is_request", 0.6)
     return Awaiting(False, "completed", 0.8 if after else 0.5)
 
 
 def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:
     """What one sentence is to the user, given the sentence after it."""
-    means = language.meaning_of(sentence)
-    if means == "closing":
+    meaning = language.meaning_of(sentence)
+    if meaning == "closing":
         return "closing_offer"
     asking = _is_asking(sentence)
-    if means == "request":
+    if meaning == "request":
         return "content_is_question" if asking else "content_is_request"
-    if means == "question":
+    if meaning == "question":
         return None if language.answers.match(after) else "content_is_question"
-    if asking and last and means != "nothing":
+    if asking and last and meaning != "nothing":
         return "content_is_question"
-    return "courtesy" if means == "courtesy" else None
+    return None if meaning == "nothing" else meaning
+
+
+def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
+    """Whether a reply that asks nothing puts something before the user that may be taken or left."""
+    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _WRITTEN):
+        return False
+    if any(language.settled.search(sentence) for sentence in sentences):
+        return False
+    pairs = zip(sentences, ["", *sentences], strict=False)
+    return any(language.is_offer(f"{sentence} {after}") for sentence, after in pairs)
 
 
 def _is_asking(sentence: str) -> bool:

@@ -1,10 +1,11 @@
 r"""The word tables of the detector: one text file per language in `words/`, read when a reply first needs it.
 
-A table file has sections. `[answers]` and `[presents]` hold one regular expression each: how a sentence begins that
-answers the question before it, and the line above a list that the user asked for. The other sections hold rows; the
-first section with a matching row decides what a sentence means: `[nothing]` (looks like one of the others, is not),
+A table file has sections. Some hold one regular expression: `[answers]`, how a sentence begins that answers the question
+before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is no heading;
+`[settled]`, what rules out an offer. The others hold rows; the first section with a matching row decides what a sentence means: `[nothing]` (looks like one of the others, is not),
 `[goodbye]`, `[closing]` (an offer of more help), `[question]` (put to the user, so that it stands even when more text
-follows), `[request]`, `[offer]`, `[courtesy]`.
+follows), `[later]` (a request that is not urgent), `[request]`, `[wish]` (a wish at parting), `[courtesy]`. `[offer]` has
+rows too: offers that ask nothing, looked for last, in two sentences at a time.
 
     # a comment
     NAME = a part of a pattern        used below as <NAME>
@@ -24,7 +25,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-Meaning = Literal["nothing", "goodbye", "closing", "question", "request", "offer", "courtesy"]
+Meaning = Literal["goodbye", "nothing", "closing", "question", "later", "request", "wish", "courtesy"]
 
 _MEANINGS: Final[tuple[Meaning, ...]] = get_args(Meaning)
 _FOLDER: Final = Path(__file__).with_name("words")
@@ -45,7 +46,6 @@ class Pattern:
     fits: Callable[[str], re.Match[str] | None]
     fullmatch: Callable[[str], re.Match[str] | None]
     search: Callable[..., re.Match[str] | None]
-    finditer: Callable[[str], Iterator[re.Match[str]]]
     split: Callable[[str], list[Any]]
     sub: Callable[[str, str], str]
 
@@ -74,8 +74,11 @@ class Language(NamedTuple):
 
     name: str
     rules: tuple[tuple[str, tuple[Rule, ...]], ...]
+    offers: tuple[tuple[str, Pattern], ...]
     answers: Pattern
     presents: Pattern
+    direct: Pattern
+    settled: Pattern
 
     def meaning_of(self, sentence: str) -> Meaning | None:
         for shared, rules in self.rules:
@@ -84,6 +87,9 @@ class Language(NamedTuple):
                     if needle in sentence and pattern.fits(sentence):
                         return meaning
         return None
+
+    def is_offer(self, sentences: str) -> bool:
+        return any(needle in sentences and pattern.fits(sentences) for needle, pattern in self.offers)
 
 
 @cache
@@ -94,8 +100,11 @@ def load_language(name: str) -> Language:
         for meaning in _MEANINGS
         for shared, rows in groupby(sorted(_rows(sections.get(meaning, ())), key=_shared_word), _shared_word)
     ]
-    answers, presents = ("".join(sections.get(part, ())) or _NEVER for part in ("answers", "presents"))
-    return Language(name, tuple(groups), Pattern(answers), Pattern(presents))
+    offers = tuple((needle, Pattern(pattern)) for needle, pattern in _rows(sections.get("offer", ())))
+    patterns = (
+        Pattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
+    )
+    return Language(name, tuple(groups), offers, *patterns)
 
 
 def language_of(text: str) -> Language:
@@ -158,8 +167,11 @@ def _joined(text: str) -> Iterator[str]:
 def _rows(lines: list[str] | tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for line in lines:
         words, needle, pattern = line.split("`", 2)
-        for word in words.split() or [""]:
-            yield needle.replace("%", word), pattern.strip().replace("%", word)
+        pattern = pattern.strip()
+        if not words:
+            yield needle, pattern
+        for word in words.split():
+            yield needle.replace("%", word), pattern.replace("%", word)
 
 
 def _shared_word(row: tuple[str, str]) -> str:
