@@ -102,6 +102,8 @@ _LETTER_END = Pattern(
     re.IGNORECASE | re.MULTILINE,
 )
 _ITEM = Pattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
+_ITEM_STARTS = frozenset("-*•+–◦▪·(0123456789")
+_ITEM_ENDS = frozenset(".)")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
 _TAG = Pattern(r"</?[a-z][^>]*>")
@@ -216,10 +218,14 @@ def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
     """Whether a reply that asks nothing puts something before the user that may be taken or left."""
     if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _WRITTEN):
         return False
-    if any(language.settled.search(sentence) for sentence in sentences):
-        return False
-    pairs = zip(sentences, ["", *sentences], strict=False)
-    return any(language.is_offer(f"{sentence} {after}") for sentence, after in pairs)
+    after = ""
+    for sentence in sentences:
+        if language.settled.search(sentence):
+            return False
+        if language.is_offer(f"{sentence} {after}"):
+            return True
+        after = sentence
+    return False
 
 
 def _is_asking(sentence: str) -> bool:
@@ -251,27 +257,32 @@ def _own_words(content: str) -> str:
 def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
     """The sentences from the last to the first, each with its place. Code, tables, quotations and asides are left out."""
     end = len(text)
+    has_options = False
     for _ in range(_MAX_LINES):
         if end < 0:
             return
         start = _line_start(text, end)
-        line = text[max(start + 1, end - _MAX_LINE_CHARS) : end].strip()
+        line = text[start + 1 : end].strip()
         end = start
-        if line.startswith(_FENCE):
-            in_code = not in_code
-        elif in_code or not line or line[0] in "|>":
+        if not line:
             continue
-        elif line[0] == "#" or (line.startswith("**") and line.endswith("**")):
-            for sentence in _sentences(line):
+        first = line[0]
+        if first == "`" and line.startswith(_FENCE):
+            in_code = not in_code
+        elif in_code or first in "|>":
+            continue
+        elif first == "#" or (first == "*" and line.startswith("**") and line.endswith("**")):
+            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
                 yield "heading", sentence
-        elif not (item := _ITEM.match(line)):
-            for sentence in _sentences(line):
+        elif not (first in _ITEM_STARTS or line[1:2] in _ITEM_ENDS) or not (item := _ITEM.match(line)):
+            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
                 yield "prose", sentence
-        elif "?" not in line and "lease " not in line and line.isascii():
-            yield "item", ""  # an option, a step or a fact: not worth reading
-        else:
-            for sentence in _sentences(line[item.end() :]):
+        elif "?" in line or "lease " in line or not line.isascii():
+            for sentence in _sentences(line[item.end() :][-_MAX_LINE_CHARS:]):
                 yield "item", sentence
+        elif not has_options:
+            has_options = True
+            yield "item", ""  # an option, a step or a fact: not worth reading
 
 
 def _line_start(text: str, end: int) -> int:
