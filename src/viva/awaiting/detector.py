@@ -90,6 +90,7 @@ _CODE = Pattern(r"`[^`]*`")
 _ADDRESS = Pattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
 _QUOTED = Pattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
 _IN_SINGLE_QUOTES = Pattern(r"(?<!\w)'[^']*[.?!]'")
+_PICTURES = Pattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and other signs before the first word
 _GLUED = Pattern(r"\?(?=[a-z])")
 # A letter that the agent drafts: from its subject, or from a greeting below "Here is a draft:", to its last line.
 _LETTER = Pattern(
@@ -241,14 +242,16 @@ def _is_asking(sentence: str) -> bool:
 
 
 def _own_words(content: str) -> str:
-    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation."""
+    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation or one bold line."""
     text = content[-_TAIL_CHARS:].strip()
     if "</think>" in text:
-        text = text.rpartition("</think>")[2]
+        text = text.rpartition("</think>")[2].strip()
     drafted = "ubject:" in text or (":\n" in text and any(greeting in text for greeting in _GREETINGS))
     if drafted and (letter := _LETTER.search(text)):
         end = _LETTER_END.search(text, letter.end())
         text = text[: letter.start()] + (text[end.end() :] if end else "")
+    if text[:1] in "*_" and text[-1:] == text[:1] and "\n" not in text:
+        text = text.strip("*_")
     if text[:1] in '"“„«「' and _QUOTED.fullmatch(text):
         return text[1:-1]
     return text
@@ -306,6 +309,8 @@ def _sentences(line: str) -> Iterator[str]:
             text = text.replace(stop, stop + _SENTENCE_END)
     for sentence in reversed(text.split(_SENTENCE_END)):
         words = sentence.strip(" #_*")
+        if not words[:1].isascii():
+            words = _PICTURES.sub("", words)
         aside = words.startswith(_ASIDES) or (words[:1] in "([" and words[-1:] in ")]")
         if not aside and any(map(str.isalnum, words)):
             yield words

@@ -32,6 +32,7 @@ _FOLDER: Final = Path(__file__).with_name("words")
 _DEFINITION: Final = re.compile(r"([A-Z_]+) = (.*)")
 _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
+_MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 # Rows of one meaning whose needles share one of these words stand together, so that most are passed over at once.
 _SHARED: Final = ("you", " i ", " we ", " me", " us", " u ", "please", "need", "any", "confirm", "to ", "?", "wh", "also", " about")  # fmt: skip
 
@@ -117,7 +118,7 @@ def language_of(text: str) -> Language:
                 return load_language(name)
     if " you" in end or " the " in end:
         return load_language("english")
-    words = set(end.replace("¿", "").replace(",", "").replace(".", "").replace("-", " ").split())
+    words = set(end.translate(_MARKS).split())
     return load_language(max(common, key=lambda known: len(known[0] & words))[1])
 
 

@@ -1,6 +1,7 @@
 """The awaiting detector: each layer over the ones below it, then how it reads wording."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,72 @@ def test_closing_offers_are_known_in_other_languages(text):
     assert said(text) == (True, "closing_offer")
 
 
+# --- questions with facts after them, goodbyes, N23 ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Would a flight with Alaska Airlines interest you? It leaves at 9:45.",
+        "Would a ground-floor room do? It has a small garden. The rent is 400 euros.",
+        "Could it be the cable? That is the most common cause.",
+        "The refund can go to your card or to an account. Which works better? Both take a day.",
+        "**Do you want to continue?**\n\n_This overwrites the file._",
+        "Soll ich den Termin absagen? Die Frist endet heute.",
+        "Vuole prenotare questo volo? Parte alle 9:45.",
+    ],
+)
+def test_facts_after_a_question_to_the_user_do_not_answer_it(text):
+    assert said(text) == (True, "content_is_question")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Would this work in production? Probably not.",
+        "Is it safe? In general, yes.",
+        "What does this mean for you? From June on, you pay less.",
+        "Ever wondered why cats purr? It calms them.",
+        "So why does it fail? The lock is taken twice.",
+        "**Can I bring my dog?**\nYes, on a leash.",
+    ],
+)
+def test_a_question_that_the_reply_answers_itself_is_none(text):
+    assert said(text) == (False, "completed")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OK, let me know, take care!",
+        "Alright, just let me know. Bye!",
+        "Let us know when you've decided. Have a nice weekend!",
+        "Which one would you like? Never mind. Goodbye!",
+        "Alles klar, melden Sie sich einfach. Auf Wiedersehen!",
+        "De acuerdo, avíseme cuando quiera. ¡Hasta luego!",
+        "好的，请告诉我。再见！",
+    ],
+)
+def test_a_goodbye_ends_the_conversation(text):
+    assert said(text) == (False, "completed")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OK, let me know.",
+        "Let us know when you've decided. I'll keep the offer open.",
+        "Which one would you like? Have a nice weekend!",
+        "How do you say goodbye in French?",
+        "Shall I take care of it?",
+        "Please tell me when I may see you.",
+        "Please send me the signed form. Have a great day!",
+    ],
+)
+def test_a_wish_or_a_word_of_a_goodbye_does_not_end_it(text):
+    assert said(text)[0]
+
+
 # --- offers without a question, N23 ---
 
 
@@ -398,6 +465,26 @@ def test_the_goal_of_precision_and_recall_is_met(name, at_least):
     measured = benchmark.measure(lines)
     assert measured.precision >= 0.97, measured.misses
     assert measured.recall >= 0.95, measured.misses
+
+
+def _replies(split: str) -> list[dict[str, str]]:
+    lines = (Path(__file__).parent / "replies.jsonl").read_text("utf-8").splitlines()
+    return [reply for line in lines if (reply := json.loads(line))["split"] == split]
+
+
+@pytest.mark.parametrize(
+    ("split", "precision", "recall", "offers"), [("tuning", 0.98, 0.99, 0.99), ("held_out", 0.99, 0.9, 0.9)]
+)
+def test_plain_offers_are_found_without_false_alarms(split, precision, recall, offers):
+    """The rules were written with the misses of the tuning half in sight, never with those of the other half."""
+    replies = [reply for reply in _replies(split) if reply["kind"] != "closing"]
+    assert len(replies) >= 150
+    called = [reply["kind"] for reply in replies if said(reply["text"])[0]]
+    right = [kind for kind in called if kind != "completed"]
+    kinds = [reply["kind"] for reply in replies]
+    assert len(right) / len(called) >= precision
+    assert len(right) / (kinds.count("awaiting") + kinds.count("offer")) >= recall
+    assert right.count("offer") / kinds.count("offer") >= offers
 
 
 def test_the_goal_is_well_above_the_specifications_three_patterns():
