@@ -264,7 +264,9 @@ def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
     for _ in range(_MAX_LINES):
         if end < 0:
             return
-        start = _line_start(text, end)
+        start = text.rfind("\n", 0, end)
+        if text[start + 1 : start + 2].islower():
+            start = _paragraph_start(text, start)
         line = text[start + 1 : end].strip()
         end = start
         if not line:
@@ -288,9 +290,8 @@ def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
             yield "item", ""  # an option, a step or a fact: not worth reading
 
 
-def _line_start(text: str, end: int) -> int:
-    """Where the line before `end` is parted from the one above it. One that begins with a small letter goes on from there."""
-    start = text.rfind("\n", 0, end)
+def _paragraph_start(text: str, start: int) -> int:
+    """Where a line that begins with a small letter really begins: it goes on from the line above."""
     while start > 0 and text[start + 1 : start + 2].islower():
         above = text.rfind("\n", 0, start)
         if text[above + 1] in "\n`#|>":
