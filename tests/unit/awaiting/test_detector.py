@@ -299,6 +299,8 @@ def test_facts_after_a_question_to_the_user_do_not_answer_it(text):
         "What does this mean for you? From June on, you pay less.",
         "Ever wondered why cats purr? It calms them.",
         "So why does it fail? The lock is taken twice.",
+        "Which is better? Rust is faster, Go is simpler.",
+        "What would happen then? The server restarts.",
         "**Can I bring my dog?**\nYes, on a leash.",
     ],
 )
