@@ -29,7 +29,10 @@ def main() -> int:
         for number in range(1, asked.runs + 1):
             began = time.monotonic()
             code = subprocess.run([sys.executable, "-m", "pytest", "-n", "2", *asked.paths], check=False).returncode
-            print(f"under load: run {number} of {asked.runs}: exit code {code}, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"under load: run {number} of {asked.runs}: exit code {code}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
             failed += code != 0
     finally:
         for process in busy:

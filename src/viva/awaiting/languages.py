@@ -2,15 +2,16 @@ r"""The word tables of the detector: one text file per language in `words/`, rea
 
 A table file has sections. Some hold one regular expression: `[answers]`, how a sentence begins that answers the question
 before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is no heading;
-`[settled]`, what rules out an offer. The others hold rows; the first section with a matching row decides what a sentence means: `[nothing]` (looks like one of the others, is not),
-`[goodbye]`, `[closing]` (an offer of more help), `[question]` (put to the user, so that it stands even when more text
-follows), `[later]` (a request that is not urgent), `[request]`, `[wish]` (a wish at parting), `[courtesy]`. `[offer]` has
-rows too: offers that ask nothing, looked for last, in two sentences at a time.
+`[settled]`, what rules out an offer. The others hold rows. The first section with a matching row decides what a sentence
+means, in this order: `[goodbye]`, `[nothing]` (looks like one of those below, is not), `[closing]` (an offer of more
+help), `[question]` (put to the user, so that it stands even when more text follows), `[later]` (a request that is not
+urgent), `[request]`, `[wish]` (a wish at parting), `[courtesy]`. `[offer]` has rows too: offers that ask nothing, looked
+for last, in two sentences at a time.
 
     # a comment
     NAME = a part of a pattern        used below as <NAME>
     `needle` pattern                  tried only on a sentence that contains the needle; without a pattern it matches
-    can may `% I ` \b% i\b             one row for each word, in the place of %
+    can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
 Finding a fixed string costs a hundredth of a search, hence the needles. Spaces at the end of a line are dropped: write

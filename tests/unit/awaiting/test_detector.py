@@ -3,11 +3,12 @@
 import importlib.util
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from viva.awaiting.detector import CONFIRMATION_TOOLS, detect
-from viva.awaiting.languages import Pattern, load_language
+from viva.awaiting.languages import Meaning, Pattern, _read_sections, _recognition, load_language
 from viva.model.message import Reply, ToolCall
 
 ROOT = Path(__file__).parents[3]
@@ -448,9 +449,14 @@ def test_every_pattern_of_a_table_compiles_and_every_language_asks(name):
     assert {"nothing", "closing", "question", "request"} <= {rule.meaning for rule in rules}
 
 
-def test_every_table_is_reached_by_a_script_or_by_common_words():
-    from viva.awaiting.languages import _recognition
+def test_no_table_has_a_section_that_nothing_reads():
+    rows = {*get_args(Meaning), "offer"}
+    patterns = {"answers", "presents", "direct", "settled"}
+    for name in TABLES:
+        assert set(_read_sections(name)) <= ({"script", "common"} if name == "languages" else rows | patterns), name
 
+
+def test_every_table_is_reached_by_a_script_or_by_common_words():
     scripts, common = _recognition()
     assert sorted([name for _, name in (*scripts, *common)] + ["languages"]) == TABLES
 
