@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from viva.engine.awaiting import detect
+from viva.awaiting.detector import detect
 from viva.model import codec
 from viva.model.message import Reply
 from viva.model.talk import Awaiting

@@ -18,6 +18,8 @@ BELONGS = (
     "viva/py.typed",
     "viva/schemas/native.schema.json",
     "viva/schemas/config.schema.json",
+    "viva/awaiting/words/languages.txt",
+    "viva/awaiting/words/english.txt",
     "viva/reporters/page.html",
     "viva/cli/main.py",
 )

@@ -10,7 +10,6 @@ ALONE = """
 import importlib, os, sys
 # What is not ours is loaded once; each module of ours is then imported in a process that knows none of the others.
 import asyncio, concurrent.futures, difflib, hashlib, importlib.metadata, inspect, json, msgspec, pathlib, tempfile, typing
-import viva.engine.awaiting_languages  # words and patterns, which take a while to compile
 import aiohttp, click, jsonpath_rfc9535, jsonschema_rs, regex, rich.console, ssl, yaml, xml.etree.ElementTree
 
 for name in sys.stdin.read().split():

@@ -35,10 +35,10 @@ from viva.agents.http import HttpAgent
 from viva.agents.openwop import OpenwopAgent, OpenwopSession
 from viva.agents.openwop_client import HostClient
 from viva.agents.tools import Tool, Toolbox
+from viva.awaiting.detector import detect
 from viva.checks.compare import equal
 from viva.checks.json import JsonSchema
 from viva.checks.judge import _Parser
-from viva.engine.awaiting import detect
 from viva.engine.records import turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import documents_in

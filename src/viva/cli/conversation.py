@@ -4,9 +4,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from viva.awaiting.detector import detect
 from viva.cli.direct import Opened, opened, reply_lines
 from viva.cli.interactive import Terminal
-from viva.engine.awaiting import detect
 from viva.engine.conversation import converse
 from viva.formats.reading import Reading
 from viva.model.case import Case, Interactive, Key, Utterance

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from viva import catalog, config
+from viva.awaiting.detector import detect
 from viva.config import Settings
-from viva.engine.awaiting import detect
 from viva.engine.helpers import Crew
 from viva.engine.outcome import blamed
 from viva.engine.sending import merged, sent

@@ -17,7 +17,7 @@ from contextlib import aclosing
 
 from msgspec import structs
 
-from viva.engine.awaiting import detect
+from viva.awaiting.detector import detect
 from viva.engine.goal import Progress
 from viva.engine.outcome import Ending, blamed, broken, missing_checkpoints, out_of_input
 from viva.engine.sending import Send

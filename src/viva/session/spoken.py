@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from viva.agents.replies import tool_calls_from
-from viva.engine.awaiting import detect
+from viva.awaiting.detector import detect
 from viva.errors import AgentFailed, BadInput
 from viva.formats.attachments import Attachments
 from viva.model import codec

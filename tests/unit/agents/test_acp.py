@@ -12,7 +12,7 @@ from terminals import CAPTURES, fake, host, talk
 from viva.agents.acp import AcpAgent
 from viva.agents.acp_updates import update_events
 from viva.agents.cli.events import Called, unfold
-from viva.engine.awaiting import detect
+from viva.awaiting.detector import detect
 from viva.engine.sending import sent
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport

@@ -2,8 +2,8 @@
 
 import pytest
 
+from viva.awaiting.detector import detect
 from viva.checks.tools import is_named
-from viva.engine.awaiting import detect
 from viva.model.message import Reply, ToolCall
 from viva.testing.evidence import evidence_of
 

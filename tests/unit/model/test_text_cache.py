@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from viva.engine.awaiting import detect
+from viva.awaiting.detector import detect
 from viva.llm.price import cost_usd
 from viva.model.connector import Connector
 from viva.model.message import Reply

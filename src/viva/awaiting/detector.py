@@ -2,9 +2,9 @@
 stopped, and at last how the reply ends.
 
 Wording is read backwards from the last sentence: a question or a request near the end means that the task waits. Small
-talk, options and tables after it change nothing; an explanation that goes on after a question answers it, unless the
-question was put to the user. A short reply that asks nothing may still offer something: `awaiting_offers`. No model, no
-state; the words stand in `awaiting_words` and `awaiting_languages`.
+talk, options, tables and facts after it change nothing, unless they answer a question that was not put to the user. A
+goodbye ends the conversation, whatever was asked before. A short reply that asks nothing may still offer something. No
+model, no state; the words stand in `words/`, see `languages`.
 """
 
 import re
@@ -13,9 +13,7 @@ from typing import Final, Literal
 
 from msgspec import UNSET
 
-from viva.engine.awaiting_languages import language_of
-from viva.engine.awaiting_offers import offers
-from viva.engine.awaiting_words import DELIVERABLE, ENGLISH, Language, Pattern
+from viva.awaiting.languages import Language, Pattern, language_of
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import Awaiting
 from viva.model.text_cache import cache_short_texts
@@ -84,12 +82,15 @@ _TAIL_CHARS = 6000
 _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
 _MAX_PLAIN = 3  # more plain sentences than that after a question, and the reply has moved on
+_MAX_OFFER_CHARS = 400
+_WRITTEN = "\n`{}_<>|\\"  # lists, code and tables are written, not spoken: no offer without a question
 
 _FENCE = "```"
 _CODE = Pattern(r"`[^`]*`")
 _ADDRESS = Pattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
 _QUOTED = Pattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
 _IN_SINGLE_QUOTES = Pattern(r"(?<!\w)'[^']*[.?!]'")
+_PICTURES = Pattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and other signs before the first word
 _GLUED = Pattern(r"\?(?=[a-z])")
 # A letter that the agent drafts: from its subject, or from a greeting below "Here is a draft:", to its last line.
 _LETTER = Pattern(
@@ -102,6 +103,8 @@ _LETTER_END = Pattern(
     re.IGNORECASE | re.MULTILINE,
 )
 _ITEM = Pattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
+_ITEM_STARTS = frozenset("-*•+–◦▪·(0123456789")
+_ITEM_ENDS = frozenset(".)")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
 _TAG = Pattern(r"</?[a-z][^>]*>")
@@ -110,7 +113,9 @@ _SENTENCE_END = "\x1f"
 _GREEK = Pattern(r"[\u0370-\u03ff]")
 
 _Place = Literal["prose", "heading", "item"]
-_Reading = Literal["content_is_question", "content_is_request", "closing_offer", "courtesy"] | None
+_Reading = (
+    Literal["content_is_question", "content_is_request", "closing_offer", "courtesy", "later", "wish", "goodbye"] | None
+)
 
 
 def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> Awaiting:
@@ -149,9 +154,10 @@ def _of_wording(content: str) -> Awaiting:
     text = _own_words(content)
     language = language_of(text)
     plain = 0  # sentences further down that go on about something else
-    options = closing = False
+    options = closing = parting = False
     asked_in_list: _Reading = None
     after = ""
+    sentences: list[str] = []  # from the last to the first
     for place, sentence in _backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
         if not sentence:
             options = True
@@ -164,9 +170,17 @@ def _of_wording(content: str) -> Awaiting:
             if reading == "content_is_question" or (reading == "content_is_request" and "please" in sentence):
                 asked_in_list = reading
             continue
-        if asked_in_list and reading is None and DELIVERABLE.search(sentence):
+        sentences.append(sentence)
+        if reading == "goodbye" and not plain and not options:
+            return Awaiting(False, "completed", 0.9)
+        if reading == "wish":
+            parting = not plain
+        elif reading == "later":
+            reading = "courtesy" if parting else "content_is_request"
+        if asked_in_list and reading is None and language.presents.search(sentence):
             asked_in_list = None
-        if place == "heading" and (plain or options) and reading == "content_is_question":
+        is_heading = place == "heading" and (plain or options) and not language.direct.search(sentence)
+        if is_heading and reading == "content_is_question":
             reading = None
         found = asked_in_list or reading
         if found in ("content_is_question", "content_is_request"):
@@ -181,24 +195,38 @@ def _of_wording(content: str) -> Awaiting:
         return Awaiting(True, asked_in_list, 0.8)
     if closing:
         return Awaiting(True, "closing_offer", 0.9)
-    if after and language is ENGLISH and offers(text):
+    if _is_offer(text, sentences, language):
         return Awaiting(True, "content_is_request", 0.6)
     return Awaiting(False, "completed", 0.8 if after else 0.5)
 
 
 def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:
     """What one sentence is to the user, given the sentence after it."""
-    means = language.means(sentence)
-    if means == "closing":
+    meaning = language.meaning_of(sentence)
+    if meaning == "closing":
         return "closing_offer"
     asking = _is_asking(sentence)
-    if means == "request":
+    if meaning == "request":
         return "content_is_question" if asking else "content_is_request"
-    if means == "question":
+    if meaning == "question":
         return None if language.answers.match(after) else "content_is_question"
-    if asking and last and means != "nothing":
+    if asking and last and meaning != "nothing":
         return "content_is_question"
-    return "courtesy" if means == "courtesy" else None
+    return None if meaning == "nothing" else meaning
+
+
+def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
+    """Whether a reply that asks nothing puts something before the user that may be taken or left."""
+    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _WRITTEN):
+        return False
+    after = ""
+    for sentence in sentences:
+        if language.settled.search(sentence):
+            return False
+        if language.is_offer(f"{sentence} {after}"):
+            return True
+        after = sentence
+    return False
 
 
 def _is_asking(sentence: str) -> bool:
@@ -214,14 +242,16 @@ def _is_asking(sentence: str) -> bool:
 
 
 def _own_words(content: str) -> str:
-    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation."""
+    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation or one bold line."""
     text = content[-_TAIL_CHARS:].strip()
     if "</think>" in text:
-        text = text.rpartition("</think>")[2]
+        text = text.rpartition("</think>")[2].strip()
     drafted = "ubject:" in text or (":\n" in text and any(greeting in text for greeting in _GREETINGS))
     if drafted and (letter := _LETTER.search(text)):
         end = _LETTER_END.search(text, letter.end())
         text = text[: letter.start()] + (text[end.end() :] if end else "")
+    if text[:1] in "*_" and text[-1:] == text[:1] and "\n" not in text:
+        text = text.strip("*_")
     if text[:1] in '"“„«「' and _QUOTED.fullmatch(text):
         return text[1:-1]
     return text
@@ -230,32 +260,38 @@ def _own_words(content: str) -> str:
 def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
     """The sentences from the last to the first, each with its place. Code, tables, quotations and asides are left out."""
     end = len(text)
+    has_options = False
     for _ in range(_MAX_LINES):
         if end < 0:
             return
-        start = _line_start(text, end)
-        line = text[max(start + 1, end - _MAX_LINE_CHARS) : end].strip()
+        start = text.rfind("\n", 0, end)
+        if text[start + 1 : start + 2].islower():
+            start = _paragraph_start(text, start)
+        line = text[start + 1 : end].strip()
         end = start
-        if line.startswith(_FENCE):
-            in_code = not in_code
-        elif in_code or not line or line[0] in "|>":
+        if not line:
             continue
-        elif line[0] == "#" or (line.startswith("**") and line.endswith("**")):
-            for sentence in _sentences(line):
+        first = line[0]
+        if first == "`" and line.startswith(_FENCE):
+            in_code = not in_code
+        elif in_code or first in "|>":
+            continue
+        elif first == "#" or (first == "*" and line.startswith("**") and line.endswith("**")):
+            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
                 yield "heading", sentence
-        elif not (item := _ITEM.match(line)):
-            for sentence in _sentences(line):
+        elif not (first in _ITEM_STARTS or line[1:2] in _ITEM_ENDS) or not (item := _ITEM.match(line)):
+            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
                 yield "prose", sentence
-        elif "?" not in line and "lease " not in line and line.isascii():
-            yield "item", ""  # an option, a step or a fact: not worth reading
-        else:
-            for sentence in _sentences(line[item.end() :]):
+        elif "?" in line or "lease " in line or not line.isascii():
+            for sentence in _sentences(line[item.end() :][-_MAX_LINE_CHARS:]):
                 yield "item", sentence
+        elif not has_options:
+            has_options = True
+            yield "item", ""  # an option, a step or a fact: not worth reading
 
 
-def _line_start(text: str, end: int) -> int:
-    """Where the line before `end` is parted from the one above it. One that begins with a small letter goes on from there."""
-    start = text.rfind("\n", 0, end)
+def _paragraph_start(text: str, start: int) -> int:
+    """Where a line that begins with a small letter really begins: it goes on from the line above."""
     while start > 0 and text[start + 1 : start + 2].islower():
         above = text.rfind("\n", 0, start)
         if text[above + 1] in "\n`#|>":
@@ -274,6 +310,8 @@ def _sentences(line: str) -> Iterator[str]:
             text = text.replace(stop, stop + _SENTENCE_END)
     for sentence in reversed(text.split(_SENTENCE_END)):
         words = sentence.strip(" #_*")
+        if not words[:1].isascii():
+            words = _PICTURES.sub("", words)
         aside = words.startswith(_ASIDES) or (words[:1] in "([" and words[-1:] in ")]")
         if not aside and any(map(str.isalnum, words)):
             yield words
