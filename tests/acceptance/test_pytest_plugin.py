@@ -112,7 +112,7 @@ def test_each_case_is_an_item(inner: Pytest):
     assert "at suites/cases.viva.yaml:6" in out
     assert "viva test -i suites/cases.viva.yaml -k '^fails$' -v -n echo" in out
     assert "  agent: You said: hello" in out
-    assert "error (judge)" in out  # N17
+    assert "error (undetermined)" in out  # N17
     assert "reported no usage" in out
     assert "Traceback" not in out
     assert not (inner.folder / ".viva").exists()
