@@ -26,7 +26,7 @@ def puppet(asked: Asked) -> Line:
     if asked.model == JUDGE:
         return _evaluator(asked.system + asked.text)
     if asked.tool_results:
-        return "All done."
+        return "All done as asked."
     if found := re.search(r"WRITE (\S+): (.*)", asked.text):
         path = str(Path(_folder(asked), found[1]))
         return Say(content="I will. ", tool_calls=[ToolCall("write_file", {"file_path": path, "content": found[2]})])
@@ -49,7 +49,7 @@ def _folder(asked: Asked) -> str:
 def _evaluator(prompt: str) -> Line:
     if "You play a person" in prompt:
         return json.dumps({"input": "WRITE second.txt: two", "goal_achieved": False})
-    said = re.findall(r"I will\. All done\.|All done\.|I heard: [^\"\\]{0,20}", prompt)
+    said = re.findall(r"All done as asked\.|I heard: [^\"\\]{0,20}", prompt)
     quote = said[-1] if said else "nothing of the kind"
     evidence = [{"turn": 1, "quote": quote}]
     return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})

@@ -57,7 +57,7 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stage: 
 def test_a_persona_goes_on_until_every_criterion_holds(stage: Stage) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
-        "flow_contains": ["All done."],
+        "flow_contains": ["All done as asked."],
         "files_exist": ["first.txt", "second.txt"],
         "files_contain": {"first.txt": ["one"], "second.txt": ["two"]},
         "tool_calls_contain": {"write_file": ["second.txt", "two"]},
