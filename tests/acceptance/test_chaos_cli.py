@@ -246,6 +246,9 @@ def test_whatever_it_does_the_outcome_is_its_own(kind: str, sandbox: str, tmp_pa
     }, (records, arena.said)
     assert arena.after["code"] == 1
     assert arena.after["left"] == []
-    assert set(arena.after["temporary"]) <= {"work", ".viva-kept"}  # what is kept to be looked at has neither HOME nor TMPDIR
+    assert set(arena.after["temporary"]) <= {
+        "work",
+        ".viva-kept",
+    }  # what is kept to be looked at has neither HOME nor TMPDIR
     assert arena.untouched() == before
     assert "[" * 100 not in arena.said

@@ -69,7 +69,7 @@ def test_what_it_leaves_in_its_tmpdir_goes_though_its_workspace_is_kept(place: P
     assert record["status"] == "failed"
     (kept,) = (tmp_path / "tmp").iterdir()
     assert str(kept / "work") == record["workspace"]
-    assert [path.name for path in kept.iterdir()] == ["work"]
+    assert sorted(path.name for path in kept.iterdir()) == [".viva-kept", "work"]
 
 
 @pytest.mark.parametrize("end", [DONE, "sys.exit(1)"])

@@ -49,7 +49,8 @@ def causes_of(record: TrialRecord) -> list[Cause]:
     said = {word.casefold() for turn in record.turns for word in _WORD.findall(turn.input)}
     verdicts = [*(each for turn in record.turns for each in turn.assertions), *record.final_assertions]
     failed = [each for each in verdicts if each["passed"] is False]
-    failed += [each.assertion or {} for each in record.checkpoints or () if each.required and not each.reached]
+    if not failed:  # else the conversation ended there, and checkpoints are missing because of that
+        failed = [each.assertion or {} for each in record.checkpoints or () if each.required and not each.reached]
     tools = {call.name for turn in record.turns for call in turn.tool_calls}
     return [_cause(each, said, tools) for each in failed] or [_error(record)]
 
