@@ -395,7 +395,8 @@ def _flags(option: click.Option) -> str:
 
 
 def _default(option: click.Option) -> str:
-    return f" Default: {option.default}." if option.show_default else ""
+    default = ", ".join(map(str, option.default)) if isinstance(option.default, tuple | list) else option.default
+    return f" Default: {default}." if option.show_default else ""
 
 
 def _exit_codes() -> list[tuple[str, str]]:

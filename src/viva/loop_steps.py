@@ -13,11 +13,16 @@ SLOW_STEP_S = 0.1
 """A step that is shorter disturbs nobody."""
 
 
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    """Any awaitable as a coroutine: not all of them can be sent values."""
+    return await awaitable
+
+
 @types.coroutine
 def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
     """Awaits it. `on_slow_step` is told how long each step took that blocked the event loop."""
     process = os.getpid()
-    steps = awaitable.__await__()
+    steps = _awaited(awaitable).__await__()
     step: Callable[[], Any] = partial(steps.send, None)
     while True:
         began = time.perf_counter()
@@ -25,6 +30,8 @@ def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) 
             waiting_for = step()
         except StopIteration as done:
             return done.value
+        except GeneratorExit as raised:  # nobody closes this coroutine: the user's code raised it
+            raise RuntimeError("GeneratorExit") from raised
         finally:
             if os.getpid() != process:
                 os._exit(0)  # a child that the step has forked must not go on with the run as a second Viva

@@ -38,6 +38,15 @@ _MOST = 100
 
 def blame_for(raised: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> Blame:
     """Whose fault it is that an agent raised this."""
+    try:
+        return _blame(raised, packages)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # attributes of somebody's exception, which may do anything: they tell nothing then
+        return "agent"
+
+
+def _blame(raised: BaseException, packages: frozenset[str]) -> Blame:
     foreign = False
     for error in _linked(raised):
         status = _status(error)

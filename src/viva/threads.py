@@ -63,8 +63,14 @@ def _leave_if_forked(process: int) -> None:
 
 
 _idle: list[_Worker] = []
-_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit)
+_NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 """A future cannot carry the first, and the others would end more than the one who called `sys.exit()`."""
+
+
+def is_being_cancelled() -> bool:
+    """Does somebody cancel this task? Else a CancelledError is one that the user's own code has raised."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:

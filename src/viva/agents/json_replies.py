@@ -18,6 +18,8 @@ class JsonReplies:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.may_repeat = bool(getattr(agent, "may_repeat", False))
+        self.must_quote = bool(getattr(agent, "must_quote", False))
 
     @property
     def provides(self) -> frozenset[Feature]:

@@ -38,7 +38,7 @@ from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.model.words import with_article
 from viva.protocols import SessionContext
 from viva.provider_errors import MODEL_CLIENT_PACKAGES, blame_for
-from viva.threads import OneThread
+from viva.threads import OneThread, is_being_cancelled
 
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
@@ -127,7 +127,7 @@ class _UserCode(Struct, frozen=True):
         except TrialFault:
             raise
         except asyncio.CancelledError as raised:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             raise AgentFailed("it cancelled itself") from raised
         except (KeyboardInterrupt, GeneratorExit):

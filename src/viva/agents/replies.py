@@ -160,8 +160,8 @@ def _count(used: Mapping[str, Any], *names: str) -> int:
 
 
 def _is_countable(value: Any) -> TypeGuard[float]:
-    """Is it a number that can be added up? NaN and one of a thousand digits cannot."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_TOKENS <= value <= MAX_TOKENS
+    """Is it a number that can be added up? NaN, one of a thousand digits and one below 0 cannot."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
 def _text(value: Mapping[str, Any], key: str) -> str | None:

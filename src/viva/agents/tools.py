@@ -15,7 +15,7 @@ from viva.model.progress import CallProgress
 from viva.model.talk import shown
 from viva.model.tool_names import same_tool
 from viva.model.tracebacks import describe_error, error_text
-from viva.threads import in_thread
+from viva.threads import in_thread, is_being_cancelled
 
 NOT_RUN = "This tool is not run here. What comes of it, the user says next."
 
@@ -110,9 +110,11 @@ class Toolbox:
             if inspect.isawaitable(result):
                 result = await timed_steps(result, self._progress.add_block)
             return structs.replace(call, result=codec.as_plain(result))
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as raised:  # the tool's own code: the model is told, and may do better
+            if isinstance(raised, asyncio.CancelledError) and is_being_cancelled():
+                raise
             self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
             return structs.replace(call, error=error_text(raised))
 

@@ -19,7 +19,7 @@ from viva.model.component import Building
 from viva.model.message import ToolCall
 from viva.model.talk import Evidence, Turn, Verdict, text_of
 from viva.model.tracebacks import error_text
-from viva.threads import in_thread
+from viva.threads import in_thread, is_being_cancelled
 
 _OFFERED = ("output", "input", "metadata", "transcript")
 _ENTRIES = ("validate", "check")
@@ -83,9 +83,11 @@ class Script(Cheap, frozen=True, kw_only=True):
             return Verdict("failed", str(denied) or _failed_line(denied), actual=kept(evidence.text))
         except CheckBroken:
             raise
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as broken:  # the user's own code: whatever it raises is no verdict on the agent
+            if isinstance(broken, asyncio.CancelledError) and is_being_cancelled():
+                raise
             raise CheckBroken(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
 
     def _offered(self, evidence: Evidence) -> dict[str, Any]:

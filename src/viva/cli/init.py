@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
+from viva.errors import BadInput
 from viva.schemas.words import schema_text
 
 EPILOG = """\b
 Examples:
   viva init
-  viva init my-agent-tests && cd my-agent-tests && viva test
+  viva init my-agent-tests && cd my-agent-tests && viva test tests/
 """
 
 CONFIG = """\
@@ -92,8 +93,11 @@ def command(folder: Path) -> int:
         if path.exists():
             print(f"kept   {path}")
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as wrong:
+            raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(path)) from wrong
         print(f"wrote  {path}")
     where = "" if folder == Path() else f"cd {folder} && "
     print(f"\nNow run: {where}viva test -i tests/ -v")

@@ -65,6 +65,8 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
     files, written = pack.files_run(), list[Path]()
     signing = pack.manifest.signing
     named = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
+    for name in (MANIFEST, named or SIGNATURE, DIGESTS, f"{DIGESTS}.sig"):  # before anything is written
+        _checked(folder, name)
     if named is None:
         document: dict[str, Any] = codec.decode(files[MANIFEST])
         document["signing"] = {"method": "manual", "signatureRef": SIGNATURE}
@@ -86,7 +88,7 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
 def _checked(folder: Path, name: str) -> str:
     """The pack may be somebody else's: nothing outside of it is written."""
     try:
-        if any((folder / each).is_symlink() for each in (name, *Path(inside(name)).parents)):
+        if any((folder / each).is_symlink() for each in (name, *Path(inside(name)).parents[:-1])):
             raise ValueError("is a link, or lies behind one; a pack holds plain files")
     except ValueError as wrong:
         raise BadInput.saying(f"{name!r} {wrong}", str(folder)) from wrong

@@ -84,7 +84,7 @@ def command(
     tell_cut_off(history)
     past = past_of(history, run)
     record = _failed(past, case, trial)
-    kept = with_secrets(kept_again(past.settings["options"]), {"agent": agent})
+    kept = with_secrets(structs.replace(kept_again(past.settings["options"]), reporter=None), {"agent": agent})
     wanted = (fails or runs, runs) if runs else None
     with terminable():
         return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
@@ -135,7 +135,8 @@ async def _shrink(
         print("it may become smaller still: --max-trials was used up, or what is smaller fails too seldom")
     for at, turn in enumerate(shrunk.case["turns"], 1):
         print(f"  {at}. {_shown(turn['input'])}")
-    print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}")
+    agent = f" -n {shlex.quote(prepared.agent.name)}" if prepared.agent.name else ""
+    print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}{agent}")
     return 0
 
 

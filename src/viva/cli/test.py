@@ -184,6 +184,10 @@ async def _resume_locked(journal: Journal, past: Past, flags: dict[str, Any]) ->
     options = structs.replace(options, **{name: value for name, value in asked.items() if value})
     os.chdir(options.folder)
     if past.end is not None:
+        if given := [flag for name, flag in REFERENCES.items() if flags[name]]:
+            raise BadInput.saying(
+                f"the run is complete: only its reports are written again; leave out {', '.join(given)}"
+            )
         return retell(past, past.end, journal, options.outputs, [_voice(flags)], options.eval_summary)
     options = with_secrets(options, {name: flags[name] for name in REFERENCES})
     prepared = await _prepared(structs.replace(options, folder=Path()), past)

@@ -49,6 +49,7 @@ async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending |
                 await take(talk, turn, send)
             except TrialFault as fault:
                 line = await _told(lines, fault)
+                talk.progress.reset()
                 continue
             finally:
                 watch(turn)
@@ -88,6 +89,7 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     finally:
         _keep_progress(talk, turn)
     turn.latency_ms = clock.latency_ms(reply.elapsed_ms)
+    progress.reset()  # what was known of this call is not known of what comes next
     turn.awaiting = detect(reply, talk.confirmation_tools)
     if turn.utterance.set:
         _set_variables(talk, turn)
@@ -98,19 +100,18 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
 
 
 class _Clock:
-    """Times a call by our clock, less the time for which others blocked the event loop."""
+    """Times a call by our clock, less the time for which its answer waited while another agent blocked the event loop."""
 
     def __init__(self, progress: CallProgress) -> None:
         self._progress = progress
-        self._lag_s = progress.lag.total_s
         self._began = time.perf_counter()
 
     def latency_ms(self, known_ms: float | None) -> float:
         """A cassette or a time limit may know it better."""
         if known_ms is not None:
             return known_ms
-        lag_s = self._progress.lag.total_s - self._lag_s - self._progress.blocked_s
-        return (time.perf_counter() - self._began - lag_s) * 1e3
+        waited_s = self._progress.lag.kept_waiting_s(self._began, self._progress)
+        return (time.perf_counter() - self._began - waited_s) * 1e3
 
 
 def _keep_progress(talk: Talk, turn: Turn) -> None:

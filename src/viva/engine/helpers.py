@@ -166,6 +166,7 @@ class _Asked:
             raise HelperFailed(self._role, str(still)) from still
 
     async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
+        self._progress.reset()
         with self._waited_for():
             try:
                 return await self._session.send(Message("user", text), options)
@@ -173,6 +174,11 @@ class _Asked:
                 raise
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.said, deterministic=fault.deterministic) from fault
+
+    def _keep_remarks(self, talk: Talk) -> None:
+        progress, role = self._progress, self._role
+        talk.tracebacks += (structs.replace(each, where=role) for each in progress.tracebacks)
+        talk.warnings += (f"{role}: {each}" for each in progress.warnings)
 
     @contextmanager
     def _waited_for(self) -> Generator[None]:
@@ -183,14 +189,17 @@ class _Asked:
             return
         before: WaitedFor = "agent" if talk.waiting_for == self._role else talk.waiting_for
         talk.waiting_for = self._role
+        if not talk.helping:
+            talk.helper_trouble = None
         talk.helping += 1
         try:
             yield
         except BaseException:
             talk.helping -= 1  # whom we waited for when it went wrong is what a time-out wants to know
             talk.helper_trouble = self._progress.provider_trouble or talk.helper_trouble
-            talk.tracebacks += (structs.replace(each, where=self._role) for each in self._progress.tracebacks)
+            self._keep_remarks(talk)
             raise
+        self._keep_remarks(talk)
         talk.helping -= 1
         if not talk.helping:
             talk.waiting_for = before

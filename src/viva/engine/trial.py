@@ -34,6 +34,7 @@ from viva.model.record import TrialRecord, TurnRecord
 from viva.model.talk import Evidence, Talk, Turn
 from viva.model.template import fill_message, is_template
 from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
+from viva.threads import is_being_cancelled
 
 _NO_HELPERS = ("agent", "person", "script")
 
@@ -203,6 +204,10 @@ async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: st
     except TrialFault as fault:
         _keep_stderr(talk)
         return blamed(fault)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        return blamed(Undecidable("code of the test's own cancelled itself"))  # a hook, a plugin: the run goes on
 
 
 def _fill_history(talk: Talk) -> None:
@@ -214,7 +219,7 @@ def _fill_history(talk: Talk) -> None:
 
 
 def _keep_stderr(talk: Talk) -> None:
-    if talk.progress.stderr_tail:
+    if talk.waiting_for == "agent" and talk.progress.stderr_tail:
         talk.warnings.append(f"stderr: {talk.progress.stderr_tail}")
 
 

@@ -95,14 +95,19 @@ def flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
 
 
 def known_flaky(history: History, compared: Sequence[str]) -> set[tuple[str, str, str | None]]:
-    """The cases, by suite, name and definition, that passed and failed against the same agent in the newest runs of the
-    history; the runs that are being compared do not count.
+    """The cases, by suite, name and definition, that passed and failed against an agent of the compared runs in the newest runs
+    of the history; the compared runs themselves do not count. Of a report in a file nobody knows the agent.
     """
+    agents = {row.agent for row in history.runs() if row.id in compared}
     runs = [row.id for row in history.runs(limit=_NEWEST + len(compared)) if row.id not in compared][:_NEWEST]
     if not runs:
         return set()
     held = _held_in(history, runs)
-    return {(name[1], name[2], each.digest) for name, each in held.items() if _flaky(name, each) is not None}
+    return {
+        (suite, case, each.digest)
+        for (agent, suite, case), each in held.items()
+        if agent in agents and _flaky((agent, suite, case), each) is not None
+    }
 
 
 def _held_in(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _Held]:

@@ -178,11 +178,19 @@ def in_utf8(answer: Response) -> Response:
         return answer
     try:
         charset = codecs.lookup(named[1]).name
-        if charset in _NO_CHARSETS:
-            return answer
+        if charset in _NO_CHARSETS or (not charset.startswith("utf-") and _is_utf8(answer.body)):
+            return answer  # JSON is UTF-8, whatever the label says
         return Response(answer.status, answer.headers, answer.body.decode(charset).encode())
     except (LookupError, UnicodeError):  # whoever decodes the body says what is wrong with it
         return answer
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def status_line(status: int) -> str:

@@ -6,7 +6,7 @@ Only what is literal counts: `$NAME` and `{{variable}}` are names of values, not
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote, unquote_plus
 
@@ -232,7 +232,3 @@ def _basic(credential: str) -> Iterator[str]:
 
 def _texts(table: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in cast("Mapping[Any, Any]", table).items()}
-
-
-def all_in(*found: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(value for each in found for value in each if value and value != MASK))

@@ -1,6 +1,7 @@
 """What is known of a call that has not returned: the engine reads it when the call fails or is cut off."""
 
 import asyncio
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -9,15 +10,17 @@ from msgspec import Struct, field
 from viva.model.message import Reply
 from viva.model.tracebacks import Traceback
 
+_RIGHT_AFTER_S = 0.1
+
 
 class LoopLag:
-    """How long agents blocked the event loop of a run. A block counts for nobody but the agent that caused it:
-    time limits of others are extended by it, and it is left out of their latency.
+    """How long agents blocked the event loop of a run. A block counts for nobody but the agent that caused it: time limits of
+    others are extended by it, and what an answer had to wait for it is left out of their latency.
     """
 
     def __init__(self) -> None:
-        self.total_s = 0.0
         self.by_agent: dict[str, float] = {}
+        self._last: tuple[float, float, CallProgress] | None = None  # the last block: its length, its end, whose it was
         self._limits: dict[asyncio.Timeout, CallProgress] = {}
 
     @contextmanager
@@ -29,8 +32,17 @@ class LoopLag:
         finally:
             del self._limits[limit]
 
+    def kept_waiting_s(self, began: float, progress: "CallProgress") -> float:
+        """How long an answer that is here now, to a call that `began` then, had to wait for the loop: only where it was read
+        right after a block of somebody else's.
+        """
+        if self._last is None or self._last[2] is progress or time.perf_counter() - self._last[1] > _RIGHT_AFTER_S:
+            return 0.0
+        seconds, ended, _ = self._last
+        return max(0.0, min(seconds, ended - began))
+
     def add(self, seconds: float, blocker: "CallProgress") -> None:
-        self.total_s += seconds
+        self._last = seconds, time.perf_counter(), blocker
         self.by_agent[blocker.agent] = self.by_agent.get(blocker.agent, 0.0) + seconds
         for limit, owner in self._limits.items():
             if owner is not blocker and (due := limit.when()) is not None and not limit.expired():

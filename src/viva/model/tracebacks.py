@@ -97,14 +97,16 @@ def error_text(raised: BaseException) -> str:
     """Type and message: `KeyError: 'missing'`."""
     try:
         text = readable(str(raised))
-    except Exception:  # an exception that cannot even be shown
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an exception that cannot even be shown
         text = ""
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
 
 
 def error_place(raised: BaseException) -> str:
     """Where the user's code raised it: `agent.py:12`; empty if the exception was never raised."""
-    frames = _frames(raised)
+    frames = [frame for frame in _frames(raised) if not frame.file.startswith("<frozen ")]
     return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
 
 

@@ -145,6 +145,19 @@ class Hiding(Protocol):
     def restore(self, value: T) -> T: ...
 
 
+_BEGINNING = b'{"line":"cassette"'
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Is there nothing at this path that is not a cassette?"""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_BEGINNING))
+    except OSError:  # it is not there; or why it cannot be written is said elsewhere
+        return True
+    return head.startswith(_BEGINNING) or _BEGINNING.startswith(head.strip())  # one that was killed may be short
+
+
 class Recorder:
     """Appends to a cassette, whole lines at a time: at the latest when a trial ends, before its journal says so.
 
@@ -153,8 +166,10 @@ class Recorder:
 
     def __init__(self, path: Path, viva: str, hiding: Hiding) -> None:
         folder = path.parent
-        if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.saying(f"--record {path}: cannot be written")
+        if not _may_be_replaced(path):
+            raise BadInput.saying(f"--record {path}: is no cassette, and would be overwritten; choose another file")
         self._path = path
         self._hiding = hiding
         self._file: int | None = None

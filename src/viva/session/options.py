@@ -111,9 +111,7 @@ def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOption
         was, now = getattr(kept, name), given.get(name)
         has_secret = isinstance(was, str) and MASK in was
         if now is not None and not has_secret:
-            problems.append(
-                Problem("", 0, "", f"--resume goes on with the settings that the run had; leave out {flag}")
-            )
+            problems.append(Problem("", 0, "", f"the settings that the run had still hold; leave out {flag}"))
         elif now is not None and masked_reference(now) == was:
             again[name] = now
         elif now is not None:

@@ -118,7 +118,7 @@ class Guard(Struct, frozen=True):
             raise ValueError("it copies the example; the user's own words are wanted")
         if _OTHER_SIDE.match(spoken.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
-        if (last := folded(self._last_reply())) and folded(spoken.text) == last:
+        if not self.may_repeat and (last := folded(self._last_reply())) and folded(spoken.text) == last:
             raise ValueError("it repeats the assistant's last reply")
         if not self.may_repeat and self._third_time(spoken.text):
             raise ValueError("it is the same message a third time running, although the assistant answered differently")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from viva.errors import AgentFailed, BadInput, CutOff, NotRecorded, Role, RunStopped, Skipped, TrialFault, Unreachable
+from viva.errors import AgentFailed, BadInput, CutOff, NotRecorded, Role, Skipped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
@@ -448,5 +448,14 @@ def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: s
 def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
         Recorder(tmp_path / "absent" / "x", "1.0", HIDING)
-    with pytest.raises(RunStopped, match="cassette"):
-        Recorder(tmp_path, "1.0", HIDING).close()
+    with pytest.raises(BadInput, match=r"--record .*cannot be written"):
+        Recorder(tmp_path, "1.0", HIDING)
+
+
+@pytest.mark.parametrize("content", ["- id: a\n  input: hi\n", "def agent(m): ...\n", '{"id": "a", "input": "x"}\n'])
+def test_nothing_but_a_cassette_is_recorded_over(tmp_path: Path, content: str):
+    path = tmp_path / "mine"
+    path.write_text(content)
+    with pytest.raises(BadInput, match="would be overwritten"):
+        Recorder(path, "1.0", HIDING)
+    assert path.read_text() == content

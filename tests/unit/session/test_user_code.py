@@ -195,3 +195,60 @@ def test_every_report_shows_file_line_source_and_prints(tmp_path: Path, kind: st
     text = (tmp_path / f"report.{kind}").read_text()
     for part in ("agent.py", "look here", "['missing']"):  # N38
         assert part in text or part.replace("'", "&#x27;") in text, part
+
+
+# Errors that are no `Exception`
+
+
+def test_code_that_cancels_itself_ends_nothing_but_its_own_trial(tmp_path: Path) -> None:
+    (tmp_path / "checks.py").write_text(
+        "import asyncio\n\nasync def cancels(output):\n    task = asyncio.ensure_future(asyncio.sleep(9))\n"
+        "    task.cancel()\n    await task\n\ndef raises(output):\n    raise asyncio.CancelledError\n"
+        "\nasync def leaves(output):\n    raise GeneratorExit\n"
+    )
+    (tmp_path / "hooks.py").write_text("import asyncio\n\ndef up(ctx, case):\n    raise asyncio.CancelledError\n")
+    scripts = [{"type": "script", "use": f"scripts:checks.{name}"} for name in ("cancels", "raises", "leaves")]
+    cases = [case(id=f"c{n}", assertions=[each]) for n, each in enumerate(scripts)]
+    records = run(
+        tmp_path, *cases, case(id="h", before="hooks:up"), case(id="last"), agent=lambda messages: "x", parallel=1
+    )
+    assert [each.status for each in records] == ["error"] * 4 + ["passed"]
+
+
+@pytest.mark.parametrize("name", ["GeneratorExit", "SystemExit", "asyncio.CancelledError"])
+def test_an_async_agent_may_raise_anything(tmp_path: Path, name: str) -> None:
+    (tmp_path / "agent.py").write_text(
+        f"import asyncio\n\nasync def reply(messages):\n    if messages[-1]['content'] == 'ok':\n        return 'x'\n    raise {name}\n"
+    )
+    bad, good = run(tmp_path, case(), case(id="d", input="ok"), parallel=1)
+    assert (bad.status, bad.fault, good.status) == ("failed", "agent", "passed")
+
+
+def test_an_exception_may_be_as_hostile_as_it_likes(tmp_path: Path) -> None:
+    class Odd(dict[str, Any]):
+        def get(self, *_: Any) -> Any:
+            raise SystemExit
+
+    class HostileError(Exception):
+        response = Odd()
+
+        def __str__(self) -> str:
+            raise SystemExit
+
+    def agent(messages: list[dict[str, Any]]) -> str:
+        raise HostileError
+
+    (record,) = run(tmp_path, case(), agent=agent)
+    assert (record.status, record.fault, record.error) == ("failed", "agent", "agent error: HostileError")
+
+
+def test_a_block_of_another_agent_shortens_no_call_that_waited_for_its_provider(tmp_path: Path) -> None:
+    async def agent(messages: list[dict[str, Any]]) -> str:
+        if messages[-1]["content"] == "block":
+            time.sleep(0.6)
+            return "x"
+        await asyncio.sleep(1.2)
+        return "x"
+
+    _, waited = run(tmp_path, case(input="block"), case(id="d"), agent=agent, parallel=2)
+    assert waited.turns[0].duration_ms >= 1190

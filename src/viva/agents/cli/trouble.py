@@ -68,9 +68,13 @@ def one_line(text: str) -> str:
     return flat if len(flat) <= _LONGEST else flat[:_LONGEST] + "…"
 
 
+_READ_CHARS = 32_000
+"""What stands before is not shown anyway, and looking for data in it takes time."""
+
+
 def last_words(text: str) -> str:
     """The end of what was printed, without stack traces, colours and what is always printed."""
-    lines = [line.rstrip() for line in readable(text).splitlines()]
+    lines = [line.rstrip() for line in readable(text[-_READ_CHARS:]).splitlines()]
     telling = [line for line in lines if line and not line.lstrip().startswith("at ") and not _CHATTER.match(line)]
     kept = "\n".join(telling)
     return kept if len(kept) <= TAIL_CHARS else "…" + kept[-TAIL_CHARS:]
