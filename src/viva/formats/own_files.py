@@ -33,6 +33,8 @@ _KINDS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
 
 def kind_of_own_file(path: Path) -> str | None:
     """What kind of file it is, if Viva wrote it; None for anything else, and for what cannot be read."""
+    if not path.is_file():  # to open a pipe is to wait for a writer
+        return None
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)

@@ -150,6 +150,8 @@ _BEGINNING = b'{"line":"cassette"'
 
 def _may_be_replaced(path: Path) -> bool:
     """Is there nothing at this path that is not a cassette?"""
+    if not path.is_file():  # what else stands there is not replaced but written to, and may refuse
+        return True
     try:
         with path.open("rb") as file:
             head = file.read(len(_BEGINNING))
