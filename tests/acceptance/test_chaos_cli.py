@@ -146,7 +146,11 @@ class Arena:
         # Without a sandbox nobody keeps it from deleting more than its own folders: it is not asked to.
         reach = [str(self.outside), str(self.project.folder), "/etc", "/var", "/home"] if sandbox == "bwrap" else []
         program = folder / "programs/bin" / ("gemini" if kind == "gemini" else "hostile")
-        put(program.parent, program.name, HOSTILE.format(python=sys.executable, outside=reach, kind=kind)).chmod(0o755)
+        put(
+            program.parent,
+            program.name,
+            HOSTILE.format(python=os.path.realpath(sys.executable), outside=reach, kind=kind),
+        ).chmod(0o755)
         self.project.write("viva.toml", AGENTS.format(program=program))
         self.project.write("inside.py", INSIDE)
         home = folder / "home"
