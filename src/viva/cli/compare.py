@@ -108,8 +108,8 @@ def _results(name: str) -> tuple[str, list[ResultRow]]:
     if path.suffix in (".jsonl", ".json") and path.is_file():
         return name, [ResultRow.of(record) for record in _reported(path)]
     if path.suffix or "/" in name:
-        what = "is no .jsonl or .json report" if path.exists() else "there is no such .jsonl or .json report"
-        raise BadInput.saying(f"{name}: {what}")
+        report = ".jsonl or .json report"
+        raise BadInput.saying(f"{name!r} is no {report}" if path.exists() else f"there is no {report} {name!r}")
     history = history_here()
     run = history.find(name).id
     return run, history.results(run)

@@ -168,6 +168,14 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
         project.test("-n", "python:./moody.py:agent")
     known = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
     assert (known.code, "~ a  passed → failed" in known.out) == (0, True), known  # N36
+    project.write("other.py", "from moody import agent\n")
+    for mood in ("good", "bad"):
+        project.write("mood", mood)
+        project.test("-n", "python:./other.py:agent")
+    other = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
+    assert (other.code, "broken" in other.out) == (1, True), other  # another agent's moods excuse nothing
+    for _ in range(2):
+        project.viva("runs", "rm", "latest")
     for run in json.loads(f"[{','.join(project.viva('runs', '--json').out.splitlines())}]")[2:]:
         project.viva("runs", "rm", run["id"])
     assert project.viva("compare", "latest~1", "latest", "--fail-on", "broken").code == 1
