@@ -38,9 +38,10 @@ def main(provider: str, script: str | None, port: int, seen: str | None, command
             if command:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and `run` ends its child
                 sys.exit(subprocess.run(command, env=os.environ | server.env, check=False).returncode)
+            stopped = _stopped_by_signal()
             for name, value in server.env.items():
                 click.echo(f"export {name}={value}")
-            _wait()
+            stopped.wait()
     except BadInput as wrong:
         click.echo(str(wrong), err=True)
         sys.exit(4)
@@ -73,11 +74,12 @@ def _noted(received: Received, status: int) -> dict[str, object]:
     return {"method": received.method, "path": received.path, "status": status, "body": body}
 
 
-def _wait() -> None:
-    ended = threading.Event()
+def _stopped_by_signal() -> threading.Event:
+    """An event that Ctrl-C or SIGTERM sets. Made before the first line is printed: whoever reads it may stop us at once."""
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    ended.wait()
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
 
 
 if __name__ == "__main__":
