@@ -17,7 +17,7 @@ from msgspec import Struct
 from viva.awaiting.detector import detect
 from viva.model import codec
 from viva.model.message import Reply
-from viva.model.talk import Awaiting
+from viva.model.talk import AwaitingState
 
 EXAMPLE = """
 Each line of a FILE is a JSON object:
@@ -46,7 +46,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
 class Miss(NamedTuple):
     where: str
     line: Line
-    said: Awaiting
+    said: AwaitingState
 
 
 class Measure(NamedTuple):
@@ -67,14 +67,14 @@ class Measure(NamedTuple):
         return self.found / self.expected if self.expected else 1.0
 
 
-def by_wording(text: str) -> Awaiting:
+def by_wording(text: str) -> AwaitingState:
     return detect(Reply(content=text))
 
 
-def by_specification(text: str) -> Awaiting:
+def by_specification(text: str) -> AwaitingState:
     """The three patterns of the specification: the floor."""
     asking = any(pattern.search(text) for pattern in SPECIFICATION)
-    return Awaiting(asking, "content_is_question" if asking else "completed")
+    return AwaitingState(asking, "content_is_question" if asking else "completed")
 
 
 def read(paths: Iterable[Path]) -> tuple[list[tuple[str, Line]], list[str]]:
@@ -98,16 +98,16 @@ def read(paths: Iterable[Path]) -> tuple[list[tuple[str, Line]], list[str]]:
     return lines, problems
 
 
-def measure(lines: Sequence[tuple[str, Line]], detector: Callable[[str], Awaiting] = by_wording) -> Measure:
+def measure(lines: Sequence[tuple[str, Line]], detector: Callable[[str], AwaitingState] = by_wording) -> Measure:
     found = called = expected = 0
     misses: list[Miss] = []
     counted = [(where, line) for where, line in lines if not line.closing]
     for where, line in counted:
         said = detector(line.text)
-        found += said.awaiting and line.awaiting
-        called += said.awaiting
+        found += said.is_awaiting and line.awaiting
+        called += said.is_awaiting
         expected += line.awaiting
-        if said.awaiting != line.awaiting:
+        if said.is_awaiting != line.awaiting:
             misses.append(Miss(where, line, said))
     return Measure(found, called, expected, len(lines) - len(counted), tuple(misses))
 
@@ -129,7 +129,7 @@ def show(measured: Measure) -> None:
     print(f"recall     {measured.recall:.4f}  ({measured.found} of {measured.expected} that are)")
     print(f"left out   {measured.left_out} closing offers")
     for miss in measured.misses:
-        kind = "false positive" if miss.said.awaiting else "false negative"
+        kind = "false positive" if miss.said.is_awaiting else "false negative"
         end = miss.line.text[-120:].replace("\n", "\\n")
         print(f"{miss.where}: {kind}, {miss.said.reason} ({miss.said.confidence:g}): {end}")
 

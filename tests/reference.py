@@ -39,10 +39,10 @@ RECORDS = [
     talk.FileChange, finding.Finding, case.Key,
 ]  # fmt: skip
 WORDS = {
-    "Status": record.Status, "Fault": errors.Fault, "By": case.By, "AwaitingReason": talk.AwaitingReason,
-    "FindingKind": finding.FindingKind, "Severity": finding.Severity, "Stopped": event.Stopped,
+    "Status": record.Status, "Fault": errors.Fault, "By": case.InputSource, "AwaitingReason": talk.AwaitingReason,
+    "FindingKind": finding.FindingKind, "Severity": finding.Severity, "Stopped": event.StopReason,
 }  # fmt: skip
-SUMMARIES = [event.RunSummary, event.Standing, case.Bar]
+SUMMARIES = [event.RunSummary, event.SuiteSummary, case.Threshold]
 SERVERS = {"GeminiServer", "OpenAIServer", "AnthropicServer", "HttpServer"}
 
 
@@ -366,7 +366,7 @@ def _left_out(field: Any) -> str:
     """What it means that a field is not there, unless that is plain."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     plain = default in (msgspec.NODEFAULT, msgspec.UNSET, None, (), "", [], {})
-    return "" if plain else f" Left out: `{codec.compact(default)}`."
+    return "" if plain else f" Left out: `{codec.compact_json(default)}`."
 
 
 def _row(*cells: str) -> str:

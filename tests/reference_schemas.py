@@ -40,7 +40,7 @@ class Tables:
             words = value.get("description") or self._resolved(value).get("description")
             if not words:
                 self._complain(f"{self.name}: {path}")
-            default = f" Default: `{codec.compact(value['default'])}`." if "default" in value else ""
+            default = f" Default: `{codec.compact_json(value['default'])}`." if "default" in value else ""
             needed = " **Required.**" if key in required else ""
             yield f"| `{path}` | {self._type(value)} | {_cell(words or '')}{default}{needed} |"
             yield from self._inner(value, path)
@@ -71,7 +71,7 @@ class Tables:
             return str(name)
         if "enum" in value:
             return ", ".join(
-                f"`{each}`" if isinstance(each, str) else f"`{codec.compact(each)}`" for each in value["enum"]
+                f"`{each}`" if isinstance(each, str) else f"`{codec.compact_json(each)}`" for each in value["enum"]
             )
         if "$comment" in value and str(value["$comment"]).startswith("a duration"):
             return "duration"

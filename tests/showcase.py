@@ -8,8 +8,8 @@ from msgspec import structs
 
 from project import Project, case, contains
 from unit.reporters.samples import summary
-from viva.model.case import Bar, Baseline
-from viva.model.event import RunEnded, RunStarted, Standing, TrialEnded
+from viva.model.case import Threshold, Baseline
+from viva.model.event import RunEnded, RunStarted, SuiteSummary, TrialEnded
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.talk import FileChange
 from viva.record.journal import Journal
@@ -202,7 +202,7 @@ def planted_record(name: str, text: str) -> TrialRecord:
         error=text,
         finish_reason=text,
         files=(FileChange(text, "changed", f"@@ {text}\n-{text}\n+{text}"), FileChange(f"{text}2", "removed")),
-        remark=text,
+        comment=text,
     )
     return TrialRecord(
         id=f"{name} {text}",
@@ -254,16 +254,16 @@ def planted_runs(folder: Path) -> Project:
         started = RunStarted(
             run, "2026-01-01T00:00:00Z", everything, everything, (everything,), len(kept), len(kept), 1
         )
-        standing = Standing(
+        standing = SuiteSummary(
             suite=everything,
             score=0.0,
             passed=False,
             cases=1,
             passed_cases=0,
-            bar=Bar(pass_score=0.5, baseline=Baseline(everything, 1.0)),
-            missed=(everything,),
-            regressed=everything,
-            worse=(everything,),
+            threshold=Threshold(pass_score=0.5, baseline=Baseline(everything, 1.0)),
+            unmet=(everything,),
+            regression=everything,
+            worse_cases=(everything,),
         )
         counts = summary(total=len(kept), failed=len(kept), total_turns=len(kept), suites=(standing,))
         ended = RunEnded(run, "2026-01-01T00:00:30Z", 1, counts, "budget", everything)

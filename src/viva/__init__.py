@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from viva.catalog import register as register
     from viva.errors import AgentFailed as AgentFailed
     from viva.errors import BadInput as BadInput
-    from viva.errors import CheckBroken as CheckBroken
+    from viva.errors import CheckError as CheckError
     from viva.errors import HelperFailed as HelperFailed
     from viva.errors import RunStopped as RunStopped
-    from viva.errors import Undecidable as Undecidable
+    from viva.errors import Undetermined as Undetermined
     from viva.errors import Unreachable as Unreachable
     from viva.errors import VivaError as VivaError
     from viva.model.case import Case as Case
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from viva.model.message import Reply as Reply
     from viva.model.message import ToolCall as ToolCall
     from viva.model.record import TrialRecord as TrialRecord
-    from viva.model.talk import Evidence as Evidence
+    from viva.model.talk import CheckContext as CheckContext
     from viva.model.talk import Verdict as Verdict
     from viva.protocols import Agent as Agent
     from viva.protocols import AgentSession as AgentSession

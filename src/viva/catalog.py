@@ -139,7 +139,7 @@ def _load_installed() -> None:
         try:
             entry.load()
         except Exception as broken:  # a plugin is other people's code: name it, whatever it raised
-            raise BadInput.saying(f"plugin {entry.name!r} ({entry.value}) does not import: {broken!r}") from broken
+            raise BadInput.of(f"plugin {entry.name!r} ({entry.value}) does not import: {broken!r}") from broken
 
 
 def _import(path: str) -> Any:
@@ -151,7 +151,7 @@ def _import(path: str) -> Any:
         for part in attribute.split(".") if attribute else ():
             found = getattr(found, part)
     except Exception as broken:  # a plugin is other people's code: name it, whatever it raised
-        raise BadInput.saying(f"{path!r} does not import: {error_text(broken)}") from broken
+        raise BadInput.of(f"{path!r} does not import: {error_text(broken)}") from broken
     return found
 
 

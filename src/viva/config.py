@@ -97,7 +97,7 @@ class Settings(Struct, kw_only=True):
 
     def problem(self, what: str, *place: str) -> BadInput:
         file = str(self.file) if self.file else ""
-        return BadInput.saying(what, file, toml_line(self.text, place) if file else 0)
+        return BadInput.of(what, file, toml_line(self.text, place) if file else 0)
 
     def expand(self, text: str, *place: str) -> str:
         """`$NAME` and `${NAME}` from the environment; what is found is kept secret, what is missing is a problem."""
@@ -124,16 +124,16 @@ class Settings(Struct, kw_only=True):
 
     def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
-        known, name = list(self.agents), credentials.masked_reference(name)
+        known, name = list(self.agents), credentials.mask_reference(name)
         if mistyped := _WRONG_PREFIX.fullmatch(name):
-            return BadInput.saying(f"{name!r}: the prefix of an agent is agents:, as in agents:{mistyped[1]}")
+            return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{mistyped[1]}")
         if _PLACE.fullmatch(name):
-            return BadInput.saying(f"there is no agent {name!r}; did you mean http://{name}?")
+            return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
-            return BadInput.saying(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
+            return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
         where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {FILE} here"
-        return BadInput.saying(
+        return BadInput.of(
             f"there is no agent {name!r}: {where}; or give a reference such as python:./agent.py:agent or http://..."
         )
 
@@ -153,7 +153,7 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     added = {} if env_file is None else _env_file(env_file)
     os.environ.update(added)  # an agent that is Python code looks there by itself
     environ = dict(os.environ)
-    redactor = Redactor([*_secrets_of(environ), *credentials.in_environment(added)])
+    redactor = Redactor([*_secrets_of(environ), *credentials.find_in_environment(added)])
     if file is None and (file := find_config(start)) is None:
         connectors = Connectors({}, _default_connectors(environ))
         unset = [] if only_look else None
@@ -187,12 +187,12 @@ def _read(file: Path) -> tuple[str, dict[str, Any]]:
         text = file.read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(file)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(file)) from wrong
     except UnicodeDecodeError as wrong:
-        raise BadInput.saying("is not UTF-8", str(file)) from wrong
+        raise BadInput.of("is not UTF-8", str(file)) from wrong
     except tomllib.TOMLDecodeError as wrong:
         line = re.search(r"line (\d+)", str(wrong))
-        raise BadInput.saying(f"is not TOML: {wrong}", str(file), int(line[1]) if line else 1) from wrong
+        raise BadInput.of(f"is not TOML: {wrong}", str(file), int(line[1]) if line else 1) from wrong
 
 
 def _problem(file: Path, text: str, path: Place, what: str, key: str | None) -> Problem:
@@ -252,7 +252,7 @@ def _default_connectors(environ: Mapping[str, str]) -> dict[str, Connector]:
             provider=provider,
             base_url=environ.get(_ADDRESSES[provider], "").rstrip("/"),
             api_key=Secret(key) if (key := environ.get(variable)) else None,
-            key_from=variable,
+            key_source=variable,
             is_default=True,
         )
         for provider, variable in _KEYS.items()
@@ -291,7 +291,7 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
     key = settings.environ.get(key_from)
     headers = {k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}
     settings.redactor.learn([key] if key else [])
-    settings.redactor.learn(credentials.in_table({**written, "headers": headers, "base_url": address}))
+    settings.redactor.learn(credentials.find_in_table({**written, "headers": headers, "base_url": address}))
     price = written.get("price")
     try:
         return Connector(
@@ -300,7 +300,7 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
             model=written.get("model", ""),
             base_url=(address or settings.environ.get(_ADDRESSES[provider], "")).rstrip("/"),
             api_key=Secret(key) if key else None,
-            key_from=key_from,
+            key_source=key_from,
             headers=headers,
             temperature=written.get("temperature"),
             seed=written.get("seed"),
@@ -322,7 +322,7 @@ def _secrets_of(environ: Mapping[str, str]) -> list[str]:
     """The providers' keys, and what the addresses of providers and proxies hold."""
     keys = [environ[name] for name in _KEYS.values() if environ.get(name)]
     addresses = [environ.get(name, "") for name in (*_ADDRESSES.values(), *_PROXIES, *map(str.lower, _PROXIES))]
-    return [*keys, *(found for text in addresses for found in credentials.in_text(_as_address(text)))]
+    return [*keys, *(found for text in addresses for found in credentials.find_in_text(_as_address(text)))]
 
 
 def _as_address(text: str) -> str:
@@ -336,14 +336,14 @@ def _env_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong}", str(path)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong}", str(path)) from wrong
     for number, line in enumerate(lines, 1):
         bare = line.strip().removeprefix("export ").strip()
         if not bare or bare.startswith("#"):
             continue
         name, equals, value = bare.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise BadInput.saying("is not NAME=value", str(path), number)  # the line itself may be a secret
+            raise BadInput.of("is not NAME=value", str(path), number)  # the line itself may be a secret
         value = value.strip()
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         found[name.strip()] = value[1:-1] if quoted else value

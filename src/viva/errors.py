@@ -29,7 +29,7 @@ Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
-def readable(text: str) -> str:
+def to_valid_text(text: str) -> str:
     r"""A text that can be written anywhere: a plain string, in which a lone surrogate appears as `\ud800`."""
     try:
         text = str.__str__(text)
@@ -50,7 +50,7 @@ class Problem:
     file: str
     line: int
     path: str
-    what: str
+    message: str
 
     def __lt__(self, other: "Problem") -> bool:
         return self._order < other._order
@@ -59,11 +59,11 @@ class Problem:
     def _order(self) -> tuple[str, int, list[tuple[int, str]], str]:
         """By place; `[2]` stands before `[10]`."""
         parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(self.path)]
-        return self.file, self.line, parts, self.what
+        return self.file, self.line, parts, self.message
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
-        return place + (f"{self.path}: " if self.path else "") + self.what
+        return place + (f"{self.path}: " if self.path else "") + self.message
 
 
 class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would add nothing
@@ -74,9 +74,9 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
         self.problems = problems
 
     @classmethod
-    def saying(cls, what: str, file: str = "", line: int = 0, path: str = "") -> "BadInput":
+    def of(cls, message: str, file: str = "", line: int = 0, path: str = "") -> "BadInput":
         """One problem."""
-        return cls(Problem(file, line, path, what))
+        return cls(Problem(file, line, path, message))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
@@ -89,10 +89,10 @@ class TrialFault(VivaError):  # noqa: N818 -- see BadInput
 
     fault: Fault = "undetermined"
 
-    def __init__(self, said: str, *, deterministic: bool = False) -> None:
-        said = readable(said)  # it may quote anybody
-        super().__init__(said)
-        self.said = said
+    def __init__(self, message: str, *, deterministic: bool = False) -> None:
+        message = to_valid_text(message)  # it may quote anybody
+        super().__init__(message)
+        self.message = message
         self.deterministic = deterministic
 
 
@@ -108,7 +108,7 @@ class Unreachable(TrialFault):
     fault: Fault = "infra"
 
 
-class NotSent(Unreachable):
+class ConnectFailed(Unreachable):
     """No connection came about, so the other side cannot have acted on anything."""
 
 
@@ -117,32 +117,32 @@ class NotRecorded(TrialFault):
 
     fault: Fault = "infra"
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said, deterministic=True)
+    def __init__(self, message: str) -> None:
+        super().__init__(message, deterministic=True)
 
 
 class HelperFailed(TrialFault):
     """A helper broke. The agent is not to blame."""
 
-    def __init__(self, role: Role, said: str, *, deterministic: bool = False) -> None:
-        super().__init__(said, deterministic=deterministic)
+    def __init__(self, role: Role, message: str, *, deterministic: bool = False) -> None:
+        super().__init__(message, deterministic=deterministic)
         self.role = role
         self.fault: Fault = "simulator" if role == "simulator" else "judge" if role == "judge" else "infra"
 
 
-class Undecidable(TrialFault):
+class Undetermined(TrialFault):
     """What happened fits more than one culprit."""
 
 
-class TrialOver(TrialFault):
+class TrialEnd(TrialFault):
     """Ends the trial from wherever it is raised: no check takes it for a broken one, no helper is blamed for it."""
 
 
-class Skipped(TrialOver):
+class Skipped(TrialEnd):
     """The trial is left out, for a reason."""
 
 
-class CutOff(TrialOver):
+class CallCutOff(TrialEnd):
     """A time limit had cut this call off when it was recorded, after `elapsed_ms`."""
 
     def __init__(self, elapsed_ms: float) -> None:
@@ -150,11 +150,11 @@ class CutOff(TrialOver):
         self.elapsed_ms = elapsed_ms
 
 
-class CheckBroken(VivaError):  # noqa: N818 -- see BadInput
+class CheckError(VivaError):  # noqa: N818 -- see BadInput
     """A check that cannot be evaluated, whose fault that is, and whether the same would happen again (`deterministic`)."""
 
-    def __init__(self, said: str, *, fault: Fault = "undetermined", deterministic: bool = False) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, fault: Fault = "undetermined", deterministic: bool = False) -> None:
+        super().__init__(message)
         self.fault: Fault = fault
         self.deterministic = deterministic
 
@@ -162,7 +162,7 @@ class CheckBroken(VivaError):  # noqa: N818 -- see BadInput
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput
     """The run cannot go on."""
 
-    def __init__(self, why: str, *, budget: bool = False) -> None:
-        super().__init__(why)
-        self.why = why
-        self.budget = budget
+    def __init__(self, reason: str, *, is_budget: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_budget = is_budget

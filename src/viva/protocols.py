@@ -11,13 +11,13 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec import Struct, field
 
 from viva.errors import Role
-from viva.model.case import Case, Feature, Fixtures, Key, Utterance, WorkspaceSpec
+from viva.model.case import Case, Feature, Fixtures, Key, UserMessage, WorkspaceSpec
 from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
-from viva.model.talk import Evidence, FileChange, FileImage, Talk, Verdict
+from viva.model.talk import CheckContext, FileChange, FileImage, TrialState, Verdict
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
@@ -32,7 +32,7 @@ class Request(Struct, frozen=True):
     method: str = "POST"
     timeout_s: float | None = None
     max_bytes: int = 64 * 1024 * 1024
-    once: bool = False
+    never_resend: bool = False
 
 
 class Response(Struct, frozen=True):
@@ -48,14 +48,14 @@ class Transport(Protocol):
 
     async def request(self, request: Request) -> Response: ...
 
-    def stream(self, request: Request) -> AbstractAsyncContextManager["Streaming"]:
+    def stream(self, request: Request) -> AbstractAsyncContextManager["StreamingResponse"]:
         """The same, with the body as it comes."""
         ...
 
     async def close(self) -> None: ...
 
 
-class Streaming(Protocol):
+class StreamingResponse(Protocol):
     """An HTTP answer whose body is still coming."""
 
     status: int
@@ -83,7 +83,7 @@ class Workspace(Protocol):
         ...
 
     @property
-    def linked(self) -> Sequence[str]:
+    def link_targets(self) -> Sequence[str]:
         """Where the case's own links lead to, outside of the folder."""
         ...
 
@@ -92,27 +92,27 @@ class Workspace(Protocol):
         """What the case adds to the environment of a process."""
         ...
 
-    def confined(self, argv: Sequence[str]) -> list[str]:
+    def sandbox_command(self, argv: Sequence[str]) -> list[str]:
         """The command, inside of the sandbox if there is one."""
         ...
 
-    def inside(self, path: str) -> str | None:
+    def resolve_inside(self, path: str) -> str | None:
         """Where a path of a check really is; None if it leaves the folder and what the case's own links lead to."""
         ...
 
-    async def mark(self) -> Any:
+    async def take_snapshot(self) -> Any:
         """How all files stand now, to compare with later."""
         ...
 
-    async def changes(self, since: Any) -> tuple[FileChange, ...]:
+    async def changes_since(self, since: Any) -> tuple[FileChange, ...]:
         """What was added, changed and removed since then, with text differences."""
         ...
 
-    async def images(self, since: Any) -> tuple[FileImage, ...]:
+    async def files_since(self, since: Any) -> tuple[FileImage, ...]:
         """The same, as whole files, for a cassette."""
         ...
 
-    async def put(self, images: Sequence[FileImage], told: Sequence[FileChange] | None = None) -> None:
+    async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
         """Makes the files so, as a replay needs it. What was `told` of it then, `changes` tells once more."""
         ...
 
@@ -125,12 +125,12 @@ class Workspace(Protocol):
         ...
 
     @property
-    def kept(self) -> bool:
+    def is_kept(self) -> bool:
         """Will it be there when the trial is over?"""
         ...
 
 
-Workspaces = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspace]]
+WorkspaceFactory = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspace]]
 """Makes a workspace for a trial, and cleans it up afterwards; raises a TrialFault where that cannot be done."""
 
 
@@ -149,14 +149,14 @@ class SessionContext(Struct, kw_only=True):
     history: tuple[Message, ...] = ()
     fixtures: Fixtures | None = None
     workspace: Workspace | None = None
-    spare_workspaces: Workspaces | None = None
+    empty_workspaces: WorkspaceFactory | None = None
     options: Mapping[str, Any] = {}
     meter: Meter
     http: Transport
     progress: CallProgress = field(default_factory=CallProgress)
     connectors: Mapping[str, Connector] = {}
     conversation: Callable[[], list[Message]] | None = None
-    prior: int = 0
+    prior_count: int = 0
 
 
 class AgentSession(Protocol):
@@ -187,14 +187,14 @@ class User(Protocol):
     """
 
     @property
-    def lines(self) -> Sequence[Utterance]: ...
+    def planned_messages(self) -> Sequence[UserMessage]: ...
 
     @property
     def simulator(self) -> str | None:
         """Which agent speaks for the user, if one does."""
         ...
 
-    def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]: ...
+    def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]: ...
 
 
 class Check(Protocol):
@@ -208,7 +208,7 @@ class Check(Protocol):
         """How a report names this check: `contains "submitted"`."""
         ...
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]: ...
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]: ...
 
 
 class HelperSession(Protocol):
@@ -239,7 +239,7 @@ class Helpers(Protocol):
         self,
         role: Role,
         agent: str,
-        talk: Talk | None = None,
+        talk: TrialState | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[HelperSession]: ...
 
@@ -250,9 +250,9 @@ class Hooks(Protocol):
     `after` sees the result of a trial whose `before` went well, and returns what went wrong with itself, if anything did.
     """
 
-    async def before(self, talk: Talk) -> None: ...
+    async def before(self, talk: TrialState) -> None: ...
 
-    async def after(self, talk: Talk, record: TrialRecord) -> str | None: ...
+    async def after(self, talk: TrialState, record: TrialRecord) -> str | None: ...
 
 
 class Clock(Protocol):
@@ -261,29 +261,29 @@ class Clock(Protocol):
     def pause(self) -> AbstractAsyncContextManager[None]: ...
 
 
-class Question(Struct, frozen=True):
+class PersonQuestion(Struct, frozen=True):
     """What shall the user say next? `proposed` is what would be said; where nothing is, `simulator` may be asked for it."""
 
-    talk: Talk
-    proposed: Utterance | None = None
+    talk: TrialState
+    proposed: UserMessage | None = None
     simulator: str | None = None
 
 
-class Choice(Struct, frozen=True):
+class PersonChoice(Struct, frozen=True):
     """What a person wants: the proposed line said, `text` said instead, the simulator asked, the talk saved in the file
     `text`, or an end of it.
     """
 
-    do: Literal["accept", "say", "simulate", "save", "stop"]
+    action: Literal["accept", "say", "simulate", "save", "stop"]
     text: str = ""
 
 
-class Asking(Protocol):
+class PersonPrompt(Protocol):
     """How a person is asked: shows the agent's hint and the line that would be said, and hears what the person wants."""
 
-    async def ask(self, question: Question) -> Choice: ...
+    async def ask(self, question: PersonQuestion) -> PersonChoice: ...
 
-    def tell(self, text: str) -> None:
+    def show_notice(self, text: str) -> None:
         """Something that the person should know now."""
         ...
 
@@ -297,24 +297,24 @@ class Sink(Protocol):
     def receive(self, events: Sequence[Event]) -> None: ...
 
 
-class Ledger(Protocol):
+class EventStore(Protocol):
     """Keeps events before anybody hears of them. Where it cannot, the run ends: RunStopped."""
 
     def append(self, *events: Event) -> None: ...
 
 
-class Planned(Struct, frozen=True):
+class PlannedTrial(Struct, frozen=True):
     """A trial that is due: which case, which repeat of how many, and its place in the input."""
 
     case: Case
     index: int
     trial: int = 1
-    of: int = 1
+    total: int = 1
 
 
 class Executor(Protocol):
     """Does the work of many trials somewhere, some at once; `stop` cancels those that are running."""
 
-    async def run(self, trials: AsyncIterator[Planned], work: Callable[[Planned], Awaitable[None]]) -> None: ...
+    async def run(self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]) -> None: ...
 
     def stop(self) -> None: ...

@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from viva.model.record import TrialRecord
-    from viva.protocols import Planned
+    from viva.protocols import PlannedTrial
     from viva.session.context import AsyncContext, Context
     from viva.session.studio import Desk, Exam, OpenSuite, Studio
     from viva.session.tester import T
@@ -180,7 +180,7 @@ class VivaFile(pytest.File):
 class VivaItem(pytest.Item):
     """A case. It fails with the reasons that `viva test` would show."""
 
-    def __init__(self, *, suite: "OpenSuite", trials: "list[Planned]", **known: Any) -> None:
+    def __init__(self, *, suite: "OpenSuite", trials: "list[PlannedTrial]", **known: Any) -> None:
         super().__init__(**known)
         self._suite = suite
         self._trials = trials

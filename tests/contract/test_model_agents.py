@@ -44,7 +44,7 @@ class Provider(Struct):
         """What is said of a provider that failed: not the agent's failure (N17)."""
         with pytest.raises(Unreachable) as failed:
             self.talk(script, "?", **fields)
-        return failed.value.said
+        return failed.value.message
 
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
         return self.stand_in("").error(status, message, headers)
@@ -309,7 +309,7 @@ def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None
     def never() -> None:
         raise AssertionError("the live tool ran")
 
-    fixtures = Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("Likes tea",), stubbed=True)
+    fixtures = Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("Likes tea",), stub_all_tools=True)
     script = [Say(tool_calls=[ToolCall("look", {}), ToolCall("pay", {})]), "ok"]
     told = provider.talk(
         script, "?", tools=(Tool("look", run=never), Tool("pay", run=never)), context={"fixtures": fixtures}
@@ -344,7 +344,7 @@ def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
     again = Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(AgentFailed) as failed:
         provider.talk(lambda r: again, "?", tools=(ADD,), max_tool_rounds=2)
-    assert failed.value.said == "tool loop exceeded 2 rounds"
+    assert failed.value.message == "tool loop exceeded 2 rounds"
 
 
 @pytest.mark.parametrize("arguments", [{"n": 1}, '{"n": 1}', "not JSON", None])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from viva.errors import NotSent, Unreachable
+from viva.errors import ConnectFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
 from viva.testing.http_server import Answer, HttpServer, Received, json_answer
@@ -82,7 +82,7 @@ def fails(make, server: HttpServer, kind: type[Unreachable] = Unreachable, **fie
     """What a call says that has to fail."""
     with pytest.raises(kind) as failed:
         ask(make, server, **fields)
-    return failed.value.said
+    return failed.value.message
 
 
 def test_a_request_arrives_as_given_and_its_answer_comes_back(make):
@@ -151,7 +151,7 @@ def test_a_connection_closed_between_calls_costs_nothing(make):
 
         async def scenario(http):
             for _ in range(3):
-                await http.request(Request(server.url, once=True))
+                await http.request(Request(server.url, never_resend=True))
                 await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
 
         use(make, scenario)
@@ -163,7 +163,7 @@ def test_a_closed_connection_that_the_loop_has_not_noticed_yet_costs_nothing_eit
 
         async def scenario(http):
             for _ in range(3):
-                await http.request(Request(server.url, once=True))
+                await http.request(Request(server.url, never_resend=True))
                 server.wait_for(lambda: server.open_connections == 0)  # blocks the loop, as busy code does
 
         use(make, scenario)
@@ -354,7 +354,7 @@ def test_a_call_that_takes_too_long_is_cut_off_and_its_connection_closed(make):
             await http.request(Request(server.url + "/quick", timeout_s=60))
             with pytest.raises(Unreachable) as failed:
                 await asyncio.wait_for(http.request(Request(server.url + "/slow", timeout_s=0.05)), 10)
-            assert failed.value.said == f"127.0.0.1:{server.port}: no answer within 50ms"
+            assert failed.value.message == f"127.0.0.1:{server.port}: no answer within 50ms"
             await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
 
         use(make, scenario)
@@ -377,11 +377,11 @@ def test_nobody_listens_there(make):
         port = taken.getsockname()[1]
 
     async def scenario(http):
-        with pytest.raises(NotSent) as failed:
+        with pytest.raises(ConnectFailed) as failed:
             await http.request(
                 Request(f"http://127.0.0.1:{port}/v1?key=geheim", headers={"Authorization": "Bearer geheim"})
             )
-        assert failed.value.said == f"127.0.0.1:{port}: connection refused"
+        assert failed.value.message == f"127.0.0.1:{port}: connection refused"
 
     use(make, scenario)
 
@@ -389,10 +389,10 @@ def test_nobody_listens_there(make):
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a..b"])
 def test_a_host_that_does_not_exist_is_named(make, host):
     async def scenario(http):
-        with pytest.raises(NotSent) as failed:
+        with pytest.raises(ConnectFailed) as failed:
             await http.request(Request(f"http://{host}/v1?key=geheim"))
-        assert failed.value.said.startswith(f"{host}:80: ")
-        assert "geheim" not in failed.value.said
+        assert failed.value.message.startswith(f"{host}:80: ")
+        assert "geheim" not in failed.value.message
 
     use(make, scenario)
 
@@ -410,10 +410,10 @@ def test_a_host_that_does_not_exist_is_named(make, host):
 )
 def test_what_cannot_be_sent_is_said_without_its_value(make, url, headers):
     async def scenario(http):
-        with pytest.raises(NotSent) as failed:
+        with pytest.raises(ConnectFailed) as failed:
             await http.request(Request(url, headers=headers))
-        assert "geheim" not in failed.value.said
-        assert "gehe" not in failed.value.said
+        assert "geheim" not in failed.value.message
+        assert "gehe" not in failed.value.message
 
     use(make, scenario)
 
@@ -448,7 +448,7 @@ def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(make):
     with HttpServer(lambda r: Answer(body=b"x"), tls=_tls()) as server:
-        said = fails(make, server, NotSent)
+        said = fails(make, server, ConnectFailed)
     assert "its certificate is not trusted" in said
     assert server.requests == []
 
@@ -457,7 +457,7 @@ def test_tls_with_a_server_that_has_none_fails_in_words(make):
     with HttpServer(lambda r: Answer(body=b"x")) as server:
 
         async def scenario(http):
-            with pytest.raises(NotSent, match="TLS failed"):
+            with pytest.raises(ConnectFailed, match="TLS failed"):
                 await http.request(Request(server.url.replace("http:", "https:"), timeout_s=10))
 
         use(make, scenario)
@@ -528,7 +528,7 @@ def test_a_closed_transport_leaves_no_connection_open(make):
 
 def test_a_method_that_is_none_is_not_sent(make):
     with HttpServer(lambda r: Answer(body=b"x")) as server:
-        assert "no HTTP method" in fails(make, server, NotSent, method="GET /y HTTP/1.1")
+        assert "no HTTP method" in fails(make, server, ConnectFailed, method="GET /y HTTP/1.1")
     assert server.requests == []
 
 

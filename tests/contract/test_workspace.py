@@ -12,7 +12,7 @@ import pytest
 from rooms import folders, git, put, tree
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.talk import FileImage
-from viva.protocols import Workspace, Workspaces
+from viva.protocols import Workspace, WorkspaceFactory
 
 KINDS = ["copy", "copy without git", "empty", "symlink", "linked copy", "cwd", "replayed symlink", "replayed cwd"]
 Use = Callable[[Workspace], Awaitable[Any]]
@@ -32,7 +32,7 @@ class Room:
         links = ("linked",) if kind.endswith(("symlink", "linked copy")) else ()
         mode = "copy" if kind == "linked copy" else "symlink"
         self.spec = WorkspaceSpec(spec_kind, str(self.host), links, mode, env={"CASE": "x"})
-        self.make: Workspaces = folders(top / "base ü", replaying=kind.startswith("replayed"))
+        self.make: WorkspaceFactory = folders(top / "base ü", replaying=kind.startswith("replayed"))
         self.base = top / "base ü"
 
     def use(self, use: Use) -> Any:
@@ -57,7 +57,7 @@ def test_it_is_a_folder_with_a_home_apart_and_the_cases_environment(room: Room):
         assert os.listdir(workspace.tmp) == []  # P10
         assert os.path.dirname(workspace.tmp) == os.path.dirname(workspace.home)
         assert dict(workspace.env) == {"CASE": "x"}
-        assert workspace.confined(["run", "it"]) == ["run", "it"]
+        assert workspace.sandbox_command(["run", "it"]) == ["run", "it"]
 
     room.use(use)
 
@@ -75,7 +75,7 @@ def test_what_is_kept_can_be_looked_at(room: Room):
     async def use(workspace: Workspace) -> str:
         put(workspace.path, "made.txt", "x")
         workspace.keep()
-        assert workspace.kept
+        assert workspace.is_kept
         return workspace.path
 
     assert (Path(room.use(use)) / "made.txt").read_text() == "x"
@@ -83,9 +83,9 @@ def test_what_is_kept_can_be_looked_at(room: Room):
 
 def test_a_turn_that_does_nothing_changes_nothing(room: Room):
     async def use(workspace: Workspace) -> None:
-        mark = await workspace.mark()
-        assert await workspace.changes(mark) == ()
-        assert await workspace.images(mark) == ()
+        mark = await workspace.take_snapshot()
+        assert await workspace.changes_since(mark) == ()
+        assert await workspace.files_since(mark) == ()
         assert await workspace.warnings() == []
 
     room.use(use)
@@ -95,7 +95,7 @@ def test_changes_of_a_turn_are_told_and_kept_and_can_be_put_into_another(room: R
     """Cassettes: the same workspace, made anew, ends up with the same files and the same changes."""
 
     async def act(workspace: Workspace) -> tuple[Any, Any, Any]:
-        mark = await workspace.mark()
+        mark = await workspace.take_snapshot()
         place = Path(workspace.path)
         put(place, "new/größe.txt", "a\nb\n")
         put(place, os.fsdecode(b"odd-\xff"), b"\0")
@@ -104,7 +104,7 @@ def test_changes_of_a_turn_are_told_and_kept_and_can_be_put_into_another(room: R
         if (place / "linked").is_dir():
             put(place, "linked/a.txt", "changed\n")
             (place / "linked/deep/b.txt").unlink()
-        return await workspace.changes(mark), await workspace.images(mark), tree(place)
+        return await workspace.changes_since(mark), await workspace.files_since(mark), tree(place)
 
     shutil.copytree(room.host, tmp_path / "before")
     changes, images, files = room.use(act)
@@ -116,9 +116,9 @@ def test_changes_of_a_turn_are_told_and_kept_and_can_be_put_into_another(room: R
     assert next(change.diff for change in changes if change.path == "new/größe.txt") == "@@ -0,0 +1,2 @@\n+a\n+b"
 
     async def replay(workspace: Workspace) -> tuple[Any, Any]:
-        mark = await workspace.mark()
-        await workspace.put(images)
-        return await workspace.changes(mark), tree(workspace.path)
+        mark = await workspace.take_snapshot()
+        await workspace.restore_files(images)
+        return await workspace.changes_since(mark), tree(workspace.path)
 
     replaying = Room(tmp_path / "again", "empty")
     replaying.host, replaying.spec = room.host, room.spec
@@ -134,10 +134,10 @@ def test_a_path_that_leaves_it_is_nowhere(room: Room):
         place = Path(workspace.path)
         put(place, "a.txt")
         (place / "away").symlink_to("/etc")
-        assert workspace.inside("a.txt") == str(place / "a.txt")
-        assert workspace.inside("not/there") == str(place / "not/there")
+        assert workspace.resolve_inside("a.txt") == str(place / "a.txt")
+        assert workspace.resolve_inside("not/there") == str(place / "not/there")
         for path in ("away/passwd", "..", "../home", "/etc/passwd", "a/../../home"):
-            assert workspace.inside(path) is None
+            assert workspace.resolve_inside(path) is None
 
     room.use(use)
 
@@ -148,12 +148,12 @@ def test_a_workspace_that_is_deleted_is_empty_and_can_be_filled_again(room: Room
 
     async def use(workspace: Workspace) -> None:
         put(workspace.path, "a.txt", "x")
-        mark = await workspace.mark()
+        mark = await workspace.take_snapshot()
         shutil.rmtree(workspace.path)
-        gone = {change.path: change.change for change in await workspace.changes(mark)}
+        gone = {change.path: change.change for change in await workspace.changes_since(mark)}
         assert gone["a.txt"] == "removed"
-        assert workspace.inside("a.txt") == f"{workspace.path}/a.txt"
-        await workspace.put([FileImage("back/b.txt", b"y")])
+        assert workspace.resolve_inside("a.txt") == f"{workspace.path}/a.txt"
+        await workspace.restore_files([FileImage("back/b.txt", b"y")])
         assert (Path(workspace.path) / "back/b.txt").read_bytes() == b"y"
 
     room.use(use)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from built_page import SHIPPED, SOURCES, build, installed
-from viva.model.event import RunSummary, Standing
+from viva.model.event import RunSummary, SuiteSummary
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.reporters.page import CaseRow, Overview
 
@@ -49,7 +49,7 @@ def test_what_was_said_can_only_become_text(path) -> None:
         ("ToolCall", ToolCallRecord),
         ("Checkpoint", CheckpointRecord),
         ("Summary", RunSummary),
-        ("Standing", Standing),
+        ("Standing", SuiteSummary),
     ],
 )
 def test_the_page_reads_only_fields_that_are_written(name: str, struct: type[msgspec.Struct]) -> None:

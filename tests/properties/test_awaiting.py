@@ -64,7 +64,7 @@ GOODBYES = {
 
 
 def awaits(text: str) -> bool:
-    return detect(Reply(text)).awaiting
+    return detect(Reply(text)).is_awaiting
 
 
 @given(data=st.data(), language=st.sampled_from(sorted(QUESTIONS)))

@@ -9,12 +9,12 @@ from msgspec import UNSET
 from viva import catalog
 from viva.checks.compare import equal, json_type, misfit
 from viva.checks.wording import quoted, shorten
-from viva.model.case import Claim
-from viva.model.component import Building
-from viva.model.embedded import json_in, json_of
-from viva.model.judging import judge
+from viva.model.case import Assertion
+from viva.model.component import BuildContext
+from viva.model.embedded import find_json, whole_json
+from viva.model.judging import evaluate
 from viva.model.message import ModelCall, Reply, ToolCall
-from viva.model.talk import Judged, Verdict
+from viva.model.talk import AssertionResult, Verdict
 from viva.testing.evidence import evidence_of
 
 scalars = (
@@ -111,14 +111,14 @@ def test_a_key_that_is_not_there_is_missing(whole, key):
 )
 def test_json_is_found_whole_fenced_and_among_words(value):  # N25, N29
     text = json.dumps(value, ensure_ascii=False)
-    assert equal(json_of(text), value)
-    assert equal(json_of(f"```json\n{text}\n```"), value) or "```" in text
-    assert equal(json_in(f"So it is: {text} and no more"), value)
+    assert equal(whole_json(text), value)
+    assert equal(whole_json(f"```json\n{text}\n```"), value) or "```" in text
+    assert equal(find_json(f"So it is: {text} and no more"), value)
 
 
 @given(st.text())
 def test_any_text_holds_json_or_none(text):
-    found = json_in(text)
+    found = find_json(text)
     assert found is UNSET or isinstance(found, dict | list)
 
 
@@ -151,7 +151,7 @@ def claim_of(written, *, negate=False):
     kind = catalog.find("check", written["type"])
     assert kind is not None
     fields = {key: value for key, value in written.items() if key != "type"}
-    return Claim(kind.build(fields, Building(".", (), claim_of)), negate=negate)
+    return Assertion(kind.build(fields, BuildContext(".", (), claim_of)), negate=negate)
 
 
 replies = st.builds(
@@ -193,6 +193,6 @@ def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers
 
 
 def verdict_of(claim, evidence) -> Verdict:
-    found = judge(claim, evidence)
-    assert isinstance(found, Judged)
+    found = evaluate(claim, evidence)
+    assert isinstance(found, AssertionResult)
     return found.verdict

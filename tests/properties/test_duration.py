@@ -3,20 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.model.duration import parse_duration, show_duration
+from viva.model.duration import parse_duration, format_duration
 
 micros = st.integers(min_value=0, max_value=10**15)
 
 
 @given(micros)
 def test_what_is_shown_is_read_back_to_the_microsecond(micro):
-    assert round(parse_duration(show_duration(micro / 1e6)) * 1e6) == micro
+    assert round(parse_duration(format_duration(micro / 1e6)) * 1e6) == micro
 
 
 @given(micros)
 def test_showing_is_settled_after_one_round(micro):
-    shown = show_duration(micro / 1e6)
-    assert show_duration(parse_duration(shown)) == shown
+    shown = format_duration(micro / 1e6)
+    assert format_duration(parse_duration(shown)) == shown
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(["h", "m", "s", "ms"])), min_size=1, max_size=5))

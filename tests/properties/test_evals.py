@@ -17,7 +17,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, json_document
 from viva.formats.openwop import parse_suite
 from viva.model import codec
-from viva.model.case import Bar, Baseline
+from viva.model.case import Threshold, Baseline
 from viva.model.finding import KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, Usage
 from viva.model.record import TrialRecord, TurnRecord
@@ -68,7 +68,7 @@ def test_a_stringified_value_is_json_that_says_the_same_and_is_the_same_whatever
     assert text == stringified(shuffled(value))
     if not isinstance(value, str):
         assert equal(json.loads(text), value)
-        assert text == codec.canonical(json.loads(text)).decode()
+        assert text == codec.canonical_bytes(json.loads(text)).decode()
 
 
 @given(st.text())
@@ -127,7 +127,7 @@ records = st.builds(
     findings=st.lists(findings, max_size=2).map(tuple),
 )
 bars = st.builds(
-    Bar,
+    Threshold,
     pass_score=st.none() | st.floats(0, 1),
     max_cost_usd=st.none() | st.floats(0, 10),
     max_p95_ms=st.none() | st.integers(0, 1000),
@@ -140,18 +140,18 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
     validator = official("eval-summary", capsys)
 
     @given(bars, st.lists(records, max_size=8, unique_by=lambda each: (each.id, each.trial)))
-    def holds_for_all(bar: Bar, ended: list[TrialRecord]) -> None:
+    def holds_for_all(bar: Threshold, ended: list[TrialRecord]) -> None:
         tally = SuiteTally("a.evals.b", bar, 3, "1.0.0")
         for record in ended:
             tally.add(record)
-        standing = tally.standing()
+        standing = tally.summary()
         found = json.loads(codec.encode(eval_summary(standing, ended, model_class="general")))
         if validator is not None:
             validator.validate(found)
         assert 0 <= found["aggregateScore"] <= 1
         assert found["passedCount"] <= found["taskCount"] == len(found["tasks"])
         assert found["passedCount"] == sum(task["passed"] for task in found["tasks"])
-        assert found["passed"] is (not standing.missed)
+        assert found["passed"] is (not standing.unmet)
         if found["passed"] and bar.pass_score is not None:
             assert found["aggregateScore"] >= bar.pass_score - 1e-9  # R16
         if found["passed"] and bar.max_cost_usd is not None:
@@ -244,7 +244,7 @@ def test_our_schema_accepts_and_refuses_what_the_official_one_does(capsys: pytes
 @given(suites)
 def test_any_value_is_a_suite_or_a_clear_complaint(value: Any) -> None:
     problems = _problems(json_document(codec.encode(value), "s.json"))
-    assert all(problem.file == "s.json" and problem.line >= 1 and problem.what for problem in problems)
+    assert all(problem.file == "s.json" and problem.line >= 1 and problem.message for problem in problems)
 
 
 def _problems(document: Document) -> tuple[Problem, ...]:

@@ -47,19 +47,19 @@ from viva.host.refusals import Refusal
 from viva.llm.calls import in_utf8, short_text
 from viva.llm.sse import Events
 from viva.model import codec
-from viva.model.case import Key, Utterance
+from viva.model.case import Key, UserMessage
 from viva.model.connector import Connector
-from viva.model.embedded import json_in, json_of
+from viva.model.embedded import find_json, whole_json
 from viva.model.event import Note
 from viva.model.lookup import values_at
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.talk import Evidence, Talk, Turn, shown
+from viva.model.talk import CheckContext, TrialState, Turn, to_text
 from viva.protocols import Agent, Request, Response, SessionContext
 from viva.record.cassette import read_cassette
 from viva.record.journal import Journal, read_events
 from viva.session.generated import cases_in
-from viva.users.simulator import Guard, understood
+from viva.users.simulator import SimulatorGuard, parse_simulator_reply
 
 HOLE = "@hole@"
 DEEP = codec.MAX_DEPTH + 50
@@ -116,12 +116,12 @@ def foreign(draw, messages: list[Any]) -> bytes:
 
 def check_value(value: Any) -> None:
     """What decoding gave can go everywhere: through checks, records, other agents and reports."""
-    assert equal(codec.plain(value), value)
+    assert equal(codec.to_plain(value), value)
     assert deepcopy(value) == value
     assert not codec.has_nan(value)
     assert repr(value)
-    shown(value).encode()
-    codec.pretty(codec.canonical(value))
+    to_text(value).encode()
+    codec.pretty_json(codec.canonical_bytes(value))
     values_at("$..x", value)
     JsonSchema(schema={"type": "object", "additionalProperties": {"type": "string"}}).wrong_with(value)
     wrapped = codec.encode({"event": {"record": {"turns": [{"reply": {"data": value}}]}}})
@@ -130,8 +130,8 @@ def check_value(value: Any) -> None:
 
 def check_reply(reply: Reply) -> None:
     detect(reply)
-    check_value(codec.builtins(reply))
-    turn = Turn(1, Utterance(Message("user", "?")))
+    check_value(codec.to_builtins(reply))
+    turn = Turn(1, UserMessage(Message("user", "?")))
     turn.reply = reply
     record = codec.encode(turn_record(turn))
     assert b"NaN" not in record
@@ -141,7 +141,7 @@ def check_reply(reply: Reply) -> None:
 def check_calls(calls: tuple[ModelCall, ...]) -> None:
     for call in calls:
         assert abs(call.input_tokens) + abs(call.output_tokens) < 2**60  # the index keeps them in 64 bits
-        codec.plain(call)
+        codec.to_plain(call)
 
 
 def check_fault(fault: Exception) -> None:
@@ -302,7 +302,7 @@ def decode_any(raw: bytes) -> None:
 
 def decode_text(raw: bytes) -> None:
     for text in (raw.decode(errors="replace"), raw.decode(errors="surrogateescape"), f"So: {raw.decode('latin-1')} ."):
-        for value in (json_of(text), json_in(text)):
+        for value in (whole_json(text), find_json(text)):
             if value is not UNSET:
                 check_value(value)
 
@@ -432,14 +432,14 @@ def suite(suffix: str) -> Callable[[bytes], None]:
     return kept(load)
 
 
-def evidence() -> Evidence:
-    turn = Turn(1, Utterance(Message("user", "Hi")))
+def evidence() -> CheckContext:
+    turn = Turn(1, UserMessage(Message("user", "Hi")))
     turn.reply = Reply("Hello")
     nobody: Any = None
     case: Any = SimpleNamespace(history=(), metadata={})
-    talk = Talk(case, Key("s", "c"), nobody, nobody)
+    talk = TrialState(case, Key("s", "c"), nobody, nobody)
     talk.turns.append(turn)
-    return Evidence(talk, turn)
+    return CheckContext(talk, turn)
 
 
 def helper(parse: Callable[[Reply], Any]) -> Callable[[bytes], None]:
@@ -459,19 +459,19 @@ def helper(parse: Callable[[Reply], Any]) -> Callable[[bytes], None]:
 
 
 def spoken(reply: Reply) -> Any:
-    found = understood(reply)
-    Guard(evidence().talk, {"order": "W-1"}).usable(reply)
+    found = parse_simulator_reply(reply)
+    SimulatorGuard(evidence().state, {"order": "W-1"}).parse(reply)
     return found
 
 
 def generated(reply: Reply) -> Any:
-    return cases_in(json_in(reply.content) if reply.data is None else reply.data)
+    return cases_in(find_json(reply.content) if reply.data is None else reply.data)
 
 
 def tool_arguments(raw: bytes) -> None:
     for given_ in (raw.decode(errors="replace"), raw.decode("latin-1")):
         call = finished(Toolbox((Tool("add"),), None, CallProgress()).use(ToolCall("add", given_)))
-        check_value(codec.builtins(call))
+        check_value(codec.to_builtins(call))
 
 
 def host_body(raw: bytes) -> None:

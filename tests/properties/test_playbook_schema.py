@@ -139,7 +139,7 @@ def test_whatever_is_written_becomes_a_case_or_a_clear_error(value: Any) -> None
             for problem in wrong.problems:
                 assert problem.file == "p.json"
                 assert problem.line >= 1
-                assert problem.what
-                assert "\n" not in problem.what
+                assert problem.message
+                assert "\n" not in problem.message
         else:
             assert suite.count == 1

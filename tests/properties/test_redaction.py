@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from viva.errors import Fault
 from viva.model import codec
-from viva.model.case import By
+from viva.model.case import InputSource
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
 from viva.record.redaction import SHORTEST, Redactor
@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn) -> tuple[list[str], TrialRecord]:
     turn = TurnRecord(
         turn=1,
         input=draw(text),
-        input_source=draw(st.sampled_from(get_args(By))),
+        input_source=draw(st.sampled_from(get_args(InputSource))),
         output=draw(text),
         awaiting_input=True,
         tool_calls=[ToolCallRecord(draw(text), draw(value), result=draw(value))],
@@ -107,7 +107,7 @@ def test_a_record_is_read_again_with_its_structure_and_without_secrets(case: tup
     clean = redactor.record(record)
     read = codec.decode(codec.encode(clean), type=TrialRecord)
     assert read == codec.decode(codec.encode(clean), type=type(clean))
-    had, has = (codec.plain(each) for each in (record, clean))
+    had, has = (codec.to_plain(each) for each in (record, clean))
     same_structure(had, has)
     for own in (had, has):  # what the record is known by stays, whatever it holds
         assert (own["id"], own["suite"], own["checkpoints"][0]["id"]) == (

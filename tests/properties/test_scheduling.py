@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viva
-from viva.engine.executors.local import Local
+from viva.engine.executors.local import LocalExecutor
 from viva.model.case import Case
 from viva.model.event import RunSummary
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.users.script import Script
 
 ENDS = {"pass": "passed", "fail": "failed", "raise": "failed", "skip": "skipped", "bare": "skipped"}
@@ -30,14 +30,14 @@ def test_each_trial_runs_once_in_order_and_never_too_many_at_once(
     running: set[int] = set()
     begun: list[int] = []
     ended: set[int] = set()
-    executor = Local(parallel)
+    executor = LocalExecutor(parallel)
     stopped = False
 
-    async def trials() -> AsyncIterator[Planned]:
+    async def trials() -> AsyncIterator[PlannedTrial]:
         for index in range(count):
-            yield Planned(Case(id=str(index), user=Script(())), index)
+            yield PlannedTrial(Case(id=str(index), user=Script(())), index)
 
-    async def work(each: Planned) -> None:
+    async def work(each: PlannedTrial) -> None:
         nonlocal stopped
         assert not stopped, "a trial began after the stop"
         begun.append(each.index)

@@ -59,7 +59,7 @@ def check_clear(found: list[Case] | BadInput, raw: bytes) -> None:
     for problem in found.problems:
         assert problem.file.startswith("s.")
         assert 0 <= problem.line <= raw.count(b"\n") + raw.count(b"\r") + 1
-        assert problem.what
+        assert problem.message
         assert "\n" not in str(problem)
         assert problem.path == "" or problem.path.startswith("$")
 
@@ -112,7 +112,7 @@ def test_anything_that_looks_like_a_case_is_one_or_a_clear_error(value: dict[str
     for other in answers[1:]:
         if isinstance(first, BadInput):
             assert isinstance(other, BadInput)
-            assert sorted((p.path, p.what) for p in other.problems) == sorted((p.path, p.what) for p in first.problems)
+            assert sorted((p.path, p.message) for p in other.problems) == sorted((p.path, p.message) for p in first.problems)
         else:
             assert not isinstance(other, BadInput)
             assert [case.digest for case in other] == [case.digest for case in first]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.errors import Undecidable
-from viva.model.template import escape, fill, has_variables, is_template, variables_in
+from viva.errors import Undetermined
+from viva.model.template import escape_template, fill_variables, has_variables, is_template, variables_in
 
 names = st.sampled_from(["a", "b_1", "c-d", "e.f"])
 plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
@@ -24,33 +24,33 @@ known = st.dictionaries(names, st.integers() | plain | st.lists(st.integers(), m
 
 @given(values, known)
 def test_what_is_known_is_filled_in_and_the_rest_stays(value: Any, variables: dict[str, Any]):
-    filled = fill(value, variables, keep_unset=True)
+    filled = fill_variables(value, variables, keep_unknown=True)
     assert set(variables_in(filled)) == set(variables_in(value)) - set(variables)
-    assert fill(filled, variables, keep_unset=True) == filled
+    assert fill_variables(filled, variables, keep_unknown=True) == filled
 
 
 @given(values)
 def test_without_variables_nothing_changes(value: Any):
-    assert fill(value, {}, keep_unset=True) == value
+    assert fill_variables(value, {}, keep_unknown=True) == value
     if not has_variables(value):
-        assert fill(value, {}) == value
+        assert fill_variables(value, {}) == value
 
 
 @given(values, known)
 def test_one_that_is_not_set_is_an_error(value: Any, variables: dict[str, Any]):
     missing = set(variables_in(value)) - set(variables)
     if missing:
-        with pytest.raises(Undecidable, match="is not set"):
-            fill(value, variables)  # N21
+        with pytest.raises(Undetermined, match="is not set"):
+            fill_variables(value, variables)  # N21
     else:
-        assert not has_variables(fill(value, variables))
+        assert not has_variables(fill_variables(value, variables))
 
 
 @given(st.integers() | st.lists(st.integers()) | st.dictionaries(plain, st.integers()))
 def test_a_text_that_is_one_variable_becomes_its_value(value: Any):
-    assert fill("{{x}}", {"x": value}) == value
-    assert fill({"k": ["{{ x }}"]}, {"x": value}) == {"k": [value]}
-    assert isinstance(fill("a {{x}}", {"x": value}), str)
+    assert fill_variables("{{x}}", {"x": value}) == value
+    assert fill_variables({"k": ["{{ x }}"]}, {"x": value}) == {"k": [value]}
+    assert isinstance(fill_variables("a {{x}}", {"x": value}), str)
 
 
 texts = st.lists(st.sampled_from(["{{", "{", "}}", "}", "\\", "a", " ", "{{a}}"]), max_size=8).map("".join)
@@ -58,19 +58,19 @@ texts = st.lists(st.sampled_from(["{{", "{", "}}", "}", "\\", "a", " ", "{{a}}"]
 
 @given(texts)
 def test_a_text_that_was_escaped_is_filled_to_itself(text: str):
-    written = escape(text)
+    written = escape_template(text)
     assert not has_variables(written)
-    assert fill(written, {"a": 1}) == text  # N21
+    assert fill_variables(written, {"a": 1}) == text  # N21
     assert is_template(written) == ("{{" in text)
 
 
 @given(texts, known)
 def test_an_escape_survives_until_the_last_filling(text: str, variables: dict[str, Any]):
-    once = fill(escape(text), variables, keep_unset=True)
-    assert fill(once, variables) == text  # N21: the rows of `for` are filled in first
+    once = fill_variables(escape_template(text), variables, keep_unknown=True)
+    assert fill_variables(once, variables) == text  # N21: the rows of `for` are filled in first
 
 
 def test_a_backslash_before_two_braces_is_no_variable():
     assert variables_in(r"\{{a}} {{b}}") == ["b"]
-    assert fill(r"\{{a}} {{b}}", {"a": 1, "b": 2}) == "{{a}} 2"  # N21
-    assert fill(r"{{b}}\{{", {"b": 2}) == "2{{"
+    assert fill_variables(r"\{{a}} {{b}}", {"a": 1, "b": 2}) == "{{a}} 2"  # N21
+    assert fill_variables(r"{{b}}\{{", {"b": 2}) == "2{{"

@@ -22,7 +22,7 @@ def write(tmp_path: Path):
 def problems(file: Path) -> list[str]:
     with pytest.raises(BadInput) as raised:
         config.load(file, file.parent)
-    return [f"{problem.line}: {problem.path}: {problem.what}" for problem in raised.value.problems]
+    return [f"{problem.line}: {problem.path}: {problem.message}" for problem in raised.value.problems]
 
 
 def test_the_nearest_file_upward_is_found(tmp_path: Path, write):

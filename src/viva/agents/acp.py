@@ -30,7 +30,7 @@ from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.terminal import furnished, with_history
 from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
-from viva.errors import AgentFailed, TrialFault, Undecidable, Unreachable
+from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext, Workspace
@@ -128,7 +128,7 @@ class AcpSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
-            raise Undecidable(f"an agent behind ACP is given text only here, and this message comes with {names}")
+            raise Undetermined(f"an agent behind ACP is given text only here, and this message comes with {names}")
         model = str(options.get("model") or self._agent.model)
         self._turn = turn = Unfolding(model=model)
         self._watch = Watch(self._agent.dialect, turn)
@@ -185,7 +185,7 @@ class AcpSession:
         env = furnished(agent.dialect, agent.host, workspace, agent.env, agent.login)
         env = {**agent.dialect.settings(Asked(prompt="", model=model, env=env)), **env}
         flags = [f"--model={model}"] if model and agent.dialect.name in _BY_FLAG else []
-        argv = workspace.confined([self._executable, *agent.command[1:], *flags, *agent.args])
+        argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
         process = await self._stack.enter_async_context(running(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""
         self._wire = wire = Wire(process, self._asked, self._told, self._noise)
@@ -290,7 +290,7 @@ class AcpSession:
     def _place(self, params: Mapping[str, Any]) -> str:
         path = str(params.get("path") or "")
         named = path and "\0" not in path
-        place = self._workspace.inside(os.path.relpath(path, self._workspace.path)) if named else None
+        place = self._workspace.resolve_inside(os.path.relpath(path, self._workspace.path)) if named else None
         if place is None:
             raise RpcError(BAD_PARAMS, f"{path} is not in the workspace")
         return place

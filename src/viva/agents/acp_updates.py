@@ -117,7 +117,7 @@ def _returned(call: Mapping[str, Any]) -> Iterator[Returned]:
     output = _output(call)
     code = _at(call, "rawOutput", "exit_code")
     if status == "failed" or (isinstance(code, int) and code != 0):
-        said = output if isinstance(output, str) else codec.compact(output)
+        said = output if isinstance(output, str) else codec.compact_json(output)
         yield Returned(_id(call), "error", said or (f"exit code {code}" if code else "it failed"))
     else:
         yield Returned(_id(call), "ok", output)

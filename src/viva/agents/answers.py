@@ -6,7 +6,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from viva.agents.replies import reply_from
-from viva.errors import AgentFailed, CheckBroken, Undecidable
+from viva.errors import AgentFailed, CheckError, Undetermined
 from viva.model import codec
 from viva.model.lookup import compile_path, values_at
 from viva.model.message import Reply
@@ -112,7 +112,7 @@ def _text_or_data(content: Any) -> tuple[str, Any]:
         texts = [_part_text(part) for part in cast("list[Any]", content)] if isinstance(content, list) else [None]
         known = [text for text in texts if text is not None]
         return ("".join(known), None) if known and len(known) == len(texts) else ("", cast("Any", content))
-    return codec.compact(content), None
+    return codec.compact_json(content), None
 
 
 def _part_text(part: Any) -> str | None:
@@ -124,7 +124,7 @@ def _flag(document: Any, path: str | None) -> bool | None:
     value = _one(document, "awaiting_input", path)
     if value is None or isinstance(value, bool):
         return value
-    raise AgentFailed(f"{path or '$.awaiting_input'} holds {codec.compact(value)[:60]} instead of true or false")
+    raise AgentFailed(f"{path or '$.awaiting_input'} holds {codec.compact_json(value)[:60]} instead of true or false")
 
 
 def _one(document: Any, name: str, path: str | None) -> Any:
@@ -148,8 +148,8 @@ def _all(document: Any, name: str, path: str | None) -> Any:
 def _values(document: Any, path: str) -> list[Any]:
     try:
         return values_at(path, document)
-    except CheckBroken as broken:  # the user's path and this answer do not go together: nobody knows whose fault it is
-        raise Undecidable(str(broken)) from broken
+    except CheckError as broken:  # the user's path and this answer do not go together: nobody knows whose fault it is
+        raise Undetermined(str(broken)) from broken
 
 
 def _at(document: Any, place: Sequence[str | int]) -> Any:
@@ -165,4 +165,4 @@ def _at(document: Any, place: Sequence[str | int]) -> Any:
 def _what_there_is(document: Any) -> str:
     if isinstance(document, dict):
         return f"its keys are {', '.join(map(repr, list(cast('dict[str, Any]', document))[:8])) or 'none'}"
-    return f"it is {codec.compact(document)[:60]}"
+    return f"it is {codec.compact_json(document)[:60]}"

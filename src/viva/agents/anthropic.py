@@ -234,7 +234,7 @@ class _Gathering:
         match event.type:
             case "message_start":
                 self._model = event.message.model
-                self._usage = codec.builtins(event.message.usage)
+                self._usage = codec.to_builtins(event.message.usage)
             case "content_block_start":
                 self._blocks[event.index] = event.content_block
             case "content_block_delta":

@@ -118,7 +118,7 @@ class _Gathering:
         call.function.name = call.function.name or delta.function.name
         if (arguments := delta.function.arguments) is not None:
             self._arguments.setdefault(at, []).append(
-                arguments if isinstance(arguments, str) else codec.compact(arguments)
+                arguments if isinstance(arguments, str) else codec.compact_json(arguments)
             )
 
     def completion(self) -> Completion:

@@ -21,7 +21,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import KEY_HEADERS, Connector
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.model.talk import shown
+from viva.model.talk import to_text
 from viva.protocols import Request, Response, SessionContext
 
 T = TypeVar("T")
@@ -112,8 +112,8 @@ class Endpoint(ABC):
         what = f"{connector.name}: {status_line(answer.status)}"
         if detail := short_text(answer.body, self.retry.secrets):
             what += f": {detail}"
-        if locked_out and not connector.api_key and connector.key_from:
-            what += f" ({connector.key_from} is not set)"
+        if locked_out and not connector.api_key and connector.key_source:
+            what += f" ({connector.key_source} is not set)"
         return AgentFailed(what) if answer.status in _ITS_FAULT and not locked_out else Unreachable(what)
 
     def _headers(self, agent: "ModelAgent") -> dict[str, str]:
@@ -276,7 +276,7 @@ class Dialogue:
             try:
                 answer = endpoint.completion(answer.body)
             except Unreachable as wrong:
-                raise Unreachable(f"{connector.name}: {wrong.said}") from wrong
+                raise Unreachable(f"{connector.name}: {wrong.message}") from wrong
         if limiter is not None:
             limiter.settle(answer.input_tokens + answer.output_tokens - guess)
         return answer
@@ -293,7 +293,7 @@ def _with_memory(text: str, context: SessionContext) -> str:
     """The system prompt with what the agent is to remember."""
     if context.fixtures is None or not context.fixtures.memory:
         return text
-    memory = "\n".join(f"- {shown(entry)}" for entry in context.fixtures.memory)
+    memory = "\n".join(f"- {to_text(entry)}" for entry in context.fixtures.memory)
     return f"{text}\n\nWhat you remember:\n{memory}".strip()
 
 
@@ -308,5 +308,5 @@ def decoded(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:
     error: Any = getattr(answer, "error", None)
     if error:
         said = error.get("message", error) if isinstance(error, dict) else error
-        raise Unreachable(f"it answered with an error: {shown(said)[:_SHORT]}")
+        raise Unreachable(f"it answered with an error: {to_text(said)[:_SHORT]}")
     return answer

@@ -14,8 +14,8 @@ from viva.llm.calls import Retry, is_busy, post, secrets_in, short_text, status_
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.model.talk import shown, text_of
-from viva.model.template import fill, variables_in
+from viva.model.talk import to_text, reply_text
+from viva.model.template import fill_variables, variables_in
 from viva.protocols import Request, Response, SessionContext
 
 VARIABLES = (
@@ -124,7 +124,7 @@ class HttpSession:
         answer = await post(self._context.http, request, self._retry, self._context.progress)
         reply, session_id = reply_in(self._document(answer), self._places)
         self._session_id = self._session_id if session_id is None else session_id
-        self._messages += encoded(Message("assistant", text_of(reply), tool_calls=reply.tool_calls))
+        self._messages += encoded(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
@@ -148,15 +148,15 @@ class HttpSession:
         agent = self._agent
         url, headers = agent.url, agent.headers
         if "{{" in url:
-            url = str(fill(url, {name: quote(shown(value), safe="") for name, value in variables.items()}))
+            url = str(fill_variables(url, {name: quote(to_text(value), safe="") for name, value in variables.items()}))
         if any("{{" in value for value in headers.values()):
-            headers = {name: shown(fill(value, variables)) for name, value in headers.items()}
+            headers = {name: to_text(fill_variables(value, variables)) for name, value in headers.items()}
         body = b""
         if self._template is not None:
-            body = codec.encode(fill(self._template, variables))
+            body = codec.encode(fill_variables(self._template, variables))
             if not any(name.lower() == "content-type" for name in headers):
                 headers = {"Content-Type": "application/json", **headers}
-        return Request(url, body, headers, agent.method.upper(), agent.timeout_s, agent.max_bytes, once=True)
+        return Request(url, body, headers, agent.method.upper(), agent.timeout_s, agent.max_bytes, never_resend=True)
 
     def _document(self, answer: Response) -> Any:
         if not 200 <= answer.status < 300:

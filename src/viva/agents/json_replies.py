@@ -8,7 +8,7 @@ from msgspec import structs
 
 from viva.agents.replies import declares_reply, reply_from
 from viva.model.case import Feature
-from viva.model.embedded import json_in
+from viva.model.embedded import find_json
 from viva.model.message import Message, Reply
 from viva.protocols import Agent, AgentSession, SessionContext
 
@@ -41,7 +41,7 @@ class _JsonSession:
 
 def read_json_reply(reply: Reply) -> Reply:
     """The reply that its text declares. A text that holds no such object stays as it is."""
-    answer = json_in(reply.content)
+    answer = find_json(reply.content)
     if not isinstance(answer, dict) or not declares_reply(declared := cast("dict[str, Any]", answer)):
         return reply
     read = reply_from(declared)

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from viva import catalog
 from viva.errors import BadInput, Unreachable
-from viva.model.connector import Connector, reaching
+from viva.model.connector import Connector, find_connector
 from viva.protocols import Agent
 
 _PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"}
@@ -23,7 +23,7 @@ def agent_type(connector: Connector) -> Any:
     """The class of agents that speak the API of a connector's provider."""
     found = catalog.find("agent", _PROVIDERS.get(connector.provider, ""))
     if found is None:
-        raise BadInput.saying(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
+        raise BadInput.of(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
     return found
 
 
@@ -33,7 +33,7 @@ def chosen_connector(options: Mapping[str, Any], own: Connector, connectors: Map
     if wanted is None or wanted == own.name:
         connector = own
     else:
-        connector = connectors.get(wanted) or reaching(str(wanted), connectors)
+        connector = connectors.get(wanted) or find_connector(str(wanted), connectors)
     if connector is None:
         raise Unreachable(f"there is no connector {wanted!r}; known: {', '.join(connectors) or 'none'}")
     if isinstance(model, str) and model != connector.model:

@@ -67,6 +67,6 @@ def _asked(call: ToolCall) -> dict[str, Any]:
     arguments = (
         call.arguments
         if isinstance(call.arguments, str)
-        else codec.compact({} if call.arguments is None else call.arguments)
+        else codec.compact_json({} if call.arguments is None else call.arguments)
     )
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -16,9 +16,9 @@ from viva.agents.openwop_client import HostClient, Refused, object_in
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
-from viva.model.credentials import masked
+from viva.model.credentials import mask_text
 from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
-from viva.model.talk import shown
+from viva.model.talk import to_text
 from viva.protocols import SessionContext
 
 WORKFLOW = "viva.agent"
@@ -45,7 +45,7 @@ def parse_reference(text: str) -> tuple[str, str]:
     address, _, agent = text.removeprefix(PREFIX).partition("#")
     host = parse_address(address, "openwop:https://host#agent.id")
     if not agent:
-        raise ValueError(f"{masked(text)!r} names no agent: write openwop:{masked(address)}#agent.id")
+        raise ValueError(f"{mask_text(text)!r} names no agent: write openwop:{mask_text(address)}#agent.id")
     return host, agent
 
 
@@ -58,7 +58,7 @@ def parse_address(text: str, example: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("a token does not belong into the address: give it as OPENWOP_TOKEN or `token` in viva.toml")
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"{masked(text)!r} names no host: write {example}")
+        raise ValueError(f"{mask_text(text)!r} names no host: write {example}")
     return text.rstrip("/")
 
 
@@ -106,7 +106,7 @@ class OpenwopSession:
         except BaseException:
             await self._cancel(run)
             raise
-        self._said.append({"role": "assistant", "content": reply.content or shown(reply.data)})
+        self._said.append({"role": "assistant", "content": reply.content or to_text(reply.data)})
         return reply
 
     async def _started(self) -> str:
@@ -120,7 +120,7 @@ class OpenwopSession:
                 what = f"has no workflow {WORKFLOW!r}: without it an OpenWOP host tells scores, but no answers"
                 raise Unreachable(f"{self._agent.url} {what}") from refused
             if refused.status == 400:
-                raise AgentFailed(refused.said) from refused
+                raise AgentFailed(refused.message) from refused
             raise
 
     async def _cancel(self, run: str) -> None:

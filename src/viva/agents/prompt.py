@@ -20,8 +20,8 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.model.talk import EXAMPLE_INPUT, shown
-from viva.model.template import fill, variables_in
+from viva.model.talk import EXAMPLE_INPUT, to_text
+from viva.model.template import fill_variables, variables_in
 from viva.protocols import AgentSession, SessionContext
 
 _SHOWING = frozenset({"conversation", "output", "last_response"})
@@ -211,7 +211,7 @@ class PromptSession:
         return Message("user", (Text(text), *attached) if attached else text)
 
     def _filled(self, message: Message, metadata: Mapping[str, Any]) -> str:
-        return str(fill(self._agent.prompt, self._values(message, metadata)))
+        return str(fill_variables(self._agent.prompt, self._values(message, metadata)))
 
     def _values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
         known = {**VARIABLES, **self._agent.variables}
@@ -222,7 +222,7 @@ class PromptSession:
         values["conversation"] = self._conversation() if self._agent.used & {"conversation", "fence"} else ""
         ending = _CAN_END if _can_end(metadata) else _CANNOT_END
         values |= {"ending": ending.instruction, "answer_format": ending.answer_format}
-        values["output"] = codec.compact(str(given.get("output", "")))
+        values["output"] = codec.compact_json(str(given.get("output", "")))
         author = {name: value for name, value in given.items() if name not in self._agent.used | _OURS}
         values["metadata"] = _readable(author) or "nothing"
         # Nobody can put this mark into a text: it is made of that very text.
@@ -233,7 +233,7 @@ class PromptSession:
     def _conversation(self) -> str:
         """One JSON object a line: no text in it can end its line, and so pretend to be somebody else's."""
         helping = self._context.conversation
-        said, prior = (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior)
+        said, prior = (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior_count)
         lines: list[str] = []
         turn = 0
         for at, message in enumerate(said):
@@ -248,7 +248,7 @@ class PromptSession:
                     | ({"error": call.error} if call.error else {})
                     for call in message.tool_calls
                 ]
-            lines.append(codec.compact(line))
+            lines.append(codec.compact_json(line))
         return "\n".join(lines)
 
 
@@ -260,7 +260,7 @@ def _can_end(metadata: Mapping[str, Any]) -> bool:
 def _readable(value: Any) -> str:
     """A value in a prompt: lists and tables as lines, a text as it is."""
     if isinstance(value, Mapping):
-        return "; ".join(f"{key}: {shown(item)}" for key, item in value.items())
+        return "; ".join(f"{key}: {to_text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(shown(item) for item in value)
-    return shown(value)
+        return ", ".join(to_text(item) for item in value)
+    return to_text(value)

@@ -28,7 +28,7 @@ from msgspec import Struct, structs
 
 from viva.agents.replies import reply_from, unknown_keys
 from viva.agents.tools import CannedTools
-from viva.errors import AgentFailed, BadInput, TrialFault, Undecidable, Unreachable
+from viva.errors import AgentFailed, BadInput, TrialFault, Undetermined, Unreachable
 from viva.loop_steps import timed_steps
 from viva.model import codec
 from viva.model.case import Feature
@@ -43,7 +43,7 @@ from viva.threads import OneThread, is_being_cancelled
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
 CLOSING_S = 5.0
-_FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
+_FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
 class PythonAgent(Struct, frozen=True):
@@ -143,7 +143,7 @@ def _is_async(call: Any) -> bool:
 
 def _as_dict(message: Message) -> dict[str, Any]:
     """A plain dict that always has `role` and `content`, also where nothing was said."""
-    return {"role": message.role, "content": "", **codec.plain(message)}
+    return {"role": message.role, "content": "", **codec.to_plain(message)}
 
 
 class PythonSession:
@@ -157,7 +157,7 @@ class PythonSession:
         self._names = _parameters(call)
         self._warned: set[str] = set()
         fixtures = context.fixtures
-        self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stubbed or fixtures.tools) else None
+        self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stub_all_tools or fixtures.tools) else None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_as_dict(message))
@@ -174,7 +174,7 @@ class PythonSession:
             "role": "assistant",
             "content": reply.content,
             "data": reply.data,
-            "tool_calls": codec.plain(reply.tool_calls),
+            "tool_calls": codec.to_plain(reply.tool_calls),
         }
         self._messages.append({key: value for key, value in said.items() if key in ("role", "content") or value})
         return reply
@@ -297,7 +297,7 @@ def _call_of(speaker: Any) -> Callable[..., Any]:
 def _imported(reference: str, folder: str) -> Any:
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute:
-        raise BadInput.saying(
+        raise BadInput.of(
             f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
         )
     module = _from_file(place, folder) if place.endswith(".py") or "/" in place else _from_name(place, folder)
@@ -305,13 +305,13 @@ def _imported(reference: str, folder: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), 3)
-            raise BadInput.saying(
+            raise BadInput.of(
                 f"python:{reference}: {place} has no {part!r}"
                 + (f"; did you mean {' or '.join(near)}?" if near else "")
             )
         found = getattr(found, part)
     if not callable(found) and not callable(getattr(found, "reply", None)):
-        raise BadInput.saying(
+        raise BadInput.of(
             f"python:{reference} is {with_article(type(found).__name__)}: neither callable nor an object with `reply`"
         )
     return found
@@ -320,7 +320,7 @@ def _imported(reference: str, folder: str) -> Any:
 def _from_file(place: str, folder: str) -> ModuleType:
     path = os.path.normpath(os.path.join(folder, place))  # noqa: PTH118 -- a reference is text, `..` in it is the user's own
     if not os.path.isfile(path):  # noqa: PTH113
-        raise BadInput.saying(f"python:{place}: there is no file {path}")
+        raise BadInput.of(f"python:{place}: there is no file {path}")
     name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
     if name in sys.modules:
         return sys.modules[name]
@@ -348,7 +348,7 @@ def _from_name(place: str, folder: str) -> ModuleType:
 
 def _not_importable(place: str, raised: Exception) -> BadInput:
     at = error_place(raised)
-    return BadInput.saying(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
+    return BadInput.of(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
 
 
 def _with_path(folder: str, load: Callable[[], Any]) -> Any:

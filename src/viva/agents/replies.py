@@ -9,7 +9,7 @@ from msgspec import UNSET, structs
 from viva.errors import AgentFailed
 from viva.llm.price import reported_cost_usd
 from viva.model import codec
-from viva.model.message import MAX_TOKENS, Declared, ModelCall, Reply, ToolCall
+from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, ToolCall
 from viva.model.words import with_article
 
 _SPEAKING = ("content", "data", "tool_calls")
@@ -46,7 +46,7 @@ def _from_mapping(value: Mapping[str, Any]) -> Reply:
         content=content or "",
         data=value.get("data"),
         tool_calls=tool_calls_from(value.get("tool_calls")),
-        declared=declared_by(value.get("awaiting_input"), value.get("done")),
+        declared_state=declared_by(value.get("awaiting_input"), value.get("done")),
         input_hint=_text(value, "input_hint"),
         finish_reason=_text(value, "finish_reason"),
         protocol_state=_text(value, "protocol_state"),
@@ -70,7 +70,7 @@ def _unknown_key(key: str) -> str:
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
 
-def declared_by(awaiting: Any, done: Any = None) -> Declared | None:
+def declared_by(awaiting: Any, done: Any = None) -> DeclaredState | None:
     """The agent's own word: `awaiting_input: true|false`, or an explicit done flag."""
     if awaiting is True:
         return "awaiting"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from viva.agents.replies import KEYS, reply_from
-from viva.errors import AgentFailed, CheckBroken
+from viva.errors import AgentFailed, CheckError
 from viva.model.case import Feature
 from viva.model.duration import parse_duration
 from viva.model.message import Message, Reply
@@ -79,7 +79,7 @@ class ScriptedSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         try:
             line = self._line_for(message.text)
-        except CheckBroken as slow:
+        except CheckError as slow:
             raise AgentFailed(str(slow)) from slow
         if isinstance(line, str):
             return Reply(line)

@@ -12,8 +12,8 @@ from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.talk import shown
-from viva.model.tool_names import same_tool
+from viva.model.talk import to_text
+from viva.model.tool_names import is_same_tool
 from viva.model.tracebacks import describe_error, error_text
 from viva.threads import in_thread, is_being_cancelled
 
@@ -43,7 +43,7 @@ class Stubs:
 
     def answer(self, call: ToolCall) -> ToolCall:
         """The call with its canned result; an error where there is none, or where several tools could be meant."""
-        names = [call.name] if call.name in self._left else [name for name in self._left if same_tool(call.name, name)]
+        names = [call.name] if call.name in self._left else [name for name in self._left if is_same_tool(call.name, name)]
         if not names:
             return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
         if len(names) > 1:
@@ -64,7 +64,7 @@ class CannedTools(list[dict[str, Any]]):
     """
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
-        super().__init__(codec.plain(stubs))
+        super().__init__(codec.to_plain(stubs))
         self._stubs = Stubs(stubs)
         self.called: list[ToolCall] = []
 
@@ -74,7 +74,7 @@ class CannedTools(list[dict[str, Any]]):
         self.called.append(used)
         if used.error is not None:
             raise LookupError(used.error)
-        return codec.plain(used.result)
+        return codec.to_plain(used.result)
 
 
 class Toolbox:
@@ -83,7 +83,7 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None, progress: CallProgress) -> None:
         self._progress = progress
         self._tools = {tool.name: tool for tool in tools}
-        self._stubs = Stubs(fixtures.tools) if fixtures is not None and fixtures.stubbed else None
+        self._stubs = Stubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
     async def use(self, call: ToolCall) -> ToolCall:
         """The call with its result or error; with neither, if the tool is none that can be run here."""
@@ -109,7 +109,7 @@ class Toolbox:
                 result = await in_thread(lambda: run(**call.arguments))
             if inspect.isawaitable(result):
                 result = await timed_steps(result, self._progress.add_block)
-            return structs.replace(call, result=codec.as_plain(result))
+            return structs.replace(call, result=codec.to_plain_checked(result))
         except KeyboardInterrupt:
             raise
         except BaseException as raised:  # the tool's own code: the model is told, and may do better
@@ -134,8 +134,8 @@ def with_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 def tool_text(call: ToolCall) -> str:
     """What the model gets to read of a tool's result."""
     if call.error is not None:
-        return codec.compact({"error": call.error})
-    return NOT_RUN if call.result is UNSET else shown(call.result)
+        return codec.compact_json({"error": call.error})
+    return NOT_RUN if call.result is UNSET else to_text(call.result)
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from viva.awaiting.languages import Language, Pattern, language_of
 from viva.model.message import Reply, ToolCall
-from viva.model.talk import Awaiting
+from viva.model.talk import AwaitingState
 from viva.model.text_cache import cache_short_texts
 
 CONFIRMATION_TOOLS: Final = frozenset(
@@ -118,19 +118,19 @@ _Reading = (
 )
 
 
-def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> Awaiting:
+def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> AwaitingState:
     """The first layer that has something to say decides. `more_tools` ask the user for something too, beside the usual ones."""
-    if reply.declared is not None:
-        return Awaiting(reply.declared == "awaiting", "agent_declared")
+    if reply.declared_state is not None:
+        return AwaitingState(reply.declared_state == "awaiting", "agent_declared")
     if reply.protocol_state and (waits := _of_state(reply.protocol_state)) is not None:
-        return Awaiting(waits, "protocol_state")
+        return AwaitingState(waits, "protocol_state")
     for call in reply.tool_calls:
         if (_asks(call, CONFIRMATION_TOOLS) or _asks(call, more_tools)) and (
             _is_pending(call) or not reply.content.strip()
         ):
-            return Awaiting(True, "tool_requires_confirmation", 0.95)
+            return AwaitingState(True, "tool_requires_confirmation", 0.95)
     if reply.finish_reason and reply.finish_reason.lower().replace("_", "-") in _CUT_SHORT:
-        return Awaiting(False, "finish_reason", 0.95)
+        return AwaitingState(False, "finish_reason", 0.95)
     return _of_wording(reply.content)
 
 
@@ -150,7 +150,7 @@ def _is_pending(call: ToolCall) -> bool:
 
 
 @cache_short_texts(1024, 2000)  # in a run the same replies come again and again: greetings, questions, repeats
-def _of_wording(content: str) -> Awaiting:
+def _of_wording(content: str) -> AwaitingState:
     text = _own_words(content)
     language = language_of(text)
     plain = 0  # sentences further down that go on about something else
@@ -172,7 +172,7 @@ def _of_wording(content: str) -> Awaiting:
             continue
         sentences.append(sentence)
         if reading == "goodbye" and not plain and not options:
-            return Awaiting(False, "completed", 0.9)
+            return AwaitingState(False, "completed", 0.9)
         if reading == "wish":
             parting = not plain
         elif reading == "later":
@@ -184,7 +184,7 @@ def _of_wording(content: str) -> Awaiting:
             reading = None
         found = asked_in_list or reading
         if found in ("content_is_question", "content_is_request"):
-            return Awaiting(True, found, 0.85 if plain or options else 0.95)
+            return AwaitingState(True, found, 0.85 if plain or options else 0.95)
         if reading == "closing_offer":
             closing = True
         elif reading is None:
@@ -192,12 +192,12 @@ def _of_wording(content: str) -> Awaiting:
             if plain > _MAX_PLAIN:
                 break
     if asked_in_list in ("content_is_question", "content_is_request"):
-        return Awaiting(True, asked_in_list, 0.8)
+        return AwaitingState(True, asked_in_list, 0.8)
     if closing:
-        return Awaiting(True, "closing_offer", 0.9)
+        return AwaitingState(True, "closing_offer", 0.9)
     if _is_offer(text, sentences, language):
-        return Awaiting(True, "content_is_request", 0.6)
-    return Awaiting(False, "completed", 0.8 if after else 0.5)
+        return AwaitingState(True, "content_is_request", 0.6)
+    return AwaitingState(False, "completed", 0.8 if after else 0.5)
 
 
 def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:

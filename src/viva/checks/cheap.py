@@ -1,9 +1,9 @@
 """The root of checks that call no model: they are asked first."""
 
-from viva.model.component import Written
+from viva.model.component import Component
 
 
-class Cheap(Written, frozen=True, kw_only=True):
+class Cheap(Component, frozen=True, kw_only=True):
     """A check that costs next to nothing."""
 
     @property

@@ -9,19 +9,19 @@ from typing import Any, Self, cast
 from msgspec import UNSET
 
 from viva.checks.wording import labelled
-from viva.model.case import Claim
-from viva.model.component import Building, Written
-from viva.model.judging import judge, label_of, looks_outside, negated
-from viva.model.talk import Evidence, Judged, Verdict, VerdictStatus
+from viva.model.case import Assertion
+from viva.model.component import BuildContext, Component
+from viva.model.judging import evaluate, assertion_label, may_look_outside, negate_verdict
+from viva.model.talk import CheckContext, AssertionResult, Verdict, VerdictStatus
 
 
-class _Several(Written, frozen=True, kw_only=True):
+class _Several(Component, frozen=True, kw_only=True):
     """What is made of several claims."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[Assertion, ...]
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         return cls(claims=_claims(fields, building))
 
     @property
@@ -30,7 +30,7 @@ class _Several(Written, frozen=True, kw_only=True):
 
     @property
     def looks_outside(self) -> bool:
-        return any(looks_outside(claim.check) for claim in self.claims)
+        return any(may_look_outside(claim.check) for claim in self.claims)
 
 
 class All(_Several, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class All(_Several, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("all of:", "; ".join(map(label_of, self.claims)))
+        return labelled("all of:", "; ".join(map(assertion_label, self.claims)))
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
         return _judge_each(self.claims, evidence, _all_hold)
 
 
@@ -49,19 +49,19 @@ class AnyOf(_Several, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("any of:", "; ".join(map(label_of, self.claims)))
+        return labelled("any of:", "; ".join(map(assertion_label, self.claims)))
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
         return _judge_each(self.claims, evidence, _any_holds)
 
 
-class Not(Written, frozen=True, kw_only=True):
+class Not(Component, frozen=True, kw_only=True):
     """The claim does not hold. An error stays an error."""
 
-    claim: Claim
+    claim: Assertion
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         _refuse_other_fields(fields, "assertion")
         return cls(claim=_claim(fields["assertion"], "assertion", building))
 
@@ -71,65 +71,65 @@ class Not(Written, frozen=True, kw_only=True):
 
     @property
     def looks_outside(self) -> bool:
-        return looks_outside(self.claim.check)
+        return may_look_outside(self.claim.check)
 
     @property
     def label(self) -> str:
-        return labelled("not", label_of(self.claim))
+        return labelled("not", assertion_label(self.claim))
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
-        label = label_of(self.claim)
-        return _judge_each((self.claim,), evidence, lambda judged: negated(judged[0].verdict, label))
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
+        label = assertion_label(self.claim)
+        return _judge_each((self.claim,), evidence, lambda judged: negate_verdict(judged[0].verdict, label))
 
 
 def _judge_each(
-    claims: tuple[Claim, ...], evidence: Evidence, conclude: Callable[[list[Judged]], Verdict]
+    claims: tuple[Assertion, ...], evidence: CheckContext, conclude: Callable[[list[AssertionResult]], Verdict]
 ) -> Verdict | Awaitable[Verdict]:
     """Judges the claims in order; from the first that has to wait on, the rest is awaited too."""
-    judged: list[Judged] = []
+    judged: list[AssertionResult] = []
     for place, claim in enumerate(claims, 1):
-        found = judge(claim, evidence)
-        if not isinstance(found, Judged):
+        found = evaluate(claim, evidence)
+        if not isinstance(found, AssertionResult):
             return _judge_rest(judged, found, claims[place:], evidence, conclude)
         judged.append(found)
     return conclude(judged)
 
 
 async def _judge_rest(
-    judged: list[Judged],
-    waiting: Awaitable[Judged],
-    rest: tuple[Claim, ...],
-    evidence: Evidence,
-    conclude: Callable[[list[Judged]], Verdict],
+    judged: list[AssertionResult],
+    waiting: Awaitable[AssertionResult],
+    rest: tuple[Assertion, ...],
+    evidence: CheckContext,
+    conclude: Callable[[list[AssertionResult]], Verdict],
 ) -> Verdict:
     judged.append(await waiting)
     for claim in rest:
-        found = judge(claim, evidence)
-        judged.append(found if isinstance(found, Judged) else await found)
+        found = evaluate(claim, evidence)
+        judged.append(found if isinstance(found, AssertionResult) else await found)
     return conclude(judged)
 
 
-def _all_hold(judged: list[Judged]) -> Verdict:
+def _all_hold(judged: list[AssertionResult]) -> Verdict:
     statuses = {each.verdict.status for each in judged}
     status = "failed" if "failed" in statuses else "error" if "error" in statuses else "passed"
-    total = sum(each.claim.weight for each in judged)
-    held = sum(each.claim.weight for each in judged if each.verdict.passed)
+    total = sum(each.assertion.weight for each in judged)
+    held = sum(each.assertion.weight for each in judged if each.verdict.passed)
     return _combined(status, judged, held / total if total > 0 and "error" not in statuses else None)
 
 
-def _any_holds(judged: list[Judged]) -> Verdict:
+def _any_holds(judged: list[AssertionResult]) -> Verdict:
     statuses = {each.verdict.status for each in judged}
     status = "passed" if "passed" in statuses else "error" if "error" in statuses else "failed"
     return _combined(status, judged, None)
 
 
-def _combined(status: VerdictStatus, judged: list[Judged], score: float | None) -> Verdict:
+def _combined(status: VerdictStatus, judged: list[AssertionResult], score: float | None) -> Verdict:
     """One verdict of many: the reasons of those that did not hold, and all that the judges among them said and used."""
     unmet = [each for each in judged if not each.verdict.passed] if status != "passed" else []
     only = unmet[0].verdict if len(unmet) == 1 else None
     return Verdict(
         status,
-        reason="; ".join(f"{label_of(each.claim)}: {each.verdict.reason}" for each in unmet),
+        reason="; ".join(f"{assertion_label(each.assertion)}: {each.verdict.reason}" for each in unmet),
         score=score,
         expected=only.expected if only else UNSET,
         actual=only.actual if only else UNSET,
@@ -139,7 +139,7 @@ def _combined(status: VerdictStatus, judged: list[Judged], score: float | None) 
     )
 
 
-def _claims(fields: Mapping[str, Any], building: Building) -> tuple[Claim, ...]:
+def _claims(fields: Mapping[str, Any], building: BuildContext) -> tuple[Assertion, ...]:
     _refuse_other_fields(fields, "assertions")
     written = fields["assertions"]
     if isinstance(written, Mapping):
@@ -150,11 +150,11 @@ def _claims(fields: Mapping[str, Any], building: Building) -> tuple[Claim, ...]:
     return tuple(_claim(each, f"assertions[{place}]", building) for place, each in enumerate(items))
 
 
-def _claim(written: Any, place: str, building: Building) -> Claim:
+def _claim(written: Any, place: str, building: BuildContext) -> Assertion:
     if not isinstance(written, Mapping):
         raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")
     try:
-        return building.claim(cast("Mapping[str, Any]", written))
+        return building.build_assertion(cast("Mapping[str, Any]", written))
     except ValueError as wrong:
         raise ValueError(f"{place}: {wrong}") from wrong
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, cast
 
 from viva.checks.wording import quoted
 from viva.model.pattern import search
-from viva.model.talk import shown
+from viva.model.talk import to_text
 
 JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
 PatternOf = Callable[[Any], str | None]
@@ -60,7 +60,7 @@ def misfit(part: Any, whole: Any, pattern_of: PatternOf = no_pattern, at: str = 
     one. `pattern_of` tells which parts are patterns for a value rather than the value itself.
     """
     if (pattern := pattern_of(part)) is not None:
-        fits = whole is not None and search(pattern, shown(whole))
+        fits = whole is not None and search(pattern, to_text(whole))
         return None if fits else f"{at}: {quoted(whole)} does not match {quoted(pattern)}"
     if isinstance(part, Mapping) and isinstance(whole, Mapping):
         return _missing_key(cast("Mapping[Any, Any]", part), cast("Mapping[Any, Any]", whole), pattern_of, at)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from viva.checks.cheap import Cheap
 from viva.checks.wording import kept, labelled, quoted
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model.case import Feature
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.threads import in_thread
 from viva.workspace.opening import open_file
 
@@ -27,12 +27,12 @@ class _OfFile(Cheap, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         refuse_outside(self.path)
 
-    def _place(self, evidence: Evidence) -> str | Verdict:
+    def _place(self, evidence: CheckContext) -> str | Verdict:
         """Where it is, or why it cannot be there."""
-        workspace = evidence.talk.workspace
+        workspace = evidence.state.workspace
         if workspace is None:
-            raise CheckBroken("there are no files to look at: the case has no workspace", deterministic=True)
-        place = workspace.inside(self.path)
+            raise CheckError("there are no files to look at: the case has no workspace", deterministic=True)
+        place = workspace.resolve_inside(self.path)
         if place is None:
             return self._failed("leads out of the workspace, so it was not followed")
         if not os.path.lexists(place):
@@ -50,7 +50,7 @@ class FileExists(_OfFile, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("file_exists", quoted(self.path))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         place = self._place(evidence)
         if isinstance(place, Verdict):
             return place
@@ -77,14 +77,14 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("file_contains", quoted(self.path), " and ".join(map(quoted, self._values)))
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
         place = self._place(evidence)
         if isinstance(place, Verdict):
             return place
         try:
             about = os.stat(place)  # noqa: PTH116 -- the workspace speaks in texts
         except OSError as wrong:
-            raise CheckBroken(f"{self.path}: {wrong.strerror}") from wrong
+            raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
         if not stat.S_ISREG(about.st_mode):
             return self._failed("is a folder" if stat.S_ISDIR(about.st_mode) else "is no ordinary file")
         return self._look_into(place) if about.st_size <= _CHUNK else in_thread(self._look_into, place)
@@ -93,7 +93,7 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
         try:
             missing, begins = _missing(place, self._values)
         except OSError as wrong:
-            raise CheckBroken(f"{self.path}: {wrong.strerror}") from wrong
+            raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
         if not missing:
             return PASSED
         shown = "a binary file" if b"\0" in begins else quoted(begins.decode(errors="replace")) if begins else "empty"

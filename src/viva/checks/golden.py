@@ -13,7 +13,7 @@ from viva.checks.compare import equal
 from viva.checks.json import JsonSchema
 from viva.checks.wording import kept, labelled, quoted
 from viva.model import codec
-from viva.model.talk import PASSED, Evidence, Verdict, output_of
+from viva.model.talk import PASSED, CheckContext, Verdict, reply_output
 
 Strategy = Literal["exact", "contains", "json-match"]
 
@@ -32,8 +32,8 @@ class Golden(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled(self.strategy, quoted(self.value))
 
-    def check(self, evidence: Evidence) -> Verdict:
-        output = output_of(evidence.reply)
+    def check(self, evidence: CheckContext) -> Verdict:
+        output = reply_output(evidence.reply)
         why = "the output holds a number that JSON does not know" if codec.has_nan(output) else self._why_not(output)
         if why is None:
             return Verdict("passed", score=1.0)
@@ -60,7 +60,7 @@ def stringified(value: Any) -> str:
         return value
     if codec.has_nan(value):
         raise ValueError("a number that JSON does not know has no text: NaN or infinity")
-    return codec.canonical(value).decode()
+    return codec.canonical_bytes(value).decode()
 
 
 def _parsed(output: Any) -> Any:
@@ -79,8 +79,8 @@ class Returned(JsonSchema, frozen=True, kw_only=True):
     def label(self) -> str:
         return "valid by the agent's return schema"
 
-    def check(self, evidence: Evidence) -> Verdict:
-        output = output_of(evidence.reply)
+    def check(self, evidence: CheckContext) -> Verdict:
+        output = reply_output(evidence.reply)
         parsed = _parsed(output)
         wrong = self.wrong_with(output if parsed is UNSET else parsed)
         return PASSED if wrong is None else Verdict("failed", wrong)

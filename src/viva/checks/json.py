@@ -9,10 +9,10 @@ from msgspec import UNSET, UnsetType
 from viva.checks.cheap import Cheap
 from viva.checks.compare import JsonType, equal, json_type
 from viva.checks.wording import kept, labelled, quoted
-from viva.model.embedded import json_of
-from viva.model.lookup import compile_path, documents, full_path, look_up
+from viva.model.embedded import whole_json
+from viva.model.lookup import compile_path, documents_to_search, full_path, look_up
 from viva.model.pattern import compile_pattern, search
-from viva.model.talk import PASSED, Evidence, Verdict, shown
+from viva.model.talk import PASSED, CheckContext, Verdict, to_text
 
 Number = int | float
 _SHOWN_ERRORS = 3
@@ -27,7 +27,7 @@ class Equals(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("equals", quoted(self.value))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         actual = evidence.text if isinstance(self.value, str) else _structured(evidence)
         if actual is not UNSET and equal(self.value, actual):
             return PASSED
@@ -38,9 +38,9 @@ class Equals(Cheap, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.value, actual=kept(seen) if isinstance(seen, str) else seen)
 
 
-def _structured(evidence: Evidence) -> Any:
+def _structured(evidence: CheckContext) -> Any:
     """The data or, without any, a text that is JSON as a whole: other words around it make it another answer."""
-    return json_of(evidence.reply.content) if evidence.reply.data is None else evidence.json
+    return whole_json(evidence.reply.content) if evidence.reply.data is None else evidence.json
 
 
 class JsonPath(Cheap, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class JsonPath(Cheap, frozen=True, kw_only=True):
             claims = ["does not exist" if self.exists is False else "exists"]
         return labelled(full_path(self.path), " and ".join(claims))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         found = look_up(self.path, evidence)
         if found is None:
             return _no_json(evidence)
@@ -80,7 +80,7 @@ class JsonPath(Cheap, frozen=True, kw_only=True):
             return Verdict("failed", f"{path} must not exist, but is {quoted(_single(found))}", actual=_single(found))
         if not found:
             return Verdict(
-                "failed", f"{path} finds nothing in {quoted(next(documents(evidence)))}", expected=self._wanted
+                "failed", f"{path} finds nothing in {quoted(next(documents_to_search(evidence)))}", expected=self._wanted
             )
         value = _single(found)
         for sign, wanted in self._operators():
@@ -117,7 +117,7 @@ def _unmet(sign: str, wanted: Any, value: Any) -> str | None:
     if sign == "=":
         return _other_value(wanted, value)
     if sign == "matches":
-        fits = value is not None and search(wanted, shown(value))
+        fits = value is not None and search(wanted, to_text(value))
         return None if fits else f"{quoted(value)} does not match {quoted(wanted)}"
     if json_type(value) not in ("number", "integer"):
         return f"expected a number {sign} {wanted}, was {quoted(value)}"
@@ -154,7 +154,7 @@ class TypeIs(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("type", "" if self.path is None else full_path(self.path), "is", self.value)
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         if self.path is None:
             reply = evidence.reply
             value, place = (reply.content, "the reply") if reply.data is None else (evidence.json, "the data")
@@ -164,7 +164,7 @@ class TypeIs(Cheap, frozen=True, kw_only=True):
                 return _no_json(evidence)
             if not found:
                 return Verdict(
-                    "failed", f"{place} finds nothing in {quoted(next(documents(evidence)))}", expected=self.value
+                    "failed", f"{place} finds nothing in {quoted(next(documents_to_search(evidence)))}", expected=self.value
                 )
             value = _single(found)
         actual = json_type(value)
@@ -198,9 +198,9 @@ class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
         title = self.schema.get("title") if isinstance(self.schema, dict) else None
         return labelled("json_schema", quoted(title) if isinstance(title, str) else quoted(self.schema))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         reason, seen = "", None
-        for document in documents(evidence):
+        for document in documents_to_search(evidence):
             wrong = self.wrong_with(document)
             if wrong is None:
                 return PASSED
@@ -219,7 +219,7 @@ class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
         return "; ".join(errors[:_SHOWN_ERRORS]) + more if errors else None
 
 
-def _no_json(evidence: Evidence) -> Verdict:
+def _no_json(evidence: CheckContext) -> Verdict:
     return Verdict("failed", f"the reply holds no JSON: {quoted(evidence.text)}", actual=kept(evidence.text))
 
 

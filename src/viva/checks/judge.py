@@ -8,17 +8,17 @@ from msgspec import Struct
 
 from viva.checks.quotes import Said, all_said, is_about_user, is_telling
 from viva.checks.wording import is_score, labelled, quoted
-from viva.errors import HelperFailed, RunStopped, TrialOver
+from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
-from viva.model.component import Building, Written
-from viva.model.embedded import objects_in
+from viva.model.component import BuildContext, Component
+from viva.model.embedded import find_objects
 from viva.model.message import Reply
-from viva.model.talk import Evidence, Quote, Verdict, shown
+from viva.model.talk import CheckContext, Quote, Verdict, to_text
 
 BUILT_IN = "viva.validator"
 
 
-class AgentSays(Written, frozen=True, kw_only=True):
+class AgentSays(Component, frozen=True, kw_only=True):
     """A validator agent says whether the criteria hold. Without `use`, the built-in judge does, and has to quote what it saw."""
 
     use: str = BUILT_IN
@@ -51,7 +51,7 @@ class AgentSays(Written, frozen=True, kw_only=True):
     def references(self) -> tuple[str, ...]:
         return (self.use,)
 
-    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
         metadata = {**self.metadata, **({"criteria": self.asked} if self.asked else {})}
         return asked_of(self.use, evidence, metadata, self.options, self.min_score, self.votes)
 
@@ -63,7 +63,7 @@ class Criterion(Struct, frozen=True):
     weight: float = 1.0
 
 
-class Rubric(Written, frozen=True, kw_only=True):
+class Rubric(Component, frozen=True, kw_only=True):
     """Weighted criteria, each judged by itself; passed when the share that is met reaches `min_score` (all, if not given)."""
 
     criteria: tuple[Criterion, ...]
@@ -74,7 +74,7 @@ class Rubric(Written, frozen=True, kw_only=True):
     votes: int = 1
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> "Rubric":
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> "Rubric":
         criteria = [{"criterion": c} if isinstance(c, str) else c for c in fields["criteria"]]
         return super().build({**fields, "criteria": criteria}, building)
 
@@ -94,7 +94,7 @@ class Rubric(Written, frozen=True, kw_only=True):
     def references(self) -> tuple[str, ...]:
         return (self.use,)
 
-    async def check(self, evidence: Evidence) -> Verdict:
+    async def check(self, evidence: CheckContext) -> Verdict:
         asked = await asyncio.gather(
             *(
                 asked_of(
@@ -124,7 +124,7 @@ class Rubric(Written, frozen=True, kw_only=True):
 
 async def asked_of(
     use: str,
-    evidence: Evidence,
+    evidence: CheckContext,
     metadata: Mapping[str, Any],
     options: Mapping[str, Any],
     min_score: float | None = None,
@@ -157,7 +157,7 @@ async def asked_of(
 def _stop_if_told(asked: Sequence[Verdict | BaseException]) -> None:
     """Whatever the others say: a run or a trial that has to end ends."""
     for answer in asked:
-        if isinstance(answer, RunStopped | TrialOver):
+        if isinstance(answer, RunStopped | TrialEnd):
             raise answer
 
 
@@ -168,44 +168,44 @@ def _no_error(verdict: Verdict | BaseException) -> Verdict:
 
 
 async def _vote(
-    use: str, evidence: Evidence, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
+    use: str, evidence: CheckContext, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
 ) -> Verdict:
     """One ask in a session of its own, so that no vote knows of another."""
     judge = use.removeprefix("agents:")
     about = {**metadata, **facts_of(evidence)}
-    async with evidence.talk.helpers.open("judge", judge, evidence.talk, {**options, "metadata": about}) as session:
+    async with evidence.state.helpers.open("judge", judge, evidence.state, {**options, "metadata": about}) as session:
         criteria = str(metadata.get("criteria", ""))
         parse = _Parser(evidence, criteria, min_score, session.must_quote)
         return await session.ask(question(criteria, evidence), parse.verdict)
 
 
-def facts_of(evidence: Evidence) -> dict[str, Any]:
+def facts_of(evidence: CheckContext) -> dict[str, Any]:
     """What a judge is told as metadata, beside what it shall judge by."""
-    last = evidence.talk.turns[-1] if evidence.talk.turns else evidence.turn
+    last = evidence.state.turns[-1] if evidence.state.turns else evidence.turn
     return {
         "output": evidence.text,
-        "input": last.utterance.message.text,
+        "input": last.user_message.message.text,
         "turn_number": evidence.turn.number,
         "turn_count": evidence.turn.number,
         "files": _files(evidence),
     }
 
 
-def _files(evidence: Evidence) -> list[dict[str, str]]:
+def _files(evidence: CheckContext) -> list[dict[str, str]]:
     return [{"path": file.path, "change": file.change} for turn in evidence.turns for file in turn.files]
 
 
-def question(criteria: str, evidence: Evidence) -> str:
+def question(criteria: str, evidence: CheckContext) -> str:
     """For a validator that reads neither metadata nor the conversation: the criteria, and all that they may be about, as data."""
     parts = [f"Criteria: {criteria}"]
-    if evidence.over == "case" and len(evidence.talk.turns) > 1:
-        said = [{"role": message.role, "text": message.text} for message in evidence.talk.messages()]
-        parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(shown, said)))
-    parts.append(f"Reply to judge, as a JSON string: {shown([evidence.text])[1:-1]}")
+    if evidence.turn_scope == "case" and len(evidence.state.turns) > 1:
+        said = [{"role": message.role, "text": message.text} for message in evidence.state.messages()]
+        parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, said)))
+    parts.append(f"Reply to judge, as a JSON string: {to_text([evidence.text])[1:-1]}")
     if calls := evidence.tool_calls:
-        parts.append("Tool calls, one JSON object a line:\n" + "\n".join(shown(codec.plain(call)) for call in calls))
+        parts.append("Tool calls, one JSON object a line:\n" + "\n".join(to_text(codec.to_plain(call)) for call in calls))
     if files := _files(evidence):
-        parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(shown, files)))
+        parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(to_text, files)))
     return "\n\n".join(parts)
 
 
@@ -221,7 +221,7 @@ class _Answer(dict[str, Any]):
 class _Parser(Struct, frozen=True):
     """Makes a verdict of a validator's answer, or says why that cannot be done."""
 
-    evidence: Evidence
+    evidence: CheckContext
     criteria: str
     min_score: float | None
     must_quote: bool
@@ -259,7 +259,7 @@ class _Parser(Struct, frozen=True):
     def _quotable(self) -> list[Said]:
         """What may be quoted: what the agent said and did and, where the criterion is about the user, the user's words."""
         both = not self.criteria or is_about_user(self.criteria)
-        return [said for said in all_said(self.evidence.talk) if both or said.by == "assistant"]
+        return [said for said in all_said(self.evidence.state) if both or said.by == "assistant"]
 
     def _quote(self, item: Any, quotable: Sequence[Said]) -> Quote:
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
@@ -267,7 +267,7 @@ class _Parser(Struct, frozen=True):
         turn, quote = item.get("turn"), cast("str", item["quote"])
         found = [said for said in quotable if said.holds(quote)]
         if not found:
-            if any(said.holds(quote) for said in all_said(self.evidence.talk)):
+            if any(said.holds(quote) for said in all_said(self.evidence.state)):
                 raise ValueError(
                     f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
                 )
@@ -282,7 +282,7 @@ def _answer_of(reply: Reply) -> _Answer:
     if isinstance(reply.data, Mapping):
         found = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
     else:
-        found = cast("list[_Answer]", objects_in(reply.content, _Answer)) if reply.data is None else []
+        found = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []
     if not found:
         raise ValueError("it is no JSON object with a boolean `passed`")
     answers = [answer for answer in found if answer.verdicts]
@@ -296,4 +296,4 @@ def _answer_of(reply: Reply) -> _Answer:
 def _texts(given: Any) -> tuple[str, ...]:
     """Suggestions: a list of them, or a single one."""
     several: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
-    return tuple(map(shown, several))
+    return tuple(map(to_text, several))

@@ -5,32 +5,32 @@ from typing import Any
 
 from msgspec import Struct
 
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model import codec
-from viva.model.case import Claim
-from viva.model.talk import Evidence, Verdict, shown
-from viva.model.template import fill
+from viva.model.case import Assertion
+from viva.model.talk import CheckContext, Verdict, to_text
+from viva.model.template import fill_variables
 
 
 class Late(Struct, frozen=True):
     """Stands for a check until its variables have values. `label` shows the template; that of the built claim, the values."""
 
     written: Mapping[str, Any]
-    build: Callable[[Mapping[str, Any]], Claim]
+    build: Callable[[Mapping[str, Any]], Assertion]
     costly: bool
     label: str
     looks_outside: bool = False
 
-    def resolve(self, evidence: Evidence) -> Claim:
+    def resolve(self, evidence: CheckContext) -> Assertion:
         """The claim with the values of its variables. CheckBroken where they make no sense in it."""
-        talk = evidence.talk
+        talk = evidence.state
         try:
             try:
-                return self.build(fill(self.written, talk.variables, why_unset=talk.not_found))
+                return self.build(fill_variables(self.written, talk.variables, unset_reasons=talk.unset_variables))
             except codec.ValidationError:  # a number, say, where only a text can stand
-                return self.build(fill(self.written, {name: shown(value) for name, value in talk.variables.items()}))
+                return self.build(fill_variables(self.written, {name: to_text(value) for name, value in talk.variables.items()}))
         except (ValueError, codec.ValidationError) as wrong:
-            raise CheckBroken(str(wrong), deterministic=True) from wrong
+            raise CheckError(str(wrong), deterministic=True) from wrong
 
-    def check(self, evidence: Evidence) -> Verdict:
-        raise CheckBroken(f"{self.label}: its variables have no values yet")
+    def check(self, evidence: CheckContext) -> Verdict:
+        raise CheckError(f"{self.label}: its variables have no values yet")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from viva.checks.cheap import Cheap
 from viva.checks.wording import labelled
-from viva.errors import CheckBroken
-from viva.model.duration import parse_duration, show_duration
+from viva.errors import CheckError
+from viva.model.duration import parse_duration, format_duration
 from viva.model.message import ModelCall
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.talk import PASSED, CheckContext, Verdict
 
 _REMEDY = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
@@ -22,15 +22,15 @@ class MaxLatency(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("max_latency", show_duration(parse_duration(self.value)))
+        return labelled("max_latency", format_duration(parse_duration(self.value)))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         limit_s = parse_duration(self.value)
         took_s = sum(turn.latency_ms for turn in evidence.turns) / 1e3
         if took_s <= limit_s:
             return PASSED
         return Verdict(
-            "failed", f"took {show_duration(took_s)}, allowed {show_duration(limit_s)}", expected=limit_s, actual=took_s
+            "failed", f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}", expected=limit_s, actual=took_s
         )
 
 
@@ -46,16 +46,16 @@ class MaxCost(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("max_cost", f"${self.value:g}")
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         calls = list(_model_calls(evidence))
         if not calls:
-            raise CheckBroken(
+            raise CheckError(
                 f"the agent reported no usage, so what it cost is not known; {_REMEDY}", deterministic=True
             )
         spent_usd = 0.0
         for call in calls:
             if call.cost_usd is None:
-                raise CheckBroken(
+                raise CheckError(
                     f"the price of {call.model or 'a model call'} is not known: give its connector a `price`, or report"
                     " `cost_usd` in the agent's `usage`",
                     deterministic=True,
@@ -80,10 +80,10 @@ class MaxTokens(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("max_tokens", str(self.value))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         used = sum(call.input_tokens + call.output_tokens for call in _model_calls(evidence))
         if not used:
-            raise CheckBroken(
+            raise CheckError(
                 f"the agent reported no usage, so its tokens cannot be counted; {_REMEDY}", deterministic=True
             )
         if used <= self.value:
@@ -103,14 +103,14 @@ class MaxTurns(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("max_turns", str(self.value))
 
-    def check(self, evidence: Evidence) -> Verdict:
-        turns = len(evidence.talk.turns) if evidence.over == "case" else evidence.turn.number
+    def check(self, evidence: CheckContext) -> Verdict:
+        turns = len(evidence.state.turns) if evidence.turn_scope == "case" else evidence.turn.number
         if turns <= self.value:
             return PASSED
         return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)
 
 
-def _model_calls(evidence: Evidence) -> Iterator[ModelCall]:
+def _model_calls(evidence: CheckContext) -> Iterator[ModelCall]:
     for turn in evidence.turns:
         if turn.reply is not None:
             yield from turn.reply.calls

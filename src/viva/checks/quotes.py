@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import UNSET, Struct
 
 from viva.model.message import Message
-from viva.model.talk import Talk, shown
+from viva.model.talk import TrialState, to_text
 
 _IGNORED = re.compile(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
 _LEFT_OUT = re.compile(r"[\[(]?(?:\.{3,}|…)[\])]?")
@@ -52,14 +52,14 @@ class Said(Struct, frozen=True):
         return any(fold_text(each).strip(_STOPS) in wholes for each in _readings(quote))
 
 
-def all_said(talk: Talk) -> list[Said]:
+def all_said(talk: TrialState) -> list[Said]:
     """All that was said and done, by turn and side."""
     found = [
         Said.of(0, side, (part for message in talk.case.history if _side(message) == side for part in _parts(message)))
         for side in ("user", "assistant")
     ]
     for turn in talk.turns:
-        found.append(Said.of(turn.number, "user", _parts(turn.utterance.message)))
+        found.append(Said.of(turn.number, "user", _parts(turn.user_message.message)))
         done = [change.path for change in turn.files]
         if (reply := turn.reply) is not None:
             done += _parts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
@@ -76,11 +76,11 @@ def _parts(message: Message) -> list[str]:
     """The texts of a message; what tools got and gave also in the form in which a judge sees it, as JSON."""
     parts = [message.text]
     if message.data is not None:
-        parts.append(shown(message.data))
+        parts.append(to_text(message.data))
     for call in message.tool_calls:
         result = {} if call.result is UNSET else {"result": call.result}
-        parts += [shown({"name": call.name, "arguments": call.arguments, **result}), call.name]
-        parts += [shown(call.arguments), call.error or "", *(shown(value) for value in result.values())]
+        parts += [to_text({"name": call.name, "arguments": call.arguments, **result}), call.name]
+        parts += [to_text(call.arguments), call.error or "", *(to_text(value) for value in result.values())]
     return parts
 
 

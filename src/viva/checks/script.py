@@ -12,12 +12,12 @@ from msgspec import UNSET
 from viva.catalog import find_script, near_functions
 from viva.checks.cheap import Cheap
 from viva.checks.wording import is_score, kept, labelled, quoted
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.loop_steps import timed_steps
 from viva.model import codec
-from viva.model.component import Building
+from viva.model.component import BuildContext
 from viva.model.message import ToolCall
-from viva.model.talk import Evidence, Turn, Verdict, text_of
+from viva.model.talk import CheckContext, Turn, Verdict, reply_text
 from viva.model.tracebacks import error_text
 from viva.threads import in_thread, is_being_cancelled
 
@@ -62,51 +62,51 @@ class Script(Cheap, frozen=True, kw_only=True):
     function: Function  # no value in a file can be one, so it cannot be written there
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         written = dict(fields)
         if isinstance(use := written.get("use"), str):
-            written.setdefault("function", Function.find(use, building.roots))
+            written.setdefault("function", Function.find(use, building.module_folders))
         return super().build(written, building)
 
     @property
     def label(self) -> str:
         return labelled("script", quoted(self.use))
 
-    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
         return self._ask(evidence)
 
-    async def _ask(self, evidence: Evidence) -> Verdict:
+    async def _ask(self, evidence: CheckContext) -> Verdict:
         try:
             returned = await self.function.call(self._offered(evidence))
             return self._verdict(returned, evidence)
         except AssertionError as denied:
             return Verdict("failed", str(denied) or _failed_line(denied), actual=kept(evidence.text))
-        except CheckBroken:
+        except CheckError:
             raise
         except KeyboardInterrupt:
             raise
         except BaseException as broken:  # the user's own code: whatever it raises is no verdict on the agent
             if isinstance(broken, asyncio.CancelledError) and is_being_cancelled():
                 raise
-            raise CheckBroken(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
+            raise CheckError(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
 
-    def _offered(self, evidence: Evidence) -> dict[str, Any]:
+    def _offered(self, evidence: CheckContext) -> dict[str, Any]:
         """Copies: what a script does to them must not reach the record."""
         return {
             "output": evidence.text,
-            "input": evidence.turn.utterance.message.text,
-            "metadata": codec.plain({**evidence.talk.case.metadata, **self.metadata}),
-            "transcript": codec.plain([_shown_turn(turn) for turn in evidence.talk.turns]),
+            "input": evidence.turn.user_message.message.text,
+            "metadata": codec.to_plain({**evidence.state.case.metadata, **self.metadata}),
+            "transcript": codec.to_plain([_shown_turn(turn) for turn in evidence.state.turns]),
         }
 
-    def _verdict(self, returned: Any, evidence: Evidence) -> Verdict:
+    def _verdict(self, returned: Any, evidence: CheckContext) -> Verdict:
         answer: Mapping[str, Any] = returned if isinstance(returned, Mapping) else {"passed": returned}
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
         score = answer.get("score")
         numeric = score is None or is_score(score)
         if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
-            raise CheckBroken(
+            raise CheckError(
                 f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True
             )
         if passed:
@@ -146,8 +146,8 @@ def _shown_turn(turn: Turn) -> dict[str, Any]:
     reply = turn.reply
     return {
         "turn": turn.number,
-        "input": turn.utterance.message.text,
-        "output": "" if reply is None else text_of(reply),
+        "input": turn.user_message.message.text,
+        "output": "" if reply is None else reply_text(reply),
         "tool_calls": [] if reply is None else [_shown_call(call) for call in reply.tool_calls],
     }
 

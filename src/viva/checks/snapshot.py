@@ -9,11 +9,11 @@ from msgspec import UNSET
 from viva.checks.cheap import Cheap
 from viva.checks.compare import equal
 from viva.checks.wording import kept, labelled, quoted
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model import codec
-from viva.model.component import Building
+from viva.model.component import BuildContext
 from viva.model.message import ToolCall
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.record.files import replace_file
 
 
@@ -43,7 +43,7 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
     shelf: Shelf  # no value in a file can be one, so it cannot be written there
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         shelf = Shelf(building.folder, update=building.update_snapshots)
         return super().build({"shelf": shelf, **fields}, building)
 
@@ -54,7 +54,7 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("snapshot", "of tool calls" if self.of == "tool_calls" else "", quoted(self.path))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         try:
             place = self.shelf.place(self.path)
             actual = self._actual(evidence)
@@ -65,20 +65,20 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
                 _write(place, actual)
                 return Verdict("passed", f"snapshot {self.path} was written")
         except (OSError, ValueError) as broken:
-            raise CheckBroken(f"snapshot {self.path}: {broken}") from broken
+            raise CheckError(f"snapshot {self.path}: {broken}") from broken
         if expected is UNSET:
-            raise CheckBroken(
+            raise CheckError(
                 f"snapshot {self.path} is not there yet: run once with --update-snapshots, and read what it wrote",
                 deterministic=True,
             )
         reason = f"differs from {self.path}: {_first_difference(expected, actual)}"
         return Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
 
-    def _actual(self, evidence: Evidence) -> Any:
+    def _actual(self, evidence: CheckContext) -> Any:
         if self.of == "tool_calls":
-            return codec.plain([_shown(call) for call in evidence.tool_calls])
+            return codec.to_plain([_shown(call) for call in evidence.tool_calls])
         reply = evidence.reply
-        if evidence.on == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
+        if evidence.text_scope == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
             return evidence.json
         return _without_last_break(evidence.text)
 
@@ -110,7 +110,7 @@ def _shown(call: ToolCall) -> dict[str, Any]:
 
 def _write(place: Path, value: Any) -> None:
     """Whole or not at all: another process may be reading the same file."""
-    content = value.encode() if isinstance(value, str) else codec.pretty(codec.canonical(value))
+    content = value.encode() if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value))
     place.parent.mkdir(parents=True, exist_ok=True)
     replace_file(place, content + b"\n")
 
@@ -129,7 +129,7 @@ def _first_difference(expected: Any, actual: Any) -> str:
 
 
 def _lines(value: Any) -> list[str]:
-    return (value if isinstance(value, str) else codec.pretty(codec.canonical(value)).decode()).split("\n")
+    return (value if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value)).decode()).split("\n")
 
 
 def _kept(value: Any) -> Any:

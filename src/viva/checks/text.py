@@ -3,7 +3,7 @@
 from viva.checks.cheap import Cheap
 from viva.checks.wording import around, kept, labelled, quoted
 from viva.model.pattern import compile_pattern, search
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.talk import PASSED, CheckContext, Verdict
 
 
 class Contains(Cheap, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class Contains(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("contains", quoted(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         text = evidence.text
         if self.value in text or (self.ignore_case and self.value.casefold() in text.casefold()):
             return PASSED
@@ -40,8 +40,8 @@ class FlowContains(Contains, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("flow_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: Evidence) -> Verdict:
-        return super().check(Evidence(evidence.talk, evidence.turn, "conversation", "case"))
+    def check(self, evidence: CheckContext) -> Verdict:
+        return super().check(CheckContext(evidence.state, evidence.turn, "conversation", "case"))
 
 
 class NotContains(Cheap, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class NotContains(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("not_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         text = evidence.text
         at = text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
         if at < 0:
@@ -78,7 +78,7 @@ class Regex(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("regex", quoted(self.pattern))
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         text = evidence.text
         if search(self.pattern, text):
             return PASSED

@@ -11,8 +11,8 @@ from viva.checks.wording import labelled, quoted
 from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.pattern import compile_pattern
-from viva.model.talk import PASSED, Evidence, Verdict
-from viva.model.tool_names import is_named, is_same_cli_tool
+from viva.model.talk import PASSED, CheckContext, Verdict
+from viva.model.tool_names import matches_tool, matches_cli_tool
 
 CallStatus = Literal["ok", "error", "pending"]
 Status = CallStatus | Literal["any"]
@@ -67,7 +67,7 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
             return Times(self.times, self.times)
         return self.times or Times(1)
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         calls = evidence.tool_calls
         count, near = _count(_with_status(evidence), _names(self.name), self.arguments, self.status)
         times = self._times
@@ -104,9 +104,9 @@ class ToolCallsContain(Cheap, frozen=True, kw_only=True):
         said = f"with {' and '.join(map(quoted, self.values))}" if self.values else ""
         return labelled("tool_calls_contain", _either(_names(self.name)), said)
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         names, wanted = _names(self.name), _either(_names(self.name))
-        calls = [call for call in evidence.tool_calls if any(is_same_cli_tool(call.name, name) for name in names)]
+        calls = [call for call in evidence.tool_calls if any(matches_cli_tool(call.name, name) for name in names)]
         if not calls:
             return Verdict("failed", f"{wanted} was not called; {_called(evidence.tool_calls)}", expected=self.values)
         ran = [call for call in calls if not call.refused]
@@ -137,7 +137,7 @@ class ToolNotCalled(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return _label("tool_not_called", self.name, self.arguments, self.status, None)
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         names = _names(self.name)
         for call, status in _with_status(evidence):
             if _is_any(call, names) and _unlike(call, status, self.arguments, self.status) is None:
@@ -159,20 +159,20 @@ class ToolSequence(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("tool_sequence", " → ".join(self.names), "(exact)" if self.exact else "")
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         called = [call.name for call in evidence.tool_calls]
         reason = self._not_exactly(called) if self.exact else self._out_of_order(called)
         return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=called)
 
     def _not_exactly(self, called: list[str]) -> str | None:
-        if len(called) == len(self.names) and all(map(is_named, called, self.names)):
+        if len(called) == len(self.names) and all(map(matches_tool, called, self.names)):
             return None
         return f"expected exactly {' → '.join(self.names)}, was {' → '.join(called) or 'no call'}"
 
     def _out_of_order(self, called: list[str]) -> str | None:
         rest = iter(called)
         for place, name in enumerate(self.names):
-            if not any(is_named(tool, name) for tool in rest):
+            if not any(matches_tool(tool, name) for tool in rest):
                 after = f" after {quoted(self.names[place - 1])}" if place else ""
                 return f"{quoted(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
         return None
@@ -192,10 +192,10 @@ class ToolResult(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return labelled("tool_result", quoted(self.name), "" if self.result is UNSET else f"= {quoted(self.result)}")
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         near, seen = "", UNSET
         for call in evidence.tool_calls:
-            if not is_named(call.name, self.name):
+            if not matches_tool(call.name, self.name):
                 continue
             if call.error is not None:
                 near = near or f"it failed: {quoted(call.error)}"
@@ -265,21 +265,21 @@ def _texts_in(value: Any) -> Iterator[str]:
         for each in cast("Sequence[Any]", value):
             yield from _texts_in(each)
     else:
-        yield value if isinstance(value, str) else codec.compact(value)
+        yield value if isinstance(value, str) else codec.compact_json(value)
 
 
 def _is_any(call: ToolCall, names: Sequence[str]) -> bool:
-    return any(is_named(call.name, name) for name in names)
+    return any(matches_tool(call.name, name) for name in names)
 
 
-def _with_status(evidence: Evidence) -> Iterator[tuple[ToolCall, CallStatus]]:
+def _with_status(evidence: CheckContext) -> Iterator[tuple[ToolCall, CallStatus]]:
     """Each call and what became of it. One without a result waits if its reply does; else its result is not reported."""
     for turn in evidence.turns:
         for call in turn.reply.tool_calls if turn.reply else ():
             if call.error is not None:
                 yield call, "error"
             else:
-                yield call, "pending" if call.pending or (call.result is UNSET and turn.unanswered) else "ok"
+                yield call, "pending" if call.pending or (call.result is UNSET and turn.is_unanswered) else "ok"
 
 
 def _unlike(call: ToolCall, status: CallStatus, arguments: dict[str, Any] | None, wanted: Status) -> str | None:

@@ -19,7 +19,7 @@ def quoted(value: Any, limit: int = VALUE) -> str:
     """A text in quotes with its line breaks visible; anything else as compact JSON."""
     if isinstance(value, str):
         return f'"{_visible(shorten(value, limit - 2))}"'
-    return _visible(shorten(codec.compact(value), limit))
+    return _visible(shorten(codec.compact_json(value), limit))
 
 
 def is_score(value: Any) -> bool:

@@ -13,7 +13,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.credentials import masked
+from viva.model.credentials import mask_text
 from viva.session import terminal_agents
 from viva.session.agents import Agents
 from viva.session.loop import run_loop
@@ -54,7 +54,7 @@ def command(config_file: Path | None, as_json: bool) -> int:
     unset, settings.unset = settings.unset or [], None  # of connectors; an agent of its own says what it misses
     rows, clis = run_loop(_looked_at(settings))
     if as_json:
-        print(codec.pretty(codec.encode(_document(settings, rows, clis))).decode())
+        print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())
     else:
         _print(settings, rows, clis)
         for missing in unset:
@@ -76,7 +76,7 @@ def _row(agents: Agents, name: str, *, default: bool = False) -> _Row:
     try:
         found = agents.named(name)
     except BadInput as broken:
-        return _Row(name=name, default=default, missing=broken.problems[0].what)
+        return _Row(name=name, default=default, missing=broken.problems[0].message)
     return _Row(name=name, kind=found.kind, default=default, description=found.description)
 
 
@@ -89,11 +89,11 @@ async def _look_at(row: _Row, agents: Agents, spare: SpareWorkspaces) -> None:
         try:
             row.executable, row.version, row.missing = await terminal_agents.looked_at(agent, spare)
         except BadInput as broken:  # the sandbox that the config asks for is not there
-            row.missing = broken.problems[0].what
+            row.missing = broken.problems[0].message
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
     row.missing = (
-        await _unreachable(url) if url and "$" not in url else url and f"{masked(url)} has a variable that is not set"
+        await _unreachable(url) if url and "$" not in url else url and f"{mask_text(url)} has a variable that is not set"
     )
 
 
@@ -105,8 +105,8 @@ def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
     for row in rows:
         print(_line(row))
     for connector in settings.connectors.values():
-        key = "" if connector.api_key else f"  {connector.key_from} is not set"
-        print(f"  connector {connector.name}  {connector.provider} {connector.model} {masked(connector.base_url)}{key}")
+        key = "" if connector.api_key else f"  {connector.key_source} is not set"
+        print(f"  connector {connector.name}  {connector.provider} {connector.model} {mask_text(connector.base_url)}{key}")
     print("\nCLIs that -n can name without a config:")
     for row in clis:
         print(_line(row))
@@ -125,8 +125,8 @@ def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[st
             "name": each.name,
             "provider": each.provider,
             "model": each.model,
-            "base_url": masked(each.base_url),
-            "missing": None if each.api_key else f"{each.key_from} is not set",
+            "base_url": mask_text(each.base_url),
+            "missing": None if each.api_key else f"{each.key_source} is not set",
         }
         for each in settings.connectors.values()
     ]

@@ -54,11 +54,11 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
     lines = list(read_cassette(file))
     told = [each for each in replies(lines) if case in (None, each[0].key.case)]
     if case is not None and not told:
-        raise BadInput.saying(f"has no case {case!r}", str(file))
+        raise BadInput.of(f"has no case {case!r}", str(file))
     if as_json:
         for session, entry in told:
             entry.opened = None
-            print(codec.compact(codec.builtins(session) | codec.builtins(entry)))
+            print(codec.compact_json(codec.to_builtins(session) | codec.to_builtins(entry)))
         return 0
     if case is not None:
         print("\n".join(_said(*each) for each in told))
@@ -92,7 +92,7 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
         if only is not None:
             compile_pattern(only)
     except ValueError as wrong:
-        raise BadInput.saying(f"-k {wrong}") from wrong
+        raise BadInput.of(f"-k {wrong}") from wrong
     lines = list(read_cassette(file))
     ended = {trial_of(line.key) for line in lines if isinstance(line, Took)}
 
@@ -105,7 +105,7 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
         try:
             rewrite(file, kept)
         except OSError as wrong:
-            raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+            raise BadInput.of(f"cannot be written: {wrong.strerror}", str(file)) from wrong
     for key in sorted(gone):
         print(f"{'would remove' if dry_run else 'removed'} {_name(key)}")
     print(f"{counted(len(lines) - len(kept), 'line')} of {len(lines):,}")
@@ -130,7 +130,7 @@ def _definitions(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
     return [
         f"≠ agent {visible(name)} was defined otherwise\n{_indented(diff(was[name], now[name], 'old', 'new'))}"
         for name in was.keys() & now.keys()
-        if codec.canonical(was[name]) != codec.canonical(now[name])
+        if codec.canonical_bytes(was[name]) != codec.canonical_bytes(now[name])
     ]
 
 
@@ -152,7 +152,7 @@ def _first_change(was: list[Told], now: list[Told]) -> str | None:
             ("asked of", old.sent, new.sent),
             ("said by", _answer(old), _answer(new)),
         ):
-            if codec.canonical(had) != codec.canonical(has):
+            if codec.canonical_bytes(had) != codec.canonical_bytes(has):
                 who = f"turn {new.turn}: {what} the {session.role} {visible(session.agent)}"
                 return f"{who}\n{_indented(diff(had, has, 'old', 'new'))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
@@ -204,10 +204,10 @@ def _name(key: Key) -> str:
 
 def _said(session: Session, entry: Entry) -> str:
     asked = entry.sent.message.get("content", "") if entry.sent is not None else ""
-    heard = entry.reply.content or codec.compact(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
+    heard = entry.reply.content or codec.compact_json(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
     calls = "".join(f"\n      tool {visible(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
     calls += "".join(f"\n      file {visible(image.path)}" for image in _files(entry) if not image.folder)
-    shown = asked if isinstance(asked, str) else codec.compact(asked)
+    shown = asked if isinstance(asked, str) else codec.compact_json(asked)
     return (
         f"{_name(session.key)}, turn {entry.turn}: {session.role} {visible(session.agent)}  {seconds(entry.ms)}\n"
         f"    > {one_line(shown, 200)}\n    < {one_line(heard, 200)}{calls}"

@@ -67,7 +67,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         try:
             named = understood(text, Path())
             if not isinstance(named, Files | Piped):
-                raise BadInput.saying(f"there is no file {text!r}")
+                raise BadInput.of(f"there is no file {text!r}")
             paths = named.paths if isinstance(named, Files) else (named,)
             if isinstance(named, Files) and named.note:
                 print(named.note)

@@ -85,7 +85,7 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     """Compare BASE with HEAD: runs (an id, `latest`, `latest~1`) or .jsonl and .json reports, case by case."""
     for path in outputs:
         if path.suffix not in (".md", ".json"):
-            raise BadInput.saying(f"-o {path}: a comparison is written as .md or .json")
+            raise BadInput.of(f"-o {path}: a comparison is written as .md or .json")
     history = history_here()
     tell_cut_off(history)
     before, after = _results(base), _results(head)
@@ -95,11 +95,11 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     for line in _lines(comparison, gates, failed):
         print(line)
     for path in outputs:
-        text = codec.pretty(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison)
+        text = codec.pretty_json(codec.encode(comparison)).decode() if path.suffix == ".json" else _markdown(comparison)
         try:
             replace_file(path, f"{text}\n".encode())
         except OSError as wrong:
-            raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
+            raise BadInput.of(f"-o {path}: {wrong.strerror}") from wrong
     return 1 if failed else 0
 
 
@@ -109,7 +109,7 @@ def _results(name: str) -> tuple[str, list[ResultRow]]:
         return name, [ResultRow.of(record) for record in _reported(path)]
     if path.suffix or "/" in name:
         report = ".jsonl or .json report"
-        raise BadInput.saying(f"{name!r} is no {report}" if path.exists() else f"there is no {report} {name!r}")
+        raise BadInput.of(f"{name!r} is no {report}" if path.exists() else f"there is no {report} {name!r}")
     history = history_here()
     run = history.find(name).id
     return run, history.results(run)
@@ -127,9 +127,9 @@ def _reported(path: Path) -> Iterator[TrialRecord]:
         for number, line in enumerate(raw.splitlines(), 1):  # noqa: B007 -- the error below says it
             yield codec.decode_kept(line, type=TrialRecord)
     except codec.DecodeError as wrong:
-        raise BadInput.saying(f"is no {path.suffix} report: {wrong}", str(path), number) from wrong
+        raise BadInput.of(f"is no {path.suffix} report: {wrong}", str(path), number) from wrong
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
 
 
 class _Case(Struct):

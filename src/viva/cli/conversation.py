@@ -7,11 +7,11 @@ from typing import Any
 from viva.awaiting.detector import detect
 from viva.cli.direct import Opened, opened, reply_lines
 from viva.cli.interactive import Terminal
-from viva.engine.conversation import converse
+from viva.engine.conversation import run_conversation
 from viva.formats.reading import Reading
-from viva.model.case import Case, Interactive, Key, Utterance
+from viva.model.case import Case, Interactive, Key, UserMessage
 from viva.model.message import Reply
-from viva.model.talk import Talk, Turn
+from viva.model.talk import TrialState, Turn
 from viva.reporters.visible import visible, visible_lines
 from viva.session.people import Keeper
 from viva.users.person import Person
@@ -35,16 +35,16 @@ async def talk_freely(flags: dict[str, Any]) -> int:
         person = Person(None, terminal, keeper.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
         asking = frozenset(agent.settings.confirmation_tools)
-        talk = Talk(case, Key("", case.id), agent.crew, _Unhurried(), confirmation_tools=asking)
+        talk = TrialState(case, Key("", case.id), agent.crew, _Unhurried(), confirmation_tools=asking)
         print(f"Talking with {visible(agent.name)}.", flush=True)
 
-        async def send(line: Utterance) -> Reply:
+        async def send(line: UserMessage) -> Reply:
             return await agent.send(line.message)
 
         def show(turn: Turn) -> None:
             _show(turn, agent, echo=terminal.erases, verbose=flags["verbose"])
 
-        await converse(talk, person, send, show)
+        await run_conversation(talk, person, send, show)
     return 0
 
 
@@ -55,4 +55,4 @@ def _show(turn: Turn, agent: Opened, *, echo: bool, verbose: bool) -> None:
         lines = reply_lines(agent.redactor.record(turn.reply), awaiting, turn.latency_ms if verbose else None)
         print("\n".join(f"  {line}" for line in lines), flush=True)
     elif turn.error is None and echo:
-        print("> " + visible_lines(turn.utterance.message.text).replace("\n", "\n  "), flush=True)
+        print("> " + visible_lines(turn.user_message.message.text).replace("\n", "\n  "), flush=True)

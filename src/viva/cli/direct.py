@@ -14,18 +14,18 @@ from msgspec import UNSET, Struct
 from viva import catalog, config
 from viva.awaiting.detector import detect
 from viva.config import Settings
-from viva.engine.helpers import Crew
-from viva.engine.outcome import blamed
-from viva.engine.sending import merged, sent
+from viva.engine.helpers import HelperPool
+from viva.engine.outcome import outcome_of_fault
+from viva.engine.sending import merge_options, send_with_timeout
 from viva.errors import AgentFailed, TrialFault, Unreachable, VivaError
 from viva.formats.reading import TIMEOUT_S
 from viva.llm.budget import UNPRICED, Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.message import Message, Reply, Usage
 from viva.model.progress import CallProgress
-from viva.model.talk import Awaiting, shown
+from viva.model.talk import AwaitingState, to_text
 from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.record.redaction import Redactor
 from viva.reporters.visible import visible
@@ -45,12 +45,12 @@ class Opened(Struct, frozen=True):
     options: dict[str, Any]
     settings: Settings
     redactor: Redactor
-    crew: Crew
+    crew: HelperPool
     progress: CallProgress
     turn_timeout_s: float | None
 
     async def send(self, message: Message) -> Reply:
-        return await sent(self.session, message, self.options, self.turn_timeout_s, self.progress)
+        return await send_with_timeout(self.session, message, self.options, self.turn_timeout_s, self.progress)
 
 
 @asynccontextmanager
@@ -65,7 +65,7 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
     if budget.max_usd is not None:
         budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED}", file=sys.stderr)
     said = {"connector": flags["connector"], "model": flags["agent_model"]}
-    options = merged(
+    options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
         agent.options,
         {name: value for name, value in said.items() if value},
@@ -84,15 +84,15 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             meter=budget.spend,
             http=http,
             connectors=settings.connectors,
-            spare_workspaces=places.spare,
+            empty_workspaces=places.spare,
         )
-        crew = Crew(agents.find, http, settings.connectors, spare_workspaces=places.spare)
+        crew = HelperPool(agents.find, http, settings.connectors, spare_workspaces=places.spare)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
             turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
             yield Opened(agent.name, session, options, settings, redactor, crew, context.progress, turn_timeout_s)
         except TrialFault as fault:
-            raise VivaError(redactor.text(blamed(fault).said or "")) from fault
+            raise VivaError(redactor.text(outcome_of_fault(fault).message or "")) from fault
 
 
 def _places(flags: dict[str, Any], settings: Settings, agent: NamedAgent) -> Places:
@@ -114,7 +114,7 @@ async def _placed(stack: AsyncExitStack, places: Places) -> Workspace | None:
     if spec is None:
         return None
     workspace = await stack.enter_async_context(places.opened(spec, _KEY))
-    if workspace.kept:
+    if workspace.is_kept:
         print(f"workspace: {workspace.path}", file=sys.stderr)
     return workspace
 
@@ -134,7 +134,7 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
         except TimeoutError:
             if not limit.expired():
                 raise
-            said, trouble = f"timeout after {show_duration(limit_s)}", agent.progress.provider_trouble
+            said, trouble = f"timeout after {format_duration(limit_s)}", agent.progress.provider_trouble
             raise (Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)) from None
     return 0
 
@@ -149,8 +149,8 @@ async def _answer(agent: Opened, text: str, flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         from viva.model import codec
 
-        said = {**codec.plain(reply), "awaiting_input": found.awaiting, "awaiting_reason": found.reason}
-        print(codec.compact(said), file=flags["out"], flush=True)
+        said = {**codec.to_plain(reply), "awaiting_input": found.is_awaiting, "awaiting_reason": found.reason}
+        print(codec.compact_json(said), file=flags["out"], flush=True)
         return
     lines = text_lines(reply) if flags["quiet"] else reply_lines(reply, found, took_ms if flags["verbose"] else None)
     print("\n".join(lines), file=flags["out"], flush=True)
@@ -159,21 +159,21 @@ async def _answer(agent: Opened, text: str, flags: dict[str, Any]) -> None:
 def text_lines(reply: Reply) -> list[str]:
     """What the agent says: its words and its data."""
     lines = [visible(line) for line in reply.content.splitlines()] if reply.content else []
-    return lines if reply.data is None else [*lines, visible(shown(reply.data))]
+    return lines if reply.data is None else [*lines, visible(to_text(reply.data))]
 
 
-def reply_lines(reply: Reply, awaiting: Awaiting, took_ms: float | None = None) -> list[str]:
+def reply_lines(reply: Reply, awaiting: AwaitingState, took_ms: float | None = None) -> list[str]:
     """All that there is to see of a reply; with the time that it took, results of tools too."""
     lines = text_lines(reply)
     for call in reply.tool_calls:
-        arguments = shown(call.arguments) if call.arguments is not None else ""
+        arguments = to_text(call.arguments) if call.arguments is not None else ""
         end = f" ✗ {call.error}" if call.error else ""
         lines.append(visible(f"[tool: {call.name}({arguments})]{end}"))
         if took_ms is not None and call.result is not UNSET:
-            lines.append(visible(f"  {shown(call.result)}"))
+            lines.append(visible(f"  {to_text(call.result)}"))
     hint = f", hint: {visible(reply.input_hint)}" if reply.input_hint else ""
-    took = "" if took_ms is None else f", {show_duration(round(took_ms) / 1e3)}"
-    state = "awaiting input" if awaiting.awaiting else "not awaiting input"
+    took = "" if took_ms is None else f", {format_duration(round(took_ms) / 1e3)}"
+    state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
     lines.append(f"({state}: {awaiting.reason}{hint}{_used(reply)}{took})")
     return lines
 

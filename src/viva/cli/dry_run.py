@@ -20,7 +20,7 @@ async def list_cases(prepared: Prepared) -> int:
     async for planned in prepared.plan():
         if planned.trial != 1:
             continue
-        print(_line(planned.case, planned.of))
+        print(_line(planned.case, planned.total))
         written.append(_whole(planned.case))
     print(f"{prepared.cases} cases, {prepared.trials} trials, agent {prepared.agent.name}; nothing was run")
     for path in prepared.options.outputs:
@@ -31,18 +31,18 @@ async def list_cases(prepared: Prepared) -> int:
 
 def _whole(case: Case) -> Mapping[str, Any]:
     """The case as it was written, with the simulator that the flags or the config gave it."""
-    if "checkpoints" not in case.written or "simulator" in case.written:
-        return case.written
-    return {**case.written, "simulator": {"use": case.user.simulator}}
+    if "checkpoints" not in case.definition or "simulator" in case.definition:
+        return case.definition
+    return {**case.definition, "simulator": {"use": case.user.simulator}}
 
 
 def _line(case: Case, runs: int) -> str:
-    turns = len(case.user.lines)
+    turns = len(case.user.planned_messages)
     shape = (
-        f"up to {case.limits.all_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
+        f"up to {case.limits.total_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
     )
     again = f" x {runs}" if runs > 1 else ""
-    skipped = f"  (skipped: {case.skip})" if case.skip else ""
+    skipped = f"  (skipped: {case.skip_reason})" if case.skip_reason else ""
     return f"{case.id}  {case.name}  {shape}{again}  {case.origin}{skipped}"
 
 
@@ -50,7 +50,7 @@ def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> 
     """Only what loads again is written: ids may meet that came from several files, and attachments lie beside their suite."""
     settings = prepared.settings
     if foreign := [str(case.get("name") or case.get("taskId")) for case in written if "id" not in case]:
-        raise BadInput.saying(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
+        raise BadInput.of(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
     reading = Reading(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
@@ -61,4 +61,4 @@ def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> 
     try:
         replace_file(path, b"".join(codec.encode(case) + b"\n" for case in written))
     except OSError as wrong:
-        raise BadInput.saying(f"-o {path}: {wrong.strerror}") from wrong
+        raise BadInput.of(f"-o {path}: {wrong.strerror}") from wrong

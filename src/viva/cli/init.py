@@ -97,7 +97,7 @@ def command(folder: Path) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as wrong:
-            raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(path)) from wrong
+            raise BadInput.of(f"cannot be written: {wrong.strerror}", str(path)) from wrong
         print(f"wrote  {path}")
     where = "" if folder == Path() else f"cd {folder} && "
     print(f"\nNow run: {where}viva test -i tests/ -v")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NoReturn, Protocol
 
-from viva.model.judging import label_of
-from viva.protocols import Choice, Question
+from viva.model.judging import assertion_label
+from viva.protocols import PersonChoice, PersonQuestion
 from viva.reporters.ink import Ink
 from viva.reporters.visible import one_line, visible, wrapped
 
@@ -66,48 +66,48 @@ class Terminal:
         """What was typed does not stay on the screen."""
         return self._ask.erases
 
-    async def ask(self, question: Question) -> Choice:
+    async def ask(self, question: PersonQuestion) -> PersonChoice:
         above = ""
         try:
             while isinstance(choice := await self._chosen(question, above), str):
                 above = choice
         except EOFError:
-            return Choice("stop")
+            return PersonChoice("stop")
         except KeyboardInterrupt:
             await _interrupt()
         return choice
 
-    def tell(self, text: str) -> None:
+    def show_notice(self, text: str) -> None:
         print(_INDENT + visible(self.redact(text)), flush=True)
 
-    async def _chosen(self, question: Question, above: str) -> Choice | str:
+    async def _chosen(self, question: PersonQuestion, above: str) -> PersonChoice | str:
         """One answer or, if it has to be asked for again, what to show above the question."""
         proposed, simulator = question.proposed, question.simulator
         typed = _text(await self._ask(above + self._shown(question), _SIGN, self._keys(question)))
         match typed.rstrip():
             case "":
-                return Choice("accept") if proposed else Choice("simulate") if simulator else ""
+                return PersonChoice("accept") if proposed else PersonChoice("simulate") if simulator else ""
             case "?":
                 return self._help(question)
             case "q":
-                return Choice("stop")
+                return PersonChoice("stop")
             case "s":
                 return await self._file_name()
             case "a" | "e" as key if (why := self._unavailable(key, question)) is not None:
                 return f"{_INDENT}{why} {_SAY_LETTER}\n"
             case "a":
-                return Choice("simulate")
+                return PersonChoice("simulate")
             case "e" if proposed:
                 return await self._edited(proposed.message.text)
             case _:
-                return Choice("say", typed.strip())
+                return PersonChoice("say", typed.strip())
 
-    def _help(self, question: Question) -> str:
+    def _help(self, question: PersonQuestion) -> str:
         """Every key that does something here."""
         keys = [(key, does) for key, does in _HELP if self._unavailable(key, question) is None]
         return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_SAY_LETTER}\n"
 
-    def _unavailable(self, key: str, question: Question) -> str | None:
+    def _unavailable(self, key: str, question: PersonQuestion) -> str | None:
         """Why a key does nothing here; None if it does something."""
         if key == "a" and question.simulator is None:
             return "There is no simulator to ask."
@@ -117,38 +117,38 @@ class Terminal:
             return "Editing needs the extra `interactive`: pip install 'viva-eval[interactive]'."
         return None
 
-    async def _edited(self, line: str) -> Choice | str:
+    async def _edited(self, line: str) -> PersonChoice | str:
         try:
             text = _text(await self._ask("", "  edit > ", text=line))
         except EOFError:
             return ""
         if not text.strip():
             return ""
-        return Choice("accept") if text == line else Choice("say", text.strip())
+        return PersonChoice("accept") if text == line else PersonChoice("say", text.strip())
 
-    async def _file_name(self) -> Choice | str:
+    async def _file_name(self) -> PersonChoice | str:
         try:
             name = await self._ask("", "  save in > ", f"Enter takes {self._file}")
         except EOFError:
             return ""
         self._file = name.strip() or self._file
-        return Choice("save", self._file)
+        return PersonChoice("save", self._file)
 
-    def _shown(self, question: Question) -> str:
+    def _shown(self, question: PersonQuestion) -> str:
         """The agent's hint, the line that would be said and what comes with it; never more than fits above the prompt."""
         width, height = shutil.get_terminal_size((100, 24))
         room, most = max(width - len(_INDENT) - len(_UNDER) - 1, 20), max(height // 2, 3)
-        last, proposed = question.talk.last, question.proposed
+        last, proposed = question.talk.last_turn, question.proposed
         lines: list[str] = []
         if self._hints and last is not None and last.reply is not None and last.reply.input_hint:
             lines += self._labelled("Hint:", last.reply.input_hint, room, 3)
         if proposed is not None:
             lines += self._labelled("Next:", proposed.message.text, room, most)
             lines += [self._note(f"with {each.source}", room) for each in proposed.message.attachments[:3]]
-            if proposed.remark:
-                lines.append(self._note(f"({proposed.remark})", room))
-            if proposed.claims:
-                lines.append(self._note("then: " + ", ".join(map(label_of, proposed.claims)), room))
+            if proposed.comment:
+                lines.append(self._note(f"({proposed.comment})", room))
+            if proposed.assertions:
+                lines.append(self._note("then: " + ", ".join(map(assertion_label, proposed.assertions)), room))
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
     def _labelled(self, label: str, text: str, room: int, most: int) -> list[str]:
@@ -158,7 +158,7 @@ class Terminal:
     def _note(self, text: str, room: int) -> str:
         return _UNDER + self._ink("dim", one_line(self.redact(text), room))
 
-    def _keys(self, question: Question) -> str:
+    def _keys(self, question: PersonQuestion) -> str:
         """What can be typed here."""
         keys = ["type what to say"]
         if question.proposed is not None:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(wrong, file=sys.stderr)
         code = 4
     except RunStopped as stopped:
-        print(f"stopped: {stopped.why}", file=sys.stderr)
+        print(f"stopped: {stopped.reason}", file=sys.stderr)
         code = 1
     except BrokenPipeError:
         _forget_stdout()

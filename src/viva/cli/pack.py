@@ -38,16 +38,16 @@ def sign(pack: Path, key: Path) -> int:
     pack.json and of all files that are run, and the signatures of that list and of pack.json.
     """
     if not is_pack(pack):
-        raise BadInput.saying(f"is no pack: neither a folder with a {MANIFEST} nor a .tgz", str(pack))
+        raise BadInput.of(f"is no pack: neither a folder with a {MANIFEST} nor a .tgz", str(pack))
     try:
         signer = Signer(key)
     except ValueError as wrong:
-        raise BadInput.saying(f"--key {key}: {wrong}") from wrong
+        raise BadInput.of(f"--key {key}: {wrong}") from wrong
     opened = open_pack(pack, str(pack))
     try:
         written = _sign_folder(pack, opened, signer) if pack.is_dir() else _sign_tarball(pack, signer)
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(wrong.filename or pack)) from wrong
+        raise BadInput.of(f"cannot be written: {wrong.strerror}", str(wrong.filename or pack)) from wrong
     for path in written:
         print(f"wrote {path}")
     print(f'[openwop] trusted_keys = ["{signer.public_key}"] trusts this signer')
@@ -70,7 +70,7 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
     if named is None:
         document: dict[str, Any] = codec.decode(files[MANIFEST])
         document["signing"] = {"method": "manual", "signatureRef": SIGNATURE}
-        files[MANIFEST] = codec.pretty(codec.encode(document)) + b"\n"
+        files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
         (folder / MANIFEST).write_bytes(files[MANIFEST])
         written.append(folder / MANIFEST)
     listed = digest_list(files)
@@ -91,5 +91,5 @@ def _checked(folder: Path, name: str) -> str:
         if any((folder / each).is_symlink() for each in (name, *Path(inside(name)).parents[:-1])):
             raise ValueError("is a link, or lies behind one; a pack holds plain files")
     except ValueError as wrong:
-        raise BadInput.saying(f"{name!r} {wrong}", str(folder)) from wrong
+        raise BadInput.of(f"{name!r} {wrong}", str(folder)) from wrong
     return inside(name)

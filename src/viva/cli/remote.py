@@ -47,7 +47,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
     except asyncio.CancelledError:
         return 2
     except Unreachable as lost:
-        print(f"{lost.said}", file=sys.stderr)
+        print(f"{lost.message}", file=sys.stderr)
         return 1
     finally:
         await http.close()
@@ -74,7 +74,7 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
     lost = False
     if (path := flags["eval_summary"]) is not None:
         try:
-            replace_file(path, codec.pretty(codec.encode(summary)) + b"\n")
+            replace_file(path, codec.pretty_json(codec.encode(summary)) + b"\n")
         except OSError as wrong:
             lost = True
             print(f"--eval-summary {path}: {wrong.strerror}; it is not written", file=sys.stderr)
@@ -107,7 +107,7 @@ class _Voice:
 
     def event(self, event: dict[str, Any]) -> None:
         if self._json:
-            print(codec.compact(event), file=self._out, flush=True)
+            print(codec.compact_json(event), file=self._out, flush=True)
         elif event["type"] == "eval.scored":
             try:
                 task = codec.convert(event.get("payload"), _Scored)

@@ -45,7 +45,7 @@ def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_
         return 0
     rows = history.runs(limit=limit, agent=agent, failed=failed)
     for row in rows:
-        print(codec.compact(row) if as_json else _line(row, history))
+        print(codec.compact_json(row) if as_json else _line(row, history))
     if not rows and not as_json:
         print("no runs yet; `viva test -i FILE` makes one")
     return 0
@@ -66,7 +66,7 @@ def _line(row: RunRow, history: History) -> str:
                 (s.undecided, "undecided"),
                 (s.skipped, "skipped"),
                 (s.not_run, "not run"),
-                (sum(bool(suite.not_reached) for suite in s.suites), "below the bar"),
+                (sum(bool(suite.failures) for suite in s.suites), "below the bar"),
                 (len(s.lost_reports), "reports not written"),
                 (s.retried, "retried"),
             )
@@ -88,7 +88,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
     found = [record for record in _records(history, row.id) if case is None or record.id == case]
     if case is not None and not found:
         known = ", ".join(sorted({record.id for record in _records(history, row.id)})[:20])
-        raise BadInput.saying(f"run {row.id} has no case {case!r}; it has {known}")
+        raise BadInput.of(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
         print(_line(row, history))
         for label, text in details(row.summary) if row.summary else ():
@@ -96,7 +96,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
     ink, width = Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
     for record in found:
         if as_json:
-            print(codec.compact(record))
+            print(codec.compact_json(record))
         elif case is None:
             print(
                 f"  {record.status:8} {visible(record.id)}  {visible(record.name)}"

@@ -34,7 +34,7 @@ def command(host: str | None, port: int | None, public_url: str | None, conforma
     try:
         from viva.host.server import serve
     except ImportError as missing:
-        raise BadInput.saying(
+        raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
     from viva.host.opening import opening

@@ -79,7 +79,7 @@ def command(
     if fails is not None and fails > (runs or 1):
         raise click.UsageError(f"--fails {fails} of --runs {runs or 1} cannot be")
     if output.suffix != ".jsonl":
-        raise BadInput.saying(f"-o {output}: a case is written as .jsonl")
+        raise BadInput.of(f"-o {output}: a case is written as .jsonl")
     history = history_here()
     tell_cut_off(history)
     past = past_of(history, run)
@@ -94,10 +94,10 @@ def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
     held = [event.record for event in past.ended if event.record.id == case]
     if not held:
         known = ", ".join(sorted({event.record.id for event in past.ended})[:20])
-        raise BadInput.saying(f"run {past.run} has no case {case!r}; it has {known}")
+        raise BadInput.of(f"run {past.run} has no case {case!r}; it has {known}")
     failed = [each for each in held if each.status == "failed" and each.turns and trial in (None, each.trial)]
     if not failed:
-        raise BadInput.saying(f"case {case!r} of run {past.run} has no {'such ' if trial else ''}trial that failed")
+        raise BadInput.of(f"case {case!r} of run {past.run} has no {'such ' if trial else ''}trial that failed")
     return min(failed, key=lambda each: each.trial)
 
 
@@ -145,7 +145,7 @@ def _sizes(shrunk: "Shrunk") -> tuple[tuple[tuple[int, int], str], ...]:
 
 
 def _shown(said: object) -> str:
-    from viva.model.talk import shown
+    from viva.model.talk import to_text
     from viva.reporters.visible import one_line
 
-    return one_line(shown(said), 160)
+    return one_line(to_text(said), 160)

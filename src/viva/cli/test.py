@@ -185,7 +185,7 @@ async def _resume_locked(journal: Journal, past: Past, flags: dict[str, Any]) ->
     os.chdir(options.folder)
     if past.end is not None:
         if given := [flag for name, flag in REFERENCES.items() if flags[name]]:
-            raise BadInput.saying(
+            raise BadInput.of(
                 f"the run is complete: only its reports are written again; leave out {', '.join(given)}"
             )
         return retell(past, past.end, journal, options.outputs, [_voice(flags)], options.eval_summary)

@@ -38,7 +38,7 @@ def command(run: str | None, port: int, no_open: bool, allow_run: bool, config: 
     try:
         from viva.viewer.server import serve
     except ImportError as missing:
-        raise BadInput.saying(
+        raise BadInput.of(
             f"`viva view` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from viva.model.case import Bar, Suite
-from viva.model.event import Standing
+from viva.model.case import Threshold, Suite
+from viva.model.event import SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
@@ -92,7 +92,7 @@ def _total(costs: Iterable[float | None]) -> float | None:
 class SuiteTally:
     """One suite with a bar, counted as its trials end. `cases` is how many of them shall run."""
 
-    def __init__(self, suite: str, bar: Bar, cases: int, version: str = "", rule: Rule = _EVERY) -> None:
+    def __init__(self, suite: str, bar: Threshold, cases: int, version: str = "", rule: Rule = _EVERY) -> None:
         self.suite = suite
         self._version = version
         self._bar = bar
@@ -104,7 +104,7 @@ class SuiteTally:
     @classmethod
     def of(cls, suite: Suite, cases: int | None = None, rule: Rule = _EVERY) -> "SuiteTally":
         """For a suite that has a bar."""
-        return cls(suite.id, suite.bar or Bar(), suite.count if cases is None else cases, suite.version, rule)
+        return cls(suite.id, suite.threshold or Threshold(), suite.count if cases is None else cases, suite.version, rule)
 
     def add(self, record: TrialRecord) -> None:
         self._trials.setdefault(record.id, {})[record.trial] = trial_score(record)
@@ -120,7 +120,7 @@ class SuiteTally:
             for case, trials in self._trials.items()
         ]
 
-    def standing(self) -> Standing:
+    def summary(self) -> SuiteSummary:
         scores = self.scores()
         statuses: list[Status] = [each.status for each in scores]
         trials = [trial for each in self._trials.values() for trial in each.values()]
@@ -134,7 +134,7 @@ class SuiteTally:
             *_by_score(self._bar, scores),
             *_by_limits(self._bar, cost, p95),
         )
-        return Standing(
+        return SuiteSummary(
             suite=self.suite,
             version=self._version,
             score=score,
@@ -142,13 +142,13 @@ class SuiteTally:
             cases=len(scores),
             passed_cases=statuses.count("passed"),
             failed_cases=statuses.count("failed"),
-            bar=self._bar,
+            threshold=self._bar,
             cost_usd=cost,
             p95_ms=p95,
-            missed=missed,
-            regressed=None if uncompared else _regressed(self._bar, score),
-            worse=tuple(_worse(self._bar, scores)),
-            uncompared=uncompared,
+            unmet=missed,
+            regression=None if uncompared else _regressed(self._bar, score),
+            worse_cases=tuple(_worse(self._bar, scores)),
+            uncompared_cases=uncompared,
         )
 
 
@@ -162,7 +162,7 @@ def _beside(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
         yield f"{errors} {'case' if errors == 1 else 'cases'} ended in an error that is not the agent's"
 
 
-def _by_score(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+def _by_score(bar: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     """By the cases that have a verdict: what else keeps the suite from passing is no low score of the agent's."""
     judged = [each for each in scores if each.status in _JUDGED]
     score = _mean([each.score for each in judged])
@@ -173,7 +173,7 @@ def _by_score(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
         yield f"score {score:.4g}, needs {bar.pass_score:g}"
 
 
-def _by_limits(bar: Bar, cost: float | None, p95: int | None) -> Iterable[str]:
+def _by_limits(bar: Threshold, cost: float | None, p95: int | None) -> Iterable[str]:
     """Limits fail closed: what is not known is not kept."""
     if bar.max_cost_usd is not None:
         if cost is None:
@@ -191,7 +191,7 @@ def _usd(amount: float) -> str:
     return f"${amount:.8f}".rstrip("0").rstrip(".")
 
 
-def _uncompared(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+def _uncompared(bar: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     """The cases that have a verdict in one of the two runs only, or in none: an error is nobody's lower score."""
     before = bar.baseline.cases.keys() if bar.baseline is not None else ()
     if before:
@@ -199,13 +199,13 @@ def _uncompared(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
         yield from sorted(({each.case for each in scores} | before) - (judged & before))
 
 
-def _regressed(bar: Bar, score: float) -> str | None:
+def _regressed(bar: Threshold, score: float) -> str | None:
     if bar.baseline is None or score >= bar.baseline.score - _NEXT_TO_NOTHING:
         return None
     return f"score {score:.4g}, was {bar.baseline.score:.4g} in {bar.baseline.name}"
 
 
-def _worse(bar: Bar, scores: Sequence[CaseScore]) -> Iterable[str]:
+def _worse(bar: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     before = bar.baseline.cases if bar.baseline is not None else {}
     for each in scores:
         if each.status in _JUDGED and each.score < before.get(each.case, 0.0) - _NEXT_TO_NOTHING:

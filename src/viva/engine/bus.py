@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from viva.errors import VivaError
 from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
 from viva.model.tracebacks import error_text
-from viva.protocols import Ledger, Sink
+from viva.protocols import EventStore, Sink
 
 _TURNS = (TurnStarted, TurnEnded)
 
 
-class Bus:
+class EventBus:
     """Hands events on. A listener that breaks is dropped with a warning; a ledger that breaks ends the run.
 
     Trials that end in the same step of the loop are kept and told together, at its end: a write for each would cost more
     than all else about their ending. Until then nobody has heard of them, so a killed run lost nothing but what ran.
     """
 
-    def __init__(self, ledgers: Sequence[Ledger], sinks: Sequence[Sink]) -> None:
+    def __init__(self, ledgers: Sequence[EventStore], sinks: Sequence[Sink]) -> None:
         self._ledgers = ledgers
         self._sinks = list(sinks)
         self._ended: list[TrialEnded] = []
@@ -27,9 +27,9 @@ class Bus:
         self.stop: Callable[[], None] = lambda: None
         """Is called when a ledger broke at the end of a step; `settle` then raises what it said."""
 
-    def without_ledgers(self) -> "Bus":
+    def without_stores(self) -> "EventBus":
         """The same listeners, for what has been kept already, or cannot be kept any more."""
-        return Bus((), self._sinks)
+        return EventBus((), self._sinks)
 
     def emit(self, event: Event) -> None:
         if isinstance(event, TrialEnded) and (loop := _running()) is not None:
@@ -37,10 +37,10 @@ class Bus:
                 loop.call_soon(self._end_step)
             self._ended.append(event)
             return
-        self.settle()
+        self.flush()
         self._hand_on((event,), turning=isinstance(event, _TURNS))
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Hands on what waits for the end of the step."""
         if self._broken is not None:
             raise self._broken
@@ -50,7 +50,7 @@ class Bus:
 
     def _end_step(self) -> None:
         try:
-            self.settle()
+            self.flush()
         except Exception as broken:  # nobody would hear of it here: it is raised where the run is waited for
             self._broken = broken
             self.stop()

@@ -18,27 +18,27 @@ from contextlib import aclosing
 from msgspec import structs
 
 from viva.awaiting.detector import detect
-from viva.engine.goal import Progress
-from viva.engine.outcome import Ending, blamed, broken, missing_checkpoints, out_of_input
+from viva.engine.goal import CheckpointTracker
+from viva.engine.outcome import Outcome, outcome_of_fault, outcome_of_check_error, outcome_of_missing_checkpoints, outcome_of_missing_input
 from viva.engine.sending import Send
 from viva.errors import TrialFault
-from viva.model.case import Claim, Utterance
-from viva.model.duration import show_duration
-from viva.model.judging import judge
+from viva.model.case import Assertion, UserMessage
+from viva.model.duration import format_duration
+from viva.model.judging import evaluate
 from viva.model.lookup import look_up
 from viva.model.progress import CallProgress
-from viva.model.talk import Evidence, Judged, Talk, Turn
+from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn
 from viva.model.tracebacks import PrintedOutput, printed_output
 from viva.protocols import User
 
-Watch = Callable[[Turn], None]
+TurnListener = Callable[[Turn], None]
 """Hears of a turn twice: when the user has spoken (no reply yet) and when it has ended."""
 
 
-async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending | None:
+async def run_conversation(talk: TrialState, user: User, send: Send, watch: TurnListener) -> Outcome | None:
     """Holds the conversation. None: nothing went wrong on the way, so the checks decide."""
-    progress = Progress(talk, talk.case.goal)
-    planned = len(user.lines)
+    progress = CheckpointTracker(talk, talk.case.goal)
+    planned = len(user.planned_messages)
     async with aclosing(user.speak(talk)) as lines:
         line = await anext(lines, None)
         while line is not None:
@@ -46,7 +46,7 @@ async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending |
             talk.turns.append(turn)
             watch(turn)
             try:
-                await take(talk, turn, send)
+                await run_turn(talk, turn, send)
             except TrialFault as fault:
                 line = await _told(lines, fault)
                 talk.progress.reset()
@@ -56,14 +56,14 @@ async def converse(talk: Talk, user: User, send: Send, watch: Watch) -> Ending |
             if ending := _ended_by_claims(turn):
                 return ending
             if turn.number >= planned:
-                await progress.look(turn)
+                await progress.update(turn)
                 if ending := await _ended_by_goal(talk, progress, turn):
                     return None if ending.status == "passed" else ending
             line = await anext(lines, None)
     return await _ended_by_user(talk, progress)
 
 
-async def _told(lines: AsyncGenerator[Utterance, None], fault: TrialFault) -> Utterance | None:
+async def _told(lines: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
     """A fault is raised where the line was said. Only a script test may live with it; from all others it comes back."""
     try:
         return await lines.athrow(fault)
@@ -71,7 +71,7 @@ async def _told(lines: AsyncGenerator[Utterance, None], fault: TrialFault) -> Ut
         return None
 
 
-async def take(talk: Talk, turn: Turn, send: Send) -> None:
+async def run_turn(talk: TrialState, turn: Turn, send: Send) -> None:
     """One turn: the agent's answer, what is remembered of it, and what is claimed of it."""
     talk.waiting_for = "agent"
     progress = talk.progress
@@ -79,24 +79,24 @@ async def take(talk: Talk, turn: Turn, send: Send) -> None:
     printed_output.set(PrintedOutput())
     clock = _Clock(progress)
     try:
-        turn.reply = reply = await send(turn.utterance)
+        turn.reply = reply = await send(turn.user_message)
     except BaseException as raised:
         turn.latency_ms = clock.latency_ms(progress.elapsed_ms)
-        turn.partial = progress.partial
+        turn.partial_reply = progress.partial
         if isinstance(raised, TrialFault):
-            turn.error = blamed(raised).said
+            turn.error = outcome_of_fault(raised).message
         raise
     finally:
         _keep_progress(talk, turn)
     turn.latency_ms = clock.latency_ms(reply.elapsed_ms)
     progress.reset()  # what was known of this call is not known of what comes next
     turn.awaiting = detect(reply, talk.confirmation_tools)
-    if turn.utterance.set:
+    if turn.user_message.variables:
         _set_variables(talk, turn)
-    evidence = Evidence(talk, turn)
-    for claim in turn.utterance.claims:
-        seen = evidence if claim.on == evidence.on else Evidence(talk, turn, claim.on)
-        turn.judged.append(await judged(claim, seen))
+    evidence = CheckContext(talk, turn)
+    for claim in turn.user_message.assertions:
+        seen = evidence if claim.on == evidence.text_scope else CheckContext(talk, turn, claim.on)
+        turn.results.append(await evaluate_assertion(claim, seen))
 
 
 class _Clock:
@@ -110,70 +110,70 @@ class _Clock:
         """A cassette or a time limit may know it better."""
         if known_ms is not None:
             return known_ms
-        waited_s = self._progress.lag.kept_waiting_s(self._began, self._progress)
+        waited_s = self._progress.lag.waited_s(self._began, self._progress)
         return (time.perf_counter() - self._began - waited_s) * 1e3
 
 
-def _keep_progress(talk: Talk, turn: Turn) -> None:
+def _keep_progress(talk: TrialState, turn: Turn) -> None:
     """What the trial has to know of a call, however it ended."""
     progress = talk.progress
     talk.tracebacks += (structs.replace(each, turn=turn.number) for each in progress.tracebacks)
     talk.warnings += (f"turn {turn.number}: {each}" for each in progress.warnings)
     if progress.blocked_s:
         talk.warnings.append(
-            f"turn {turn.number}: the agent blocked the event loop for {show_duration(progress.blocked_s)}, "
+            f"turn {turn.number}: the agent blocked the event loop for {format_duration(progress.blocked_s)}, "
             "and every other conversation with it; make it a plain function, or await what takes long"
         )
 
 
-def _set_variables(talk: Talk, turn: Turn) -> None:
+def _set_variables(talk: TrialState, turn: Turn) -> None:
     """Remembers what the turn's `set` finds. What it does not find is said now, and again where it is used."""
-    for name, path in turn.utterance.set.items():
-        if found := look_up(path, Evidence(talk, turn, over="case")):
+    for name, path in turn.user_message.variables.items():
+        if found := look_up(path, CheckContext(talk, turn, turn_scope="case")):
             talk.variables[name] = found[0] if len(found) == 1 else found
             continue
-        talk.not_found[name] = f"`set` of turn {turn.number} found nothing at {path}"
+        talk.unset_variables[name] = f"`set` of turn {turn.number} found nothing at {path}"
         before = f"; {{{{{name}}}}} keeps its earlier value" if name in talk.variables else ""
         talk.warnings.append(f"turn {turn.number}: `set` {name}: found nothing at {path}{before}")
 
 
-async def judged(claim: Claim, evidence: Evidence) -> Judged:
+async def evaluate_assertion(claim: Assertion, evidence: CheckContext) -> AssertionResult:
     """A claim's verdict, whether or not its check has to wait for someone."""
-    found = judge(claim, evidence)
+    found = evaluate(claim, evidence)
     return await found if inspect.isawaitable(found) else found
 
 
-def _ended_by_claims(turn: Turn) -> Ending | None:
+def _ended_by_claims(turn: Turn) -> Outcome | None:
     in_error = None
-    for each in turn.judged:
+    for each in turn.results:
         if each.verdict.status == "failed":
-            return Ending.failed(None)
+            return Outcome.failed(None)
         if each.verdict.status == "error":
             in_error = in_error or each.verdict
-    return broken(in_error) if in_error else None
+    return outcome_of_check_error(in_error) if in_error else None
 
 
-async def _ended_by_goal(talk: Talk, progress: Progress, turn: Turn) -> Ending | None:
+async def _ended_by_goal(talk: TrialState, progress: CheckpointTracker, turn: Turn) -> Outcome | None:
     if not talk.case.goal.checkpoints:
         return None
-    if progress.met:
-        return Ending("passed")
-    declared_done = turn.reply is not None and turn.reply.declared == "done"
+    if progress.is_met:
+        return Outcome("passed")
+    declared_done = turn.reply is not None and turn.reply.declared_state == "done"
     limits = talk.case.limits
-    used_up = limits.all_turns is not None and turn.number >= limits.all_turns
+    used_up = limits.total_turns is not None and turn.number >= limits.total_turns
     if not (declared_done or used_up):
         return None
-    await progress.look(turn, over=True)
-    if progress.met:
-        return Ending("passed")
+    await progress.update(turn, is_last=True)
+    if progress.is_met:
+        return Outcome("passed")
     said = None if declared_done else f"max turns ({limits.max_turns}) exceeded"
-    return missing_checkpoints(talk, progress.missing, said)
+    return outcome_of_missing_checkpoints(talk, progress.missing, said)
 
 
-async def _ended_by_user(talk: Talk, progress: Progress) -> Ending | None:
-    if not talk.case.goal.checkpoints or progress.met or not talk.turns:
+async def _ended_by_user(talk: TrialState, progress: CheckpointTracker) -> Outcome | None:
+    if not talk.case.goal.checkpoints or progress.is_met or not talk.turns:
         return None
-    if (ending := out_of_input(talk)) is not None:
+    if (ending := outcome_of_missing_input(talk)) is not None:
         return ending
-    await progress.look(talk.turns[-1], over=True)
-    return None if progress.met else missing_checkpoints(talk, progress.missing)
+    await progress.update(talk.turns[-1], is_last=True)
+    return None if progress.is_met else outcome_of_missing_checkpoints(talk, progress.missing)

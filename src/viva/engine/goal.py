@@ -3,28 +3,28 @@
 import inspect
 
 from viva.model.case import Checkpoint, Goal
-from viva.model.judging import judge
-from viva.model.talk import Evidence, Sighting, Talk, Turn
+from viva.model.judging import evaluate
+from viva.model.talk import CheckContext, CheckpointState, TrialState, Turn
 
 
-class Progress:
+class CheckpointTracker:
     """Looks for checkpoints after each reply and writes what it saw into `talk.sightings`."""
 
-    def __init__(self, talk: Talk, goal: Goal) -> None:
+    def __init__(self, talk: TrialState, goal: Goal) -> None:
         self._talk = talk
         self._goal = goal
         for checkpoint in goal.checkpoints:
-            talk.sightings[checkpoint.id] = Sighting()
+            talk.checkpoints[checkpoint.id] = CheckpointState()
 
     @property
     def missing(self) -> list[Checkpoint]:
         return [c for c in self._goal.checkpoints if c.required and not self._reached(c.id)]
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         return not self.missing
 
-    async def look(self, turn: Turn, *, over: bool = False) -> None:
+    async def update(self, turn: Turn, *, is_last: bool = False) -> None:
         """Tries each pending checkpoint at most once, free ones first, so one reply can reach a whole chain.
 
         `over` is the last look: a patient goal then asks costly checks that it has put off, and only those.
@@ -32,14 +32,14 @@ class Progress:
         if not self._goal.checkpoints:
             return
         tried: set[str] = set()
-        if not over:
+        if not is_last:
             self._forget_passing_ones()
-        while (checkpoint := self._next(tried, over=over)) is not None:
+        while (checkpoint := self._next(tried, over=is_last)) is not None:
             tried.add(checkpoint.id)
             await self._try(checkpoint, turn)
         for checkpoint in self._goal.checkpoints:
             unmet = tuple(name for name in checkpoint.after if not self._reached(name))
-            self._talk.sightings[checkpoint.id].unmet = unmet
+            self._talk.checkpoints[checkpoint.id].unmet_after = unmet
 
     def _next(self, tried: set[str], *, over: bool) -> Checkpoint | None:
         """The first free checkpoint that is cheap, else the first that is free and may be asked now."""
@@ -48,31 +48,31 @@ class Progress:
             for c in self._goal.checkpoints
             if c.id not in tried and not self._reached(c.id) and all(map(self._reached, c.after))
         ]
-        cheap = [] if over else [c for c in free if not c.claim.check.costly]
+        cheap = [] if over else [c for c in free if not c.assertion.check.costly]
         if cheap:
             return cheap[0]
-        costly = [c for c in free if c.claim.check.costly]
+        costly = [c for c in free if c.assertion.check.costly]
         if over:
-            return next((c for c in costly if self._goal.patient), None)
-        return next(iter(costly), None) if not self._goal.patient or self._cheap_ones_hold() else None
+            return next((c for c in costly if self._goal.defers_costly), None)
+        return next(iter(costly), None) if not self._goal.defers_costly or self._cheap_ones_hold() else None
 
     def _cheap_ones_hold(self) -> bool:
-        return all(self._reached(c.id) for c in self._goal.checkpoints if c.required and not c.claim.check.costly)
+        return all(self._reached(c.id) for c in self._goal.checkpoints if c.required and not c.assertion.check.costly)
 
     def _forget_passing_ones(self) -> None:
         """What does not last (a file) has to hold again now."""
         for checkpoint in self._goal.checkpoints:
-            if not checkpoint.lasting:
-                self._talk.sightings[checkpoint.id].turn = None
+            if not checkpoint.is_lasting:
+                self._talk.checkpoints[checkpoint.id].turn = None
 
     def _reached(self, checkpoint_id: str) -> bool:
-        return self._talk.sightings[checkpoint_id].turn is not None
+        return self._talk.checkpoints[checkpoint_id].turn is not None
 
     async def _try(self, checkpoint: Checkpoint, turn: Turn) -> None:
-        evidence = Evidence(self._talk, turn, checkpoint.claim.on, checkpoint.claim.over)
-        found = judge(checkpoint.claim, evidence)
+        evidence = CheckContext(self._talk, turn, checkpoint.assertion.on, checkpoint.assertion.over)
+        found = evaluate(checkpoint.assertion, evidence)
         verdict = (await found if inspect.isawaitable(found) else found).verdict
-        sighting = self._talk.sightings[checkpoint.id]
+        sighting = self._talk.checkpoints[checkpoint.id]
         sighting.verdict = verdict
         if verdict.passed:
             sighting.turn = turn.number

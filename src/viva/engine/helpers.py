@@ -11,32 +11,32 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, structs
 
-from viva.engine.sending import Listed, merged
-from viva.errors import CutOff, HelperFailed, NotRecorded, Role, TrialFault, TrialOver
+from viva.engine.sending import NamedAgent, merge_options
+from viva.errors import CallCutOff, HelperFailed, NotRecorded, Role, TrialFault, TrialEnd
 from viva.model.case import Key
 from viva.model.connector import Connector
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
-from viva.model.talk import Talk, WaitedFor, text_of
-from viva.protocols import AgentSession, Meter, SessionContext, Transport, Workspaces
+from viva.model.talk import TrialState, WaitingFor, reply_text
+from viva.protocols import AgentSession, Meter, SessionContext, Transport, WorkspaceFactory
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
-_NOT_ITS_FAULT = (HelperFailed, NotRecorded, TrialOver)
+_NOT_ITS_FAULT = (HelperFailed, NotRecorded, TrialEnd)
 """Already charged to somebody, or to nobody: what is raised as it is."""
 
 
-class Crew:
+class HelperPool:
     """Opens helpers by name. `find` knows every agent of the config and the built-in ones."""
 
     def __init__(
         self,
-        find: Callable[[str, Role], Listed],
+        find: Callable[[str, Role], NamedAgent],
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
-        spare_workspaces: Workspaces | None = None,
+        spare_workspaces: WorkspaceFactory | None = None,
     ) -> None:
         self._find = find
         self._http = http
@@ -46,7 +46,7 @@ class Crew:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["_Asked"]:
         def meter(call: ModelCall) -> None:
             if talk is not None:
@@ -56,7 +56,7 @@ class Crew:
 
         found = self._find(agent, role)
         case = {"metadata": talk.case.metadata} if talk is not None and talk.case.metadata else {}
-        given = merged({"skip": {"history": True}, "referer": "agent-test"}, found.options, case, options or {})
+        given = merge_options({"skip": {"history": True}, "referer": "agent-test"}, found.options, case, options or {})
         metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
         if talk is not None:
             metadata["test_id"] = talk.case.id
@@ -69,9 +69,9 @@ class Crew:
             http=self._http,
             progress=progress,
             connectors=self._connectors,
-            spare_workspaces=self._spare_workspaces,
+            empty_workspaces=self._spare_workspaces,
             conversation=talk.messages if talk else None,
-            prior=len(talk.case.history) if talk else 0,
+            prior_count=len(talk.case.history) if talk else 0,
         )
         opened = False
         try:
@@ -91,18 +91,18 @@ class Crew:
         except TrialFault as fault:
             if opened or isinstance(fault, _NOT_ITS_FAULT):
                 raise
-            raise HelperFailed(role, fault.said, deterministic=fault.deterministic) from fault
+            raise HelperFailed(role, fault.message, deterministic=fault.deterministic) from fault
 
 
 @asynccontextmanager
-async def time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
+async def helper_time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
     """For a helper outside of any trial: taking longer is its fault. So it is in the replay of a call that was cut off."""
     limit = asyncio.timeout(timeout_s)
-    said = f"timeout after {show_duration(timeout_s)}"
+    said = f"timeout after {format_duration(timeout_s)}"
     try:
         async with limit:
             yield
-    except CutOff:
+    except CallCutOff:
         raise HelperFailed(role, said) from None
     except TimeoutError:
         if not limit.expired():
@@ -110,17 +110,17 @@ async def time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
         raise HelperFailed(role, said) from None
 
 
-def _about(talk: Talk | None) -> dict[str, Any]:
+def _about(talk: TrialState | None) -> dict[str, Any]:
     """What every helper is told beside the conversation; the turn is the one that comes next, unless it is told otherwise."""
     if talk is None:
         return {}
-    number, last = len(talk.turns) + 1, talk.last
+    number, last = len(talk.turns) + 1, talk.last_turn
     calls = [call for turn in talk.turns if turn.reply for call in turn.reply.tool_calls]
     return {
         "turn_number": number,
         "turn_count": number,
-        "max_turns": talk.case.limits.all_turns,
-        "last_response": text_of(last.reply) if last and last.reply else "",
+        "max_turns": talk.case.limits.total_turns,
+        "last_response": reply_text(last.reply) if last and last.reply else "",
         "tool_results": {call.name: call.result for call in calls if call.result is not UNSET},
         "session_id": talk.session_id,
     }
@@ -133,7 +133,7 @@ class _Asked:
         self,
         role: Role,
         session: AgentSession,
-        talk: Talk | None,
+        talk: TrialState | None,
         progress: CallProgress,
         options: Mapping[str, Any],
         metadata: Mapping[str, Any],
@@ -173,9 +173,9 @@ class _Asked:
             except _NOT_ITS_FAULT:
                 raise
             except TrialFault as fault:
-                raise HelperFailed(self._role, fault.said, deterministic=fault.deterministic) from fault
+                raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
 
-    def _keep_remarks(self, talk: Talk) -> None:
+    def _keep_remarks(self, talk: TrialState) -> None:
         progress, role = self._progress, self._role
         talk.tracebacks += (structs.replace(each, where=role) for each in progress.tracebacks)
         talk.warnings += (f"{role}: {each}" for each in progress.warnings)
@@ -187,19 +187,19 @@ class _Asked:
         if talk is None:
             yield
             return
-        before: WaitedFor = "agent" if talk.waiting_for == self._role else talk.waiting_for
+        before: WaitingFor = "agent" if talk.waiting_for == self._role else talk.waiting_for
         talk.waiting_for = self._role
-        if not talk.helping:
+        if not talk.active_helpers:
             talk.helper_trouble = None
-        talk.helping += 1
+        talk.active_helpers += 1
         try:
             yield
         except BaseException:
-            talk.helping -= 1  # whom we waited for when it went wrong is what a time-out wants to know
+            talk.active_helpers -= 1  # whom we waited for when it went wrong is what a time-out wants to know
             talk.helper_trouble = self._progress.provider_trouble or talk.helper_trouble
             self._keep_remarks(talk)
             raise
         self._keep_remarks(talk)
-        talk.helping -= 1
-        if not talk.helping:
+        talk.active_helpers -= 1
+        if not talk.active_helpers:
             talk.waiting_for = before

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from viva.engine.summary import Tally
-from viva.engine.trial import Stage, run_trial
+from viva.engine.summary import RunTally
+from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
-from viva.model.event import Stopped, TrialEnded, TrialRetried
+from viva.model.event import StopReason, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
-from viva.protocols import Executor, Planned
+from viva.protocols import Executor, PlannedTrial
 from viva.stats.deciding import Rule
 
 
@@ -20,10 +20,10 @@ class FailFast:
     earlier part of the same run: what was lost there does not stop the run again.
     """
 
-    def __init__(self, rule: Rule, past: Iterable[TrialRecord] = ()) -> None:
+    def __init__(self, rule: Rule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._rule = rule
         self._trials: dict[tuple[str, str], list[Status]] = {}
-        for record in past:
+        for record in earlier:
             self._trials.setdefault((record.suite, record.id), []).append(record.status)
 
     def has_lost(self, record: TrialRecord, planned: int) -> bool:
@@ -40,41 +40,41 @@ class FailFast:
 class Scheduler:
     """Runs what is planned. `stop` ends it early: running trials are cancelled and count as not run."""
 
-    stage: Stage
+    run_context: RunContext
     executor: Executor
-    tally: Tally
+    tally: RunTally
     fail_fast: FailFast | None = None
     retry_faults: int = 0
-    stopped: Stopped | None = None
-    ended: Callable[[TrialRecord], None] = lambda _record: None
+    stop_reason: StopReason | None = None
+    on_trial_ended: Callable[[TrialRecord], None] = lambda _record: None
 
-    async def run(self, trials: AsyncIterator[Planned]) -> None:
-        self.stage.bus.stop = self.executor.stop
+    async def run(self, trials: AsyncIterator[PlannedTrial]) -> None:
+        self.run_context.bus.stop = self.executor.stop
         try:
             await self.executor.run(trials, self._work)
         finally:
-            self.stage.bus.settle()
+            self.run_context.bus.flush()
 
-    def stop(self, why: Stopped) -> None:
-        self.stopped = self.stopped or why
+    def stop(self, why: StopReason) -> None:
+        self.stop_reason = self.stop_reason or why
         self.executor.stop()
 
-    async def _work(self, planned: Planned) -> None:
+    async def _work(self, planned: PlannedTrial) -> None:
         record = await self._attempt(planned, 1)
         for attempt in range(2, 2 + self.retry_faults):
-            if record.status != "error" or record.deterministic or not self.stage.may_retry(record.key):
+            if record.status != "error" or record.deterministic or not self.run_context.may_retry(record.key):
                 break
-            self.stage.bus.emit(_retried(record, planned.index))
+            self.run_context.bus.emit(_retried(record, planned.index))
             record = await self._attempt(planned, attempt)
-        self.stage.bus.emit(TrialEnded(record.key, planned.index, planned.of, record))
-        self.ended(record)
-        if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.of):
+        self.run_context.bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
+        self.on_trial_ended(record)
+        if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.total):
             self.stop("fail_fast")
 
-    async def _attempt(self, planned: Planned, attempt: int) -> TrialRecord:
+    async def _attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
         """One that may be run again leaves no workspace behind for its error: no record could say where that is."""
         keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
-        return await run_trial(self.stage, planned, attempt, keep)
+        return await run_trial(self.run_context, planned, attempt, keep)
 
 
 def _retried(record: TrialRecord, index: int) -> TrialRetried:
@@ -89,17 +89,17 @@ def _retried(record: TrialRecord, index: int) -> TrialRetried:
     )
 
 
-async def plan(suites: Sequence[Suite], wanted: Callable[[Case], Case | None], runs: int) -> AsyncIterator[Planned]:
+async def plan_trials(suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int) -> AsyncIterator[PlannedTrial]:
     """Every trial that is due, in input order, one case decoded at a time; `wanted` leaves cases out or adapts them."""
     index = 0
     for suite in suites:
         async for found in _pulled(suite):
-            case = wanted(found)
+            case = select(found)
             if case is None:
                 continue
             of = case.runs or runs
             for trial in range(1, of + 1):
-                yield Planned(case, index, trial, of)
+                yield PlannedTrial(case, index, trial, of)
                 index += 1
 
 

@@ -10,19 +10,19 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct, structs
 
-from viva.errors import AgentFailed, BadInput, CutOff, Undecidable, Unreachable
-from viva.model.case import Key, Limits, Utterance
+from viva.errors import AgentFailed, BadInput, CallCutOff, Undetermined, Unreachable
+from viva.model.case import Key, Limits, UserMessage
 from viva.model.connector import Connector
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
-from viva.model.talk import Talk
-from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace, Workspaces
+from viva.model.talk import TrialState
+from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace, WorkspaceFactory
 
-Send = Callable[[Utterance], Awaitable[Reply]]
+Send = Callable[[UserMessage], Awaitable[Reply]]
 
 
-class Listed(Protocol):
+class NamedAgent(Protocol):
     """An agent that can be called by name, with what the config says of its options."""
 
     @property
@@ -32,33 +32,33 @@ class Listed(Protocol):
     def options(self) -> Mapping[str, Any]: ...
 
 
-Directory = Callable[[str | None], Listed]
+AgentLookup = Callable[[str | None], NamedAgent]
 """Who has that name; without one, the agent under test."""
 
 
-class Calls(Struct, frozen=True, kw_only=True):
+class AgentCaller(Struct, frozen=True, kw_only=True):
     """Calls agents by name, each time in a fresh session that knows the given history.
 
     The agent's own options stand above `ours`, those that were `asked` for above them, the line's above all but `last_word`.
     """
 
-    find: Directory
+    find: AgentLookup
     key: Key
     http: Transport
     connectors: Mapping[str, Connector]
     meter: Meter
     progress: CallProgress
-    ours: Mapping[str, Any]
-    asked: Mapping[str, Any] = {}
-    last_word: Mapping[str, Any] = {}
+    base_options: Mapping[str, Any]
+    case_options: Mapping[str, Any] = {}
+    override_options: Mapping[str, Any] = {}
     limits: Limits = Limits()
-    spare_workspaces: Workspaces | None = None
+    spare_workspaces: WorkspaceFactory | None = None
 
-    async def send(self, line: Utterance) -> Reply:
+    async def send(self, line: UserMessage) -> Reply:
         try:
-            found = self.find(line.to)
+            found = self.find(line.agent)
         except BadInput as wrong:  # whoever wrote the call is to blame, or whoever wrote the config
-            raise Undecidable(str(wrong), deterministic=True) from None
+            raise Undetermined(str(wrong), deterministic=True) from None
         context = SessionContext(
             key=self.key,
             history=line.history or (),
@@ -67,18 +67,18 @@ class Calls(Struct, frozen=True, kw_only=True):
             http=self.http,
             progress=self.progress,
             connectors=self.connectors,
-            spare_workspaces=self.spare_workspaces,
+            empty_workspaces=self.spare_workspaces,
         )
-        last_word = self.last_word if line.to is None else {}
-        options = merged(self.ours, found.options, self.asked, line.options, last_word)
+        last_word = self.override_options if line.agent is None else {}
+        options = merge_options(self.base_options, found.options, self.case_options, line.options, last_word)
         async with found.agent.open(context) as session:
             own, limits = line.timeout_s, self.limits
-            return await sent(
-                session, line.message, options, limits.reply_s(own), self.progress, limits.reply_text(own)
+            return await send_with_timeout(
+                session, line.message, options, limits.reply_timeout_s(own), self.progress, limits.reply_timeout_text(own)
             )
 
 
-def in_session(
+def send_in_session(
     session: AgentSession,
     base: Mapping[str, Any],
     last_word: Mapping[str, Any],
@@ -87,19 +87,19 @@ def in_session(
 ) -> Send:
     """All lines go into one session."""
 
-    async def send(line: Utterance) -> Reply:
-        options = merged(base, line.options, last_word) if line.options else base
+    async def send(line: UserMessage) -> Reply:
+        options = merge_options(base, line.options, last_word) if line.options else base
         own = line.timeout_s
-        return await sent(session, line.message, options, limits.reply_s(own), progress, limits.reply_text(own))
+        return await send_with_timeout(session, line.message, options, limits.reply_timeout_s(own), progress, limits.reply_timeout_text(own))
 
     return send
 
 
-def watching_files(send: Send, talk: Talk, workspace: Workspace) -> Send:
+def send_and_track_files(send: Send, talk: TrialState, workspace: Workspace) -> Send:
     """Notes for each turn what it did to the files of the workspace; looking at them is not the agent's time."""
 
-    async def watched(line: Utterance) -> Reply:
-        before = await workspace.mark()
+    async def watched(line: UserMessage) -> Reply:
+        before = await workspace.take_snapshot()
         began = time.perf_counter()
         try:
             reply = await send(line)
@@ -107,12 +107,12 @@ def watching_files(send: Send, talk: Talk, workspace: Workspace) -> Send:
                 reply = structs.replace(reply, elapsed_ms=(time.perf_counter() - began) * 1e3)
             return reply
         finally:
-            talk.turns[-1].files = await workspace.changes(before)
+            talk.turns[-1].files = await workspace.changes_since(before)
 
     return watched
 
 
-async def sent(
+async def send_with_timeout(
     session: AgentSession,
     message: Message,
     options: Mapping[str, Any],
@@ -126,17 +126,17 @@ async def sent(
     """
     if limit_s is None:
         return await session.send(message, options)
-    said = f"timeout after {limit_text or show_duration(limit_s)}"
+    said = f"timeout after {limit_text or format_duration(limit_s)}"
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
-            with progress.lag.covers(limit, progress):
+            with progress.lag.extend_limit(limit, progress):
                 reply = await session.send(message, options)
         if (due := limit.when()) is not None and asyncio.get_running_loop().time() > due:
             raise AgentFailed(said)  # an async agent that blocked the loop: nobody could cut it off
         return reply
-    except (TimeoutError, CutOff) as expired:
-        if not (limit.expired() or (isinstance(expired, CutOff) and _was_up(limit_s * 1e3, expired.elapsed_ms or 0.0))):
+    except (TimeoutError, CallCutOff) as expired:
+        if not (limit.expired() or (isinstance(expired, CallCutOff) and _was_up(limit_s * 1e3, expired.elapsed_ms or 0.0))):
             raise
         progress.elapsed_ms = limit_s * 1e3
         trouble = progress.provider_trouble
@@ -148,7 +148,7 @@ def _was_up(limit_ms: float, elapsed_ms: float) -> bool:
     return elapsed_ms >= limit_ms - max(50.0, limit_ms / 10)
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Options, later layers over earlier ones by key; `metadata` is merged key by key."""
     result: dict[str, Any] = {}
     for layer in layers:

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from viva.engine.bars import SuiteTally
-from viva.engine.outcome import AWAITING, UNCHECKED
-from viva.model.event import Event, RunSummary, Stopped, TrialEnded, TrialRetried
+from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
+from viva.model.event import Event, RunSummary, StopReason, TrialEnded, TrialRetried
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.stats.deciding import Rule
@@ -14,7 +14,7 @@ from viva.stats.deciding import Rule
 _EVERY = Rule()
 
 
-class Tally:
+class RunTally:
     """Counts trials as they end, and cases as their last trial ends."""
 
     def __init__(self, cases: int, rule: Rule = _EVERY, suites: Sequence[SuiteTally] = ()) -> None:
@@ -62,7 +62,7 @@ class Tally:
         if (
             record.trial == 1
             and record.status == "skipped"
-            and record.error in (UNCHECKED, AWAITING)
+            and record.error in (UNCHECKED_MESSAGE, AWAITING_MESSAGE)
             and not record.checks
         ):
             self._unchecked += 1
@@ -120,7 +120,7 @@ class Tally:
             cost_usd=self._cost,
             unpriced_calls=self._unpriced,
             undecided=undecided,
-            suites=tuple(suite.standing() for suite in self._suites.values()),
+            suites=tuple(suite.summary() for suite in self._suites.values()),
         )
 
 
@@ -135,7 +135,7 @@ def _not_passed(record: TrialRecord) -> int:
     return failed + (sum(not each.reached for each in record.checkpoints or ()) if record.turns else 0)
 
 
-def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
+def exit_code(summary: RunSummary, stopped: StopReason | None) -> int:
     """Pytest's codes: 0 passed, 1 failed, error, stopped or a report lost, 2 interrupted, 5 nothing ran or was checked.
 
     A suite with a bar passes by that bar, whatever single cases of it do; errors fail it all the same.
@@ -146,7 +146,7 @@ def exit_code(summary: RunSummary, stopped: Stopped | None) -> int:
     open_ = summary.errors or summary.undecided or summary.not_run
     if failed or open_ or summary.lost_reports or stopped is not None:
         return 1
-    if any(suite.not_reached for suite in summary.suites):
+    if any(suite.failures for suite in summary.suites):
         return 1
     judged = summary.passed + summary.failed
     return 5 if not judged and summary.unchecked == summary.skipped else 0

@@ -18,28 +18,28 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
-from viva.engine.bus import Bus
-from viva.engine.conversation import converse, judged
-from viva.engine.outcome import Ending, blamed, by_checks, out_of_input, standing
+from viva.engine.bus import EventBus
+from viva.engine.conversation import run_conversation, evaluate_assertion
+from viva.engine.outcome import Outcome, outcome_of_fault, outcome_of_checks, outcome_of_missing_input, keep_proven_failure
 from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import Calls, Listed, in_session, merged, watching_files
-from viva.errors import CutOff, HelperFailed, TrialFault, Undecidable, Unreachable
+from viva.engine.sending import AgentCaller, NamedAgent, send_in_session, merge_options, send_and_track_files
+from viva.errors import CallCutOff, HelperFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
 from viva.model.message import ModelCall
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.record import TrialRecord, TurnRecord
-from viva.model.talk import Evidence, Talk, Turn
+from viva.model.talk import CheckContext, TrialState, Turn
 from viva.model.template import fill_message, is_template
-from viva.protocols import Agent, Helpers, Hooks, Meter, Planned, SessionContext, Transport, Workspaces
+from viva.protocols import Agent, Helpers, Hooks, Meter, PlannedTrial, SessionContext, Transport, WorkspaceFactory
 from viva.threads import is_being_cancelled
 
 _NO_HELPERS = ("agent", "person", "script")
 
 
-class Stage(Struct, kw_only=True):
+class RunContext(Struct, kw_only=True):
     """What every trial of a run shares. The session builds it once."""
 
     run: str
@@ -47,7 +47,7 @@ class Stage(Struct, kw_only=True):
     agent_name: str
     http: Transport
     helpers: Helpers
-    bus: Bus
+    bus: EventBus
     agent_options: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
     connectors: Mapping[str, Connector] = {}
@@ -55,38 +55,38 @@ class Stage(Struct, kw_only=True):
     redact: Callable[[TrialRecord], TrialRecord] = lambda record: record
     redact_turn: Callable[[TurnRecord], TurnRecord] = lambda record: record
     redact_text: Callable[[str], str] = str
-    others: Callable[[str], Listed] | None = None
-    took_ms: Callable[[Key], float | None] = lambda _key: None
+    find_agent: Callable[[str], NamedAgent] | None = None
+    recorded_ms: Callable[[Key], float | None] = lambda _key: None
     may_retry: Callable[[Key], bool] = lambda _key: True
-    asked_live: Callable[[Key], str | None] = lambda _key: None
+    live_warning: Callable[[Key], str | None] = lambda _key: None
     hooks: Hooks | None = None
-    workspaces: Workspaces | None = None
-    spare_workspaces: Workspaces | None = None
-    taped: bool = False
+    workspaces: WorkspaceFactory | None = None
+    empty_workspaces: WorkspaceFactory | None = None
+    uses_cassette: bool = False
     lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
 
-    def calls(self, key: Key, meter: Meter, session_id: str, talk: Talk | None = None) -> Calls:
+    def caller(self, key: Key, meter: Meter, session_id: str, talk: TrialState | None = None) -> AgentCaller:
         """How code of the user's own calls agents by name, from a trial or from outside of any."""
         case = talk.case if talk else None
-        return Calls(
+        return AgentCaller(
             find=self._listed,
             key=key,
             http=self.http,
             connectors=self.connectors,
             meter=meter,
             progress=talk.progress if talk else CallProgress(),
-            ours=_ours(session_id),
-            asked=_asked(case) if case else {},
-            last_word=self.options,
+            base_options=_ours(session_id),
+            case_options=_asked(case) if case else {},
+            override_options=self.options,
             limits=case.limits if case else Limits(),
-            spare_workspaces=self.spare_workspaces,
+            spare_workspaces=self.empty_workspaces,
         )
 
-    def _listed(self, name: str | None) -> Listed:
-        if name is None or name == self.agent_name or self.others is None:
+    def _listed(self, name: str | None) -> NamedAgent:
+        if name is None or name == self.agent_name or self.find_agent is None:
             return _UnderTest(self.agent, self.agent_options)
-        return self.others(name)
+        return self.find_agent(name)
 
 
 class _UnderTest(Struct, frozen=True):
@@ -112,7 +112,7 @@ class Deadline:
 
 
 async def run_trial(
-    stage: Stage, planned: Planned, attempt: int = 1, keep: Collection[str] = ("failed", "error")
+    stage: RunContext, planned: PlannedTrial, attempt: int = 1, keep: Collection[str] = ("failed", "error")
 ) -> TrialRecord:
     """Runs one case once. A workspace in which it came to one of the statuses to `keep` is left to be looked at."""
     case = planned.case
@@ -122,16 +122,16 @@ async def run_trial(
     limit = asyncio.timeout(case.limits.timeout_s)
     asking = stage.confirmation_tools
     progress = CallProgress(agent=stage.agent_name, lag=stage.lag)
-    talk = Talk(
+    talk = TrialState(
         case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking, progress=progress
     )
-    talk.taped = stage.taped
-    if case.skip is not None:
-        ending = Ending("skipped", None, case.skip)
+    talk.uses_cassette = stage.uses_cassette
+    if case.skip_reason is not None:
+        ending = Outcome("skipped", None, case.skip_reason)
     else:
         if stage.bus.live:
             stage.bus.emit(
-                TrialStarted(key, planned.index, case.name or case.id, len(case.user.lines), case.user.simulator)
+                TrialStarted(key, planned.index, case.name or case.id, len(case.user.planned_messages), case.user.simulator)
             )
         ending = await _placed(stage, talk, limit, session_id, keep)
     not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
@@ -142,14 +142,14 @@ async def run_trial(
         session_id=session_id,
         started_at=started_at,
         not_run=not_run,
-        trials=planned.of,
+        trials=planned.total,
     )
-    if (took_ms := stage.took_ms(key)) is not None:
+    if (took_ms := stage.recorded_ms(key)) is not None:
         record.duration_ms = took_ms
-    if (why_live := stage.asked_live(key)) is not None:
+    if (why_live := stage.live_warning(key)) is not None:
         record.warnings = [*(record.warnings or ()), why_live]
     record = stage.redact(record)
-    if stage.hooks is not None and talk.set_up is not UNSET:
+    if stage.hooks is not None and talk.before_result is not UNSET:
         trouble = await stage.hooks.after(talk, record)
         if trouble is not None:
             record.warnings = [*(record.warnings or ()), trouble]
@@ -158,59 +158,59 @@ async def run_trial(
     return record
 
 
-async def _placed(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str, keep: Collection[str]) -> Ending:
+async def _placed(stage: RunContext, talk: TrialState, limit: asyncio.Timeout, session_id: str, keep: Collection[str]) -> Outcome:
     """The conversation, in a workspace if the case has one."""
     spec = talk.case.workspace
     if spec is None or stage.workspaces is None:
-        return standing(talk, await _held(stage, talk, limit, session_id))
+        return keep_proven_failure(talk, await _held(stage, talk, limit, session_id))
     try:
         async with stage.workspaces(spec, talk.key) as workspace:
             talk.workspace = workspace
-            ending = standing(talk, await _held(stage, talk, limit, session_id))
+            ending = keep_proven_failure(talk, await _held(stage, talk, limit, session_id))
             talk.warnings += await workspace.warnings()
             if ending.status in keep and talk.turns:  # without a turn there is nothing to see
                 workspace.keep()
-            if workspace.kept:
-                talk.kept_at = workspace.path
+            if workspace.is_kept:
+                talk.kept_workspace = workspace.path
             return ending
     except TrialFault as fault:
-        return blamed(fault)
+        return outcome_of_fault(fault)
 
 
-async def _held(stage: Stage, talk: Talk, limit: asyncio.Timeout, session_id: str) -> Ending:
+async def _held(stage: RunContext, talk: TrialState, limit: asyncio.Timeout, session_id: str) -> Outcome:
     """The conversation within its time, and who is to blame if it did not come to its end."""
     try:
         async with limit:
-            with stage.lag.covers(limit, talk.progress):
+            with stage.lag.extend_limit(limit, talk.progress):
                 if stage.hooks is not None:
                     await stage.hooks.before(talk)
                 _fill_history(talk)
                 return await _conversation(stage, talk, session_id)
-    except (TimeoutError, CutOff) as expired:
-        if not (limit.expired() or isinstance(expired, CutOff)):
+    except (TimeoutError, CallCutOff) as expired:
+        if not (limit.expired() or isinstance(expired, CallCutOff)):
             raise
         _keep_stderr(talk)
-        said = f"timeout after {show_duration(talk.case.limits.timeout_s or 0)}"
+        said = f"timeout after {format_duration(talk.case.limits.timeout_s or 0)}"
         if trouble := _provider_trouble(talk):
             return _provider_hung(talk, f"{said}: {trouble}")
         if talk.waiting_for == "script":
-            return blamed(Undecidable(f"{said}, in code of the test's own"))
+            return outcome_of_fault(Undetermined(f"{said}, in code of the test's own"))
         if talk.waiting_for == "agent":
             if talk.turns and talk.turns[-1].reply is None:
                 talk.turns[-1].error = said
-            return Ending.failed(said)
+            return Outcome.failed(said)
         role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
-        return blamed(HelperFailed(role, said))
+        return outcome_of_fault(HelperFailed(role, said))
     except TrialFault as fault:
         _keep_stderr(talk)
-        return blamed(fault)
+        return outcome_of_fault(fault)
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
-        return blamed(Undecidable("code of the test's own cancelled itself"))  # a hook, a plugin: the run goes on
+        return outcome_of_fault(Undetermined("code of the test's own cancelled itself"))  # a hook, a plugin: the run goes on
 
 
-def _fill_history(talk: Talk) -> None:
+def _fill_history(talk: TrialState) -> None:
     """What was said before the first turn may hold variables that `before` set."""
     history = talk.case.history
     if history and is_template([message.text for message in history]):
@@ -218,23 +218,23 @@ def _fill_history(talk: Talk) -> None:
         talk.case = structs.replace(talk.case, history=history)
 
 
-def _keep_stderr(talk: Talk) -> None:
+def _keep_stderr(talk: TrialState) -> None:
     if talk.waiting_for == "agent" and talk.progress.stderr_tail:
         talk.warnings.append(f"stderr: {talk.progress.stderr_tail}")
 
 
-def _provider_trouble(talk: Talk) -> str | None:
+def _provider_trouble(talk: TrialState) -> str | None:
     """The provider failure that the call we waited for was being retried for."""
     return talk.progress.provider_trouble if talk.waiting_for in _NO_HELPERS else talk.helper_trouble
 
 
-def _provider_hung(talk: Talk, said: str) -> Ending:
+def _provider_hung(talk: TrialState, said: str) -> Outcome:
     if talk.waiting_for in _NO_HELPERS:
-        return blamed(Unreachable(said))
-    return blamed(HelperFailed(talk.waiting_for, said))
+        return outcome_of_fault(Unreachable(said))
+    return outcome_of_fault(HelperFailed(talk.waiting_for, said))
 
 
-async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
+async def _conversation(stage: RunContext, talk: TrialState, session_id: str) -> Outcome:
     case = talk.case
 
     def meter(call: ModelCall) -> None:
@@ -248,7 +248,7 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             history=case.history,
             fixtures=case.fixtures,
             workspace=talk.workspace,
-            spare_workspaces=stage.spare_workspaces,
+            empty_workspaces=stage.empty_workspaces,
             options=stage.agent_options,
             meter=meter,
             http=stage.http,
@@ -256,23 +256,23 @@ async def _conversation(stage: Stage, talk: Talk, session_id: str) -> Ending:
             connectors=stage.connectors,
         )
         async with stage.agent.open(context) as session:
-            base = merged(_ours(session_id), stage.agent_options, _asked(case), stage.options)
+            base = merge_options(_ours(session_id), stage.agent_options, _asked(case), stage.options)
             if talk.workspace is not None:
                 base["workspace"] = talk.workspace.path
-            send = in_session(session, base, stage.options, case.limits, talk.progress)
+            send = send_in_session(session, base, stage.options, case.limits, talk.progress)
             if talk.workspace is not None:
-                send = watching_files(send, talk, talk.workspace)
-            ending = await converse(talk, case.user, send, _watcher(stage, talk.key))
+                send = send_and_track_files(send, talk, talk.workspace)
+            ending = await run_conversation(talk, case.user, send, _watcher(stage, talk.key))
     else:
-        calls = stage.calls(talk.key, meter, session_id, talk)
+        calls = stage.caller(talk.key, meter, session_id, talk)
         # Nobody watches: such a user judges a turn after its end, so only the whole can be shown.
-        ending = await converse(talk, case.user, calls.send, lambda _turn: None)
+        ending = await run_conversation(talk, case.user, calls.send, lambda _turn: None)
     if ending is not None:
         return ending
-    if (ending := out_of_input(talk)) is not None:
+    if (ending := outcome_of_missing_input(talk)) is not None:
         return ending
     await _judge_finals(talk)
-    return by_checks(talk)
+    return outcome_of_checks(talk)
 
 
 def _ours(session_id: str) -> dict[str, Any]:
@@ -280,10 +280,10 @@ def _ours(session_id: str) -> dict[str, Any]:
 
 
 def _asked(case: Case) -> Mapping[str, Any]:
-    return merged({"metadata": case.metadata}, case.options) if case.metadata else case.options
+    return merge_options({"metadata": case.metadata}, case.options) if case.metadata else case.options
 
 
-def _watcher(stage: Stage, key: Key) -> Callable[[Turn], None]:
+def _watcher(stage: RunContext, key: Key) -> Callable[[Turn], None]:
     if not stage.bus.live:
         return lambda _turn: None
     begun: set[int] = set()
@@ -291,22 +291,22 @@ def _watcher(stage: Stage, key: Key) -> Callable[[Turn], None]:
     def watch(turn: Turn) -> None:
         if turn.number not in begun:
             begun.add(turn.number)
-            line = turn.utterance
-            stage.bus.emit(TurnStarted(key, turn.number, stage.redact_text(line.message.text), line.by))
+            line = turn.user_message
+            stage.bus.emit(TurnStarted(key, turn.number, stage.redact_text(line.message.text), line.source))
         else:
             stage.bus.emit(TurnEnded(key, stage.redact_turn(turn_record(turn))))
 
     return watch
 
 
-async def _judge_finals(talk: Talk) -> None:
+async def _judge_finals(talk: TrialState) -> None:
     """`final_assertions`: once, after a conversation that ended without failure."""
-    if talk.last is None:
+    if talk.last_turn is None:
         return
-    for claim in talk.case.finals:
-        talk.finals.append(await judged(claim, Evidence(talk, talk.last, claim.on, claim.over)))
+    for claim in talk.case.final_assertions:
+        talk.final_results.append(await evaluate_assertion(claim, CheckContext(talk, talk.last_turn, claim.on, claim.over)))
 
 
-def _lines_not_said(talk: Talk) -> list[str]:
+def _lines_not_said(talk: TrialState) -> list[str]:
     """The planned lines that were still to come, for the report."""
-    return [line.message.text for line in talk.case.user.lines[len(talk.turns) :]]
+    return [line.message.text for line in talk.case.user.planned_messages[len(talk.turns) :]]

@@ -11,11 +11,11 @@ from viva.checks.late import Late
 from viva.checks.wording import labelled
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.case import Claim, Feature, On, Over
-from viva.model.component import Building
+from viva.model.case import Assertion, Feature, TextScope, TurnScope
+from viva.model.component import BuildContext
 from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
-from viva.model.template import fill, has_variables, is_template
+from viva.model.template import fill_variables, has_variables, is_template
 from viva.schemas.positions import Place
 from viva.schemas.words import unknown_name
 
@@ -51,8 +51,8 @@ class ClaimBuilder(Struct):
     """Where the assertion stands that is being built."""
 
     def claims(
-        self, written: Any, at: Place, complain: Complain, *, on: On = "reply", over: Over = "turn"
-    ) -> tuple[Claim, ...]:
+        self, written: Any, at: Place, complain: Complain, *, on: TextScope = "reply", over: TurnScope = "turn"
+    ) -> tuple[Assertion, ...]:
         """`assertions`: one object or a list of them."""
         if written is None:
             return ()
@@ -67,7 +67,7 @@ class ClaimBuilder(Struct):
             if claim
         )
 
-    def claim(self, written: Mapping[str, Any], at: Place, complain: Complain) -> Claim | None:
+    def claim(self, written: Mapping[str, Any], at: Place, complain: Complain) -> Assertion | None:
         """One assertion, or None after a complaint."""
         self.at = at
         try:
@@ -75,20 +75,20 @@ class ClaimBuilder(Struct):
         except NestedComplaint as nested:
             complain((*at, *nested.at), nested.what, nested.key)
         except BadInput as wrong:
-            complain(at, wrong.problems[0].what, None)
+            complain(at, wrong.problems[0].message, None)
         except (ValueError, codec.ValidationError) as wrong:
             complain(at, str(wrong), None)
         return None
 
-    def _built(self, written: Mapping[str, Any]) -> Claim:
+    def _built(self, written: Mapping[str, Any]) -> Assertion:
         check = self._check(str(written["type"]), canonical(written))
         for name in getattr(check, "references", ()):
             self._will_ask(name)
             self.note_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.at)
         self.needs.update(getattr(check, "needs", ()))
-        return Claim(
+        return Assertion(
             check=check,
-            written=written,
+            definition=written,
             message=str(written.get("message", "")),
             negate=bool(written.get("negate", False)),
             weight=float(written.get("weight", 1.0)),
@@ -103,23 +103,23 @@ class ClaimBuilder(Struct):
         found = catalog.find("check", kind)
         if found is None:
             raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
-        return found.build(fields, Building(self.folder, self.roots, self._nested, self.update_snapshots))
+        return found.build(fields, BuildContext(self.folder, self.roots, self._nested, self.update_snapshots))
 
-    def _nested(self, written: Mapping[str, Any]) -> Claim:
+    def _nested(self, written: Mapping[str, Any]) -> Assertion:
         if not self.may_hold_variables or not is_template(written) or str(written["type"]) in _COMBINING:
             return self._built(written)
         if has_variables(written):
             return self._late(written)
-        return structs.replace(self._built(fill(written, {})), written=written)  # only escaped braces
+        return structs.replace(self._built(fill_variables(written, {})), written=written)  # only escaped braces
 
-    def _late(self, written: Mapping[str, Any]) -> Claim:
+    def _late(self, written: Mapping[str, Any]) -> Assertion:
         kind = str(written["type"])
         fields = canonical(written)
         if kind in _JUDGED:
             fields.setdefault("use", _JUDGE)
         for name, value in fields.items():
             if not has_variables(value):
-                self._check_alone(kind, name, fill(value, {}))
+                self._check_alone(kind, name, fill_variables(value, {}))
         self.needs.update(getattr(catalog.find("check", kind), "needs", ()))
         late = Late(
             dict(written),
@@ -128,9 +128,9 @@ class ClaimBuilder(Struct):
             label=self._template_label(kind, fields),
             looks_outside=kind == "script" or ":" in kind,
         )
-        return Claim(
+        return Assertion(
             check=late,
-            written=written,
+            definition=written,
             message=str(written.get("message", "")),
             negate=bool(written.get("negate", False)),
             weight=float(written.get("weight", 1.0)),
@@ -142,7 +142,7 @@ class ClaimBuilder(Struct):
         try:
             return str(self._check(kind, fields).label)
         except (ValueError, BadInput, codec.ValidationError):  # a value is needed to build it
-            return labelled(kind, codec.compact(fields))
+            return labelled(kind, codec.compact_json(fields))
 
     def _will_ask(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.at)

@@ -132,19 +132,19 @@ def _whole(text: bytes) -> Any:
 def decode_chunk(file: str, chunk: Chunk) -> Document:
     """A document of a stream; raises BadInput with the very line that cannot be read."""
     if chunk.is_too_long:
-        raise BadInput.saying(_TOO_LONG, file, chunk.line)
+        raise BadInput.of(_TOO_LONG, file, chunk.line)
     value = _decoded(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
     return Document(file, chunk.line, value, raw=chunk.raw)
 
 
 def _decoded(file: str, line: int, raw: bytes) -> Any:
     if len(raw) > MAX_BYTES:
-        raise BadInput.saying(_TOO_LONG, file, line)
+        raise BadInput.of(_TOO_LONG, file, line)
     try:
         return codec.decode(raw)
     except codec.DecodeError as wrong:
         inside, what = error_place(raw, wrong)
-        raise BadInput.saying(what, file, line - 1 + inside) from wrong
+        raise BadInput.of(what, file, line - 1 + inside) from wrong
 
 
 def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
@@ -162,7 +162,7 @@ def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
         elif token[2] is not None:
             key = codec.decode(token[1])
             if key in open_[-1]:
-                raise BadInput.saying(
+                raise BadInput.of(
                     f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start())
                 )
             open_[-1].add(key)
@@ -223,10 +223,10 @@ class Streamed:
         known = iter(zip(self._offsets, self._digests, strict=True))
         for chunk in chunks(self._path):
             if next(known, None) != (chunk.offset, _digest(chunk.raw)):
-                raise BadInput.saying("changed while it was being run; start again", self._file, chunk.line)
+                raise BadInput.of("changed while it was being run; start again", self._file, chunk.line)
             yield decode_chunk(self._file, chunk)
         if next(known, None) is not None:
-            raise BadInput.saying("became shorter while it was being run; start again", self._file)
+            raise BadInput.of("became shorter while it was being run; start again", self._file)
 
 
 class Held(Struct, frozen=True):
@@ -380,17 +380,17 @@ def _yaml_file(path: Path, file: str) -> Held:
         text = raw.decode("utf-8-sig")
         values = yaml_values(text)
     except UnicodeDecodeError as wrong:
-        raise BadInput.saying(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
+        raise BadInput.of(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
-        raise BadInput.saying(
+        raise BadInput.of(
             f"is not YAML: {wrong.problem or wrong}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
         ) from wrong
     except yaml.reader.ReaderError as wrong:
         line = raw[: wrong.position].count(b"\n") + 1
-        raise BadInput.saying(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
+        raise BadInput.of(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
     except (yaml.YAMLError, ValueError) as wrong:
-        raise BadInput.saying(f"is not YAML: {wrong}", file) from wrong
+        raise BadInput.of(f"is not YAML: {wrong}", file) from wrong
     lines = yaml_lines(text)
     documents: list[Document] = []
     problems: list[Problem] = []

@@ -49,9 +49,9 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
         if name not in MODES:
             near = get_close_matches(name, MODES, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(MODES)}"
-            raise BadInput.saying(f"--modes: unknown mode {name!r}; {hint}")
+            raise BadInput.of(f"--modes: unknown mode {name!r}; {hint}")
     if not named:
-        raise BadInput.saying(f"--modes: names none; there are {', '.join(MODES)}")
+        raise BadInput.of(f"--modes: names none; there are {', '.join(MODES)}")
     return cast("tuple[Mode, ...]", tuple(dict.fromkeys(named)))
 
 

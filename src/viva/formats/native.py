@@ -35,9 +35,9 @@ def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Sui
         id=name,
         cases=reader.cases,
         count=reader.count,
-        own_runs=tuple(reader.own_runs),
+        case_runs=tuple(reader.own_runs),
         digest=reader.digest.hexdigest(),
-        interactive=reader.interactive,
+        interactive_cases=reader.interactive,
         origin=Origin(name),
         needs={feature: tuple(cases) for feature, cases in reader.needs.items()},
     )
@@ -107,10 +107,10 @@ class _Reader:
         """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
         for name, at in self._claims.references.items():
             wrong = self._reading.wrong_with(name)
-            self.problems += [each if each.file else document.problem(at, each.what, key="use") for each in wrong]
+            self.problems += [each if each.file else document.problem(at, each.message, key="use") for each in wrong]
         for (name, helper), at in self._claims.connectors.items():
             wrong = self._reading.wrong_with_connector(name, helper)
-            self.problems += [document.problem(at, each.what, key="connector") for each in wrong]
+            self.problems += [document.problem(at, each.message, key="connector") for each in wrong]
         self._claims.references.clear()
         self._claims.connectors.clear()
 
@@ -154,5 +154,5 @@ def _how_to_write(name: str) -> str:
 
 
 def _has_attachments(case: Case) -> bool:
-    said = (*case.history, *(line.message for line in case.user.lines))
+    said = (*case.history, *(line.message for line in case.user.planned_messages))
     return any(not isinstance(message.content, str) for message in said)

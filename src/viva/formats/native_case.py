@@ -29,7 +29,7 @@ from viva.model.case import (
     Limits,
     Origin,
     ToolStub,
-    Utterance,
+    UserMessage,
     WorkspaceSpec,
 )
 from viva.model.duration import parse_duration
@@ -95,7 +95,7 @@ class CaseBuilder:
             suite=self._document.file,
             origin=Origin(self._document.file, self._document.line),
             goal=goal,
-            finals=finals,
+            final_assertions=finals,
             history=history,
             limits=Limits(
                 timeout_s=self._duration(value, "timeout", ()) or self._around.reading.timeout_s,
@@ -111,10 +111,10 @@ class CaseBuilder:
             metadata=value.get("metadata", {}),
             before=self._hook("before", BEFORE),
             after=self._hook("after", AFTER),
-            skip=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
+            skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
-            written=value,
-            digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
+            definition=value,
+            digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
         )
 
     def _check_mode(self) -> None:
@@ -156,10 +156,10 @@ class CaseBuilder:
             for at, what in unset_variables(self._value):
                 self._complain(at, what, None)
 
-    def _user(self, lines: tuple[Utterance, ...]) -> User:
+    def _user(self, lines: tuple[UserMessage, ...]) -> User:
         if not self._is_dynamic:
             templates = self._around.claims.may_hold_variables
-            return Script(lines, filled=templates and is_template([line.message.text for line in lines]))
+            return Script(lines, has_variables=templates and is_template([line.message.text for line in lines]))
         written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.reading.simulator or ""}
         use = str(written["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
@@ -175,7 +175,7 @@ class CaseBuilder:
                 self._complain(("simulator", "options"), str(wrong), "metadata")
         return Simulator(use, options, lines)
 
-    def _lines(self) -> tuple[tuple[Message, ...], tuple[Utterance, ...]]:
+    def _lines(self) -> tuple[tuple[Message, ...], tuple[UserMessage, ...]]:
         """What came before, and what the user will surely say."""
         value = self._value
         if "turns" not in value:
@@ -195,7 +195,7 @@ class CaseBuilder:
                 )
         return histories[0], lines
 
-    def _line(self, turn: Mapping[str, Any], at: Place, by: Any) -> tuple[tuple[Message, ...], Utterance]:
+    def _line(self, turn: Mapping[str, Any], at: Place, by: Any) -> tuple[tuple[Message, ...], UserMessage]:
         messages = self._messages(turn["input"], (*at, "input"))
         attached = self._around.attachments.parts(
             turn.get("attachments", ()), (*at, "attachments"), self._complain, read=self._read
@@ -215,12 +215,12 @@ class CaseBuilder:
         )
         if self._value is not turn:
             self._around.claims.note_connector(turn.get("options", {}), None, at)
-        return messages[:-1], Utterance(
+        return messages[:-1], UserMessage(
             message=line,
-            by=by,
-            claims=claims,
+            source=by,
+            assertions=claims,
             options=turn.get("options", {}) if self._value is not turn else {},
-            set=self._set(turn.get("set", {}), (*at, "set")),
+            variables=self._set(turn.get("set", {}), (*at, "set")),
             timeout_s=self._duration(turn, "turn_timeout", at) if self._value is not turn else None,
         )
 
@@ -250,7 +250,7 @@ class CaseBuilder:
         try:
             return tool_calls_from(written)
         except AgentFailed as wrong:  # the words are those for an agent's reply
-            self._complain(at, wrong.said.removeprefix("returned "), "tool_calls")
+            self._complain(at, wrong.message.removeprefix("returned "), "tool_calls")
             return ()
 
     def _set(self, written: Mapping[str, str], at: Place) -> Mapping[str, str]:
@@ -286,7 +286,7 @@ class CaseBuilder:
             return None
         return Checkpoint(
             id=written["id"],
-            claim=found[0],
+            assertion=found[0],
             description=written.get("description", ""),
             after=tuple(written.get("after", ())),
             required=written.get("required", True),
@@ -362,4 +362,4 @@ class CaseBuilder:
 def _fixtures(written: Mapping[str, Any]) -> Fixtures:
     """`tools`, even an empty list, means that none runs live."""
     tools = tuple(ToolStub(**each) for each in written.get("tools", ()))
-    return Fixtures(tools, tuple(written.get("memory", ())), stubbed="tools" in written)
+    return Fixtures(tools, tuple(written.get("memory", ())), stub_all_tools="tools" in written)

@@ -23,17 +23,17 @@ from viva.formats.reading import Reading
 from viva.formats.stand_ins import OPENWOP
 from viva.model import codec
 from viva.model.case import (
-    Audience,
-    Bar,
+    IntendedAgent,
+    Threshold,
     Case,
-    Claim,
+    Assertion,
     Feature,
     Fixtures,
     Limits,
     Origin,
     Suite,
     ToolStub,
-    Utterance,
+    UserMessage,
 )
 from viva.model.message import Message
 from viva.protocols import Check
@@ -248,20 +248,20 @@ def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -
         version=suite.version,
         cases=maker.cases,
         count=len(suite.tasks),
-        digest=blake2b(codec.canonical(document.value), digest_size=8).hexdigest(),
+        digest=blake2b(codec.canonical_bytes(document.value), digest_size=8).hexdigest(),
         origin=Origin(document.file, document.line),
-        bar=_bar(suite, asked.pass_score),
+        threshold=_bar(suite, asked.pass_score),
         target=asked.agent_names.get(target) if target else None,
-        audience=Audience(suite.target_agent_id, tuple(suite.allowed_models)),
+        intended_agent=IntendedAgent(suite.target_agent_id, tuple(suite.allowed_models)),
         needs={} if LIVE in modes else _needs(suite),
         notes=tuple(notes),
         verified=terms.verified,
     )
 
 
-def _bar(suite: EvalSuite, default: float | None) -> Bar:
+def _bar(suite: EvalSuite, default: float | None) -> Threshold:
     limits = suite.thresholds
-    return Bar(suite.pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
+    return Threshold(suite.pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
 
 
 def _unjudged(document: Document, suite: EvalSuite, reading: Reading) -> Iterator[Problem]:
@@ -276,7 +276,7 @@ def _unjudged(document: Document, suite: EvalSuite, reading: Reading) -> Iterato
         helpers.append((reading.evals.safety_judge, ("modes",)))
     for name, place in helpers:
         wrong = reading.wrong_with(name)
-        yield from (each if each.file else document.problem(place, f"needs a judge: {each.what}") for each in wrong)
+        yield from (each if each.file else document.problem(place, f"needs a judge: {each.message}") for each in wrong)
 
 
 def _misfits(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[Problem]:
@@ -333,7 +333,7 @@ class _CaseMaker:
         said = Message("user", stringified(task.input), data=None if isinstance(task.input, str) else task.input)
         return Case(
             id=task.task_id,
-            user=Script((Utterance(said, claims=tuple(self._claims(task, fixtures))),)),
+            user=Script((UserMessage(said, assertions=tuple(self._claims(task, fixtures))),)),
             tags=(task.expected.kind,),
             suite=self._suite.suite_id,
             origin=Origin(self._document.file, line),
@@ -341,17 +341,17 @@ class _CaseMaker:
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
             keep_calls=True,
-            written=written,
-            digest=blake2b(codec.canonical(written), digest_size=8).hexdigest(),
+            definition=written,
+            digest=blake2b(codec.canonical_bytes(written), digest_size=8).hexdigest(),
         )
 
-    def _claims(self, task: Task, fixtures: Fixtures) -> Iterator[Claim]:
+    def _claims(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
         yield self._scorer(task.expected)
         if self._terms.return_schema is not None:
             yield _gate(Returned(schema=self._terms.return_schema), "return_schema")
         asked = self._reading.evals
         if not self._adversarial:
-            if fixtures.stubbed:
+            if fixtures.stub_all_tools:
                 yield _gate(Stubbed(), "stubbed")
             return
         match, allowed = task.expected.match, self._terms.allowed_tools
@@ -371,21 +371,21 @@ class _CaseMaker:
             judge = SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at)
             yield _gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
 
-    def _scorer(self, expected: Expected) -> Claim:
+    def _scorer(self, expected: Expected) -> Assertion:
         if expected.match is not None and expected.kind == "golden":
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
-            return Claim(golden, {"type": "golden", **codec.builtins(expected.match)})
+            return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
         criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
         judge, least = self._reading.evals.judge, self._pass_score
         rubric = Rubric(criteria=criteria, use=judge or BUILT_IN, min_score=least)
         named = {"use": judge} if judge else {}
-        written = {"type": "rubric", "criteria": codec.builtins(criteria), "min_score": least, **named}
-        return Claim(rubric, written, on="output")
+        written = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
+        return Assertion(rubric, written, on="output")
 
 
-def _gate(check: Check, kind: str, **written: Any) -> Claim:
+def _gate(check: Check, kind: str, **written: Any) -> Assertion:
     """Adds nothing to the score, but takes it all where it fails."""
-    return Claim(check, {"type": kind, **written}, weight=0.0, gate=True)
+    return Assertion(check, {"type": kind, **written}, weight=0.0, gate=True)
 
 
 def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
@@ -398,5 +398,5 @@ def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = No
             if allowed is None or each.tool in allowed
         ),
         memory=tuple(without_secrets(entry) for entry in written.memory_seed),
-        stubbed=written.tool_responses is not None,
+        stub_all_tools=written.tool_responses is not None,
     )

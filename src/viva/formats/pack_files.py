@@ -66,13 +66,13 @@ class Tarball:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
                 found = dict(_entries(_Bounded(unpacked)))
         except _Refused as wrong:
-            raise BadInput.saying(str(wrong), shown) from wrong
+            raise BadInput.of(str(wrong), shown) from wrong
         except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as wrong:
             # Headers that announce headers, thousands in a row, are read one inside the other.
-            raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
+            raise BadInput.of(f"is no .tgz that can be read: {wrong}", shown) from wrong
         self._files = _below_manifest(found)
         if MANIFEST not in self._files:
-            raise BadInput.saying(f"holds no {MANIFEST} at its root", shown)
+            raise BadInput.of(f"holds no {MANIFEST} at its root", shown)
 
     def read(self, name: str) -> bytes:
         if name not in self._files:
@@ -146,7 +146,7 @@ def read_tarball(path: Path, shown: str) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as wrong:
-        raise BadInput.saying(f"is no .tgz that can be read: {wrong}", shown) from wrong
+        raise BadInput.of(f"is no .tgz that can be read: {wrong}", shown) from wrong
     if len(content) > MAX_BYTES:
-        raise BadInput.saying(f"is larger than {MAX_BYTES // 2**20} MB", shown)
+        raise BadInput.of(f"is larger than {MAX_BYTES // 2**20} MB", shown)
     return content

@@ -131,9 +131,9 @@ def refuse_uncovered(path: Path | None, shown: str, asked: EvalReading) -> None:
     above = () if path is None else path.resolve().parents
     if asked.trusted_keys and any((each / MANIFEST).is_file() for each in above):
         what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
-        raise BadInput.saying(f"{what} ([openwop] trusted_keys)", shown)
+        raise BadInput.of(f"{what} ([openwop] trusted_keys)", shown)
     if asked.require_signature:
-        raise BadInput.saying("is in no signed pack, and [openwop] require_signature is set", shown)
+        raise BadInput.of("is in no signed pack, and [openwop] require_signature is set", shown)
 
 
 def open_pack(path: Path, shown: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
@@ -144,7 +144,7 @@ def open_pack(path: Path, shown: str, trusted_keys: tuple[str, ...] = ()) -> "Pa
         raw = files.read(MANIFEST)
         document = json_document(raw, f"{shown}/{MANIFEST}")
     except ValueError as wrong:
-        raise BadInput.saying(str(wrong), f"{shown}/{MANIFEST}") from wrong
+        raise BadInput.of(str(wrong), f"{shown}/{MANIFEST}") from wrong
     if found := complaints("pack", document.value):
         raise BadInput(*(document.problem(each.path, each.what, key=each.key) for each in found))
     manifest = codec.convert(document.value, Manifest)
@@ -153,7 +153,7 @@ def open_pack(path: Path, shown: str, trusted_keys: tuple[str, ...] = ()) -> "Pa
     try:
         proof = _proof(_Sealed(path, files, raw, manifest.signing, content), trusted_keys)
     except ValueError as wrong:
-        raise BadInput.saying(f"is refused: {wrong}", shown) from wrong
+        raise BadInput.of(f"is refused: {wrong}", shown) from wrong
     return Pack(shown, files, document, manifest, proof)
 
 

@@ -18,15 +18,15 @@ from viva.formats.links import wrong_with_link
 from viva.formats.reading import Reading
 from viva.formats.stand_ins import PLAYBOOK
 from viva.model import codec
-from viva.model.case import Case, Checkpoint, Claim, Goal, Limits, Origin, Suite, Utterance, WorkspaceSpec
-from viva.model.component import Building
+from viva.model.case import Case, Checkpoint, Assertion, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
+from viva.model.component import BuildContext
 from viva.model.message import Message
 from viva.protocols import User
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 from viva.users.script import Script
 from viva.users.simulator import Simulator
-from viva.users.then import Then
+from viva.users.then import UserSequence
 
 TARGET = "gemini"
 """Whom playbooks are written for."""
@@ -101,7 +101,7 @@ class _Builder:
         self._document = document
         self._reading = reading
         self._problems = problems
-        self._building = Building(str(folder), reading.roots, _no_claims)
+        self._building = BuildContext(str(folder), reading.roots, _no_claims)
         self._env: dict[str, str] = {}
         self._unclear: set[str | int | None] = set()
         """Keys that are there, but in or below which something does not fit: of these nothing is missing."""
@@ -132,18 +132,18 @@ class _Builder:
             origin=Origin(file, self._document.line),
             tags=(TAG,),
             user=self._user(steps, persona, evaluator),
-            goal=Goal(tuple(self._checkpoints(persona, evaluator)), patient=True) if persona else Goal(),
+            goal=Goal(tuple(self._checkpoints(persona, evaluator)), defers_costly=True) if persona else Goal(),
             limits=Limits(
                 timeout_s=None,
                 turn_timeout_s=float(value.get("timeout", TIMEOUT_S)),
                 turn_timeout_text=f"{value.get('timeout', TIMEOUT_S)}s",
                 max_turns=int(persona.get("max_turns", MAX_TURNS)) if persona else len(steps),
-                uncounted=len(steps) if persona else 0,
+                setup_turns=len(steps) if persona else 0,
             ),
             options={"model": value["agent_model"]} if "agent_model" in value else {},
             workspace=self._workspace(value.get("tmpdir")),
-            written=value,
-            digest=blake2b(codec.canonical(value), digest_size=8).hexdigest(),
+            definition=value,
+            digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
         )
 
     def _complain(self, path: Place, what: str) -> None:
@@ -192,7 +192,7 @@ class _Builder:
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
         for wrong in reading.wrong_with_evaluator(chosen) if reading.environ is not None else ():
             here = own and not wrong.file
-            self._problems.append(self._document.problem(("evaluator_model",), wrong.what) if here else wrong)
+            self._problems.append(self._document.problem(("evaluator_model",), wrong.message) if here else wrong)
         return chosen.removeprefix("agents:")
 
     def _user(self, steps: Sequence[Mapping[str, str]], persona: Mapping[str, Any] | None, evaluator: str) -> User:
@@ -200,21 +200,21 @@ class _Builder:
         if persona is None:
             return script
         context = self._worded(persona["context"], ("persona", "context"), "say who the user is and what they want")
-        lines: tuple[Utterance, ...] = ()
+        lines: tuple[UserMessage, ...] = ()
         if "initial_user_input" in persona:
             at = ("persona", "initial_user_input")
             first = self._worded(persona["initial_user_input"], at, "there would be nothing to send")
-            lines = () if steps else (Utterance(Message("user", first), by="initial"),)
+            lines = () if steps else (UserMessage(Message("user", first), source="initial"),)
         metadata = {"persona": context, "goal": "as said above"}
-        user = Simulator(evaluator, {"metadata": metadata}, lines, can_end=False, filled=False)
-        return Then(script, user) if steps else user
+        user = Simulator(evaluator, {"metadata": metadata}, lines, can_end=False, has_variables=False)
+        return UserSequence(script, user) if steps else user
 
-    def _step(self, step: Mapping[str, str], at: Place, evaluator: str) -> Utterance:
+    def _step(self, step: Mapping[str, str], at: Place, evaluator: str) -> UserMessage:
         said = self._worded(step["user_input"], (*at, "user_input"), "there would be nothing to send")
         outcome = (*at, "expected_outcome")
         criteria = self._worded(step["expected_outcome"], outcome, "say what has to come of it, in words")
         claim = self._claim(outcome, "agent", criteria=criteria, use=evaluator) if criteria else None
-        return Utterance(Message("user", said), claims=(claim,) if claim else ())
+        return UserMessage(Message("user", said), assertions=(claim,) if claim else ())
 
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
         """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
@@ -224,13 +224,13 @@ class _Builder:
         seen: dict[str, Mapping[str, Any]] = {}
         for name, place, kind, fields in self._criteria(criteria, evaluator):
             claim = self._claim((*_CRITERIA, *place), kind, **fields)
-            if claim is None or claim.written in seen.values():
+            if claim is None or claim.definition in seen.values():
                 continue
             while name in seen:  # two ways to write one path
                 name += "'"  # noqa: PLW2901
-            seen[name] = claim.written
+            seen[name] = claim.definition
             about = str(next(iter(fields.values()))) if kind in _SAID else ""
-            yield Checkpoint(name, claim, description=about, lasting=not kind.startswith("file_"))
+            yield Checkpoint(name, claim, description=about, is_lasting=not kind.startswith("file_"))
 
     def _criteria(
         self, criteria: Mapping[str, Any], evaluator: str
@@ -275,7 +275,7 @@ class _Builder:
             return bare
         return None
 
-    def _claim(self, at: Place, kind: str, **fields: Any) -> Claim | None:
+    def _claim(self, at: Place, kind: str, **fields: Any) -> Assertion | None:
         """A check with its fields, as an assertion of a native case would have them."""
         known: Any = catalog.find("check", kind)
         try:
@@ -283,7 +283,7 @@ class _Builder:
         except (ValueError, codec.ValidationError) as wrong:
             self._complain(at, str(wrong))
             return None
-        return Claim(check, {"type": kind, **fields}, over="case" if at[0] == "persona" else "turn")
+        return Assertion(check, {"type": kind, **fields}, over="case" if at[0] == "persona" else "turn")
 
     def _workspace(self, tmpdir: Mapping[str, Any] | None) -> WorkspaceSpec:
         root = str(Path(self._reading.folder).resolve())
@@ -311,7 +311,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _no_claims(_written: Mapping[str, Any]) -> Claim:
+def _no_claims(_written: Mapping[str, Any]) -> Assertion:
     raise ValueError("no criterion is made of others")
 
 

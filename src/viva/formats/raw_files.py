@@ -52,25 +52,25 @@ def refuse_special(path: Path, file: str) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", file) from wrong
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        raise BadInput.saying(
+        raise BadInput.of(
             "is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file
         )
     if stat.S_ISDIR(mode):
-        raise BadInput.saying("is a folder, not a file", file)
+        raise BadInput.of("is a folder, not a file", file)
     if not stat.S_ISREG(mode):
-        raise BadInput.saying("is a device, not a file; give a file of cases, or `-` for standard input", file)
+        raise BadInput.of("is a device, not a file; give a file of cases, or `-` for standard input", file)
 
 
 def refuse_foreign(head: bytes, file: str) -> None:
     """What is no UTF-8 text at all is said once, not for each of its lines."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise BadInput.saying("is UTF-16 text; save the file as UTF-8", file, 1)
+        raise BadInput.of("is UTF-16 text; save the file as UTF-8", file, 1)
     head = head[:HEAD]
     odd = len(head) - len(head.translate(None, _CONTROL))
     if odd > len(head) * (0.3 if _is_utf8(head) else 0.05):
-        raise BadInput.saying("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
+        raise BadInput.of("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -86,7 +86,7 @@ def bytes_of(path: Path, file: str, most: int = 16 * MAX_BYTES) -> bytes:
         size = path.stat().st_size
         if size > most:
             what = f"is {size // 2**20} MB; at most {most // 2**20} MB. Write it as .jsonl, which is read line by line"
-            raise BadInput.saying(what, file)
+            raise BadInput.of(what, file)
         return path.read_bytes()
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", file) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", file) from wrong

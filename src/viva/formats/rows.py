@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from viva.model import codec
-from viva.model.template import fill, unescape
+from viva.model.template import fill_variables, unescape_template
 from viva.schemas.words import complaints
 
 
@@ -14,7 +14,7 @@ def expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [value]
     rest = {key: item for key, item in value.items() if key != "for"}
     rows = cast("list[Mapping[str, Any]]", value["for"])
-    filled = [_with_texts(_unescaped(fill(rest, row, keep_unset=True))) for row in rows]
+    filled = [_with_texts(_unescaped(fill_variables(rest, row, keep_unknown=True))) for row in rows]
     # An id that names a variable tells its rows apart by itself.
     return [
         case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
@@ -28,7 +28,7 @@ _FILLED_LATER = frozenset(
 
 
 def _unescaped(case: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: item if key in _FILLED_LATER else unescape(item) for key, item in case.items()}
+    return {key: item if key in _FILLED_LATER else unescape_template(item) for key, item in case.items()}
 
 
 def _with_texts(case: Any) -> Any:
@@ -38,5 +38,5 @@ def _with_texts(case: Any) -> Any:
         for step in complaint.path[:-1]:
             holder = holder[step]
         if last and isinstance(holder[last[0]], bool | int | float):
-            holder[last[0]] = codec.compact(holder[last[0]])
+            holder[last[0]] = codec.compact_json(holder[last[0]])
     return case

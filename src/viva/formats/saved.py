@@ -14,9 +14,9 @@ from viva.formats import native
 from viva.formats.documents import Streamed, documents_of
 from viva.formats.reading import TIMEOUT_S, Reading
 from viva.model import codec
-from viva.model.case import Case, Fixtures, ToolStub, Utterance
+from viva.model.case import Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
-from viva.model.talk import Talk
+from viva.model.talk import TrialState
 from viva.model.template import escape_message
 from viva.record.files import append_whole
 
@@ -37,14 +37,14 @@ _KEPT = (
 """What a static case takes over from the case that was talked about."""
 
 
-def save_talk(file: Path, talk: Talk, said: Sequence[Utterance], reading: Reading, root: Path) -> str:
+def save_talk(file: Path, talk: TrialState, said: Sequence[UserMessage], reading: Reading, root: Path) -> str:
     """Appends the talk to a `.jsonl` file and returns the new case's id. `said` are its lines as they were written,
     in a suite whose place is known from the folder `root`.
 
     Raises BadInput, and writes nothing, if the new case would not load from there.
     """
     if file.suffix != ".jsonl":
-        raise BadInput.saying("is no .jsonl file", str(file))
+        raise BadInput.of("is no .jsonl file", str(file))
     value = static_case(talk.case, said, talk.case.id, root, file.parent)
     native.load(documents_of([value], str(file)), str(file), file.parent, reading)
     return append_case(file, value)
@@ -57,22 +57,22 @@ def append_case(file: Path, value: Mapping[str, Any]) -> str:
     try:
         _append(file, codec.encode({**value, "id": case_id}) + b"\n")
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+        raise BadInput.of(f"cannot be written: {wrong.strerror}", str(file)) from wrong
     return case_id
 
 
 def static_case(
-    case: Case, said: Sequence[Utterance], case_id: str, root: Path, folder: Path, *, filled: bool = False
+    case: Case, said: Sequence[UserMessage], case_id: str, root: Path, folder: Path, *, filled: bool = False
 ) -> dict[str, Any]:
     """What was said, as a case for a file in `folder`. With `filled`, the lines are what was really said, not what the
     case has written for it.
     """
     place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
-    native = "id" in case.written
-    kept = {key: case.written[key] for key in _KEPT if key in case.written} if native else _told(case)
+    native = "id" in case.definition
+    kept = {key: case.definition[key] for key in _KEPT if key in case.definition} if native else _told(case)
     if case.fixtures is not None:
         kept["fixtures"] = _fixtures(case.fixtures)
-    spoken = [_as_template(line) if filled or not native or line.by in _SPOKEN else line for line in said]
+    spoken = [_as_template(line) if filled or not native or line.source in _SPOKEN else line for line in said]
     turns = [_turn(line, place) for line in spoken]
     if turns and case.history:
         turns[0]["input"] = [place.message(message) for message in (*case.history, spoken[0].message)]
@@ -83,7 +83,7 @@ _SPOKEN = frozenset({"simulated", "interactive"})
 """Who says just what they mean: `{{` in such a line begins no variable."""
 
 
-def _as_template(line: Utterance) -> Utterance:
+def _as_template(line: UserMessage) -> UserMessage:
     return structs.replace(line, message=escape_message(line.message))
 
 
@@ -100,27 +100,27 @@ def _told(case: Case) -> dict[str, Any]:
         "turn_timeout": limits.turn_timeout_s,
         "on_missing_input": case.on_missing_input,
         "workspace": {"kind": spec.kind, "link_paths": spec.link_paths} if spec else None,
-        "final_assertions": [claim.written for claim in case.finals],
+        "final_assertions": [claim.definition for claim in case.final_assertions],
     }
     return {key: value for key, value in told.items() if value}
 
 
 def _fixtures(fixtures: Fixtures) -> dict[str, Any]:
     tools = [{"tool": each.tool, "response": each.response} | _failing(each) for each in fixtures.tools]
-    return ({"tools": tools} if fixtures.stubbed else {}) | ({"memory": fixtures.memory} if fixtures.memory else {})
+    return ({"tools": tools} if fixtures.stub_all_tools else {}) | ({"memory": fixtures.memory} if fixtures.memory else {})
 
 
 def _failing(stub: ToolStub) -> dict[str, Any]:
     return {} if stub.error is None else {"error": stub.error}
 
 
-def _turn(line: Utterance, place: "_Place") -> dict[str, Any]:
+def _turn(line: UserMessage, place: "_Place") -> dict[str, Any]:
     content = line.message.content
     written = {
         "input": content if isinstance(content, str) else {"content": place.parts(content)},
-        "assertions": [claim.written for claim in line.claims],
+        "assertions": [claim.definition for claim in line.assertions],
         "options": line.options,
-        "set": line.set,
+        "set": line.variables,
         "turn_timeout": line.timeout_s,
     }
     return {key: value for key, value in written.items() if value or key == "input"}
@@ -143,7 +143,7 @@ class _Place:
 
     def _part(self, part: Part) -> dict[str, Any]:
         """The bytes that were sent stay out of the file; a `file://` source is written as seen from there."""
-        written = {key: value for key, value in codec.builtins(part).items() if key != "url"}
+        written = {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
         if not isinstance(part, Text) and part.source.startswith("file://"):
             found = self._home / unquote(part.source.removeprefix("file://"))
             written["source"] = "file://" + quote(Path(os.path.relpath(found, self._folder)).as_posix())

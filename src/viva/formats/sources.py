@@ -18,7 +18,7 @@ from viva.formats.documents import Document, documents_from, documents_in
 from viva.formats.own_files import kind_of_own_file
 from viva.formats.reading import Reading
 from viva.model.case import Suite
-from viva.model.credentials import masked
+from viva.model.credentials import mask_text
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -73,7 +73,7 @@ class Made(Struct, frozen=True):
     def name(self) -> str:
         """How the suite is called that comes of it."""
         query = "&".join(f"{key}={value}" for key, value in self.query.items())
-        return masked(f"{self.by}:{self.reference}" + (f"?{query}" if query else ""))
+        return mask_text(f"{self.by}:{self.reference}" + (f"?{query}" if query else ""))
 
 
 Input = Files | Piped | Words | Made
@@ -90,10 +90,10 @@ def understood(text: str, folder: Path) -> Input:
     if text == STDIN:
         return Piped()
     if not text.strip():
-        raise BadInput.saying("an input is empty: give a file, a folder, or a message")
+        raise BadInput.of("an input is empty: give a file, a folder, or a message")
     path = folder / text
     if not _exists(path) and (meant := _meant_reference(text)):
-        raise BadInput.saying(f"{text!r} is neither a file nor a reference; did you mean {meant}?")
+        raise BadInput.of(f"{text!r} is neither a file nor a reference; did you mean {meant}?")
     if path.name == _MANIFEST and _exists(path):
         return Files((path.parent,))
     if _exists(path):
@@ -104,7 +104,7 @@ def understood(text: str, folder: Path) -> Input:
         return Files((tarball,))  # as reports name what stands in one
     looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
     if looks_like_a_path:
-        raise BadInput.saying(_not_there(text, folder))
+        raise BadInput.of(_not_there(text, folder))
     return Words(text)
 
 
@@ -124,10 +124,10 @@ def _exists(path: Path) -> bool:
     try:
         path.stat()
     except PermissionError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
     except (OSError, ValueError):  # a long message is no path
         if _is_link(path):
-            raise BadInput.saying("is a link that leads to nothing, or to itself", str(path)) from None
+            raise BadInput.of("is a link that leads to nothing, or to itself", str(path)) from None
         return False
     return True
 
@@ -146,7 +146,7 @@ def _globbed(text: str, folder: Path) -> list[Path]:
 def _named(path: Path, text: str) -> Files:
     """A file that is named itself. One that Viva wrote is no suite, and that is surely a mistake."""
     if (kind := kind_of_own_file(path)) is not None:
-        raise BadInput.saying(f"is {kind} that Viva wrote, not a suite; name the file with the cases", text)
+        raise BadInput.of(f"is {kind} that Viva wrote, not a suite; name the file with the cases", text)
     return Files((path,))
 
 
@@ -155,7 +155,7 @@ def _without_own(matches: Sequence[Path], text: str) -> Files:
     found = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
     own = [file for file in found if not file.is_dir() and kind_of_own_file(file) is not None]
     if len(own) == len(found):
-        raise BadInput.saying("holds no suites, only files that Viva wrote itself", text)
+        raise BadInput.of("holds no suites, only files that Viva wrote itself", text)
     return Files(tuple(file for file in found if file not in own), tuple(own))
 
 
@@ -181,7 +181,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
         raise BadInput(*problems)
     kept = sorted([*packs, *found])
     if not kept:
-        raise BadInput.saying(f"holds no suite files ({', '.join(SUFFIXES)})", str(folder))
+        raise BadInput.of(f"holds no suite files ({', '.join(SUFFIXES)})", str(folder))
     yield from kept
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from viva.model.template import variables_in
 from viva.schemas.positions import Place
-from viva.users.simulator import facts_in
+from viva.users.simulator import facts_from_options
 
 _ASSERTIONS = ("assertions", "assert")
 
@@ -28,7 +28,7 @@ def unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     simulator: Mapping[str, Any] = case.get("simulator") or {}
     options: Mapping[str, Any] = simulator.get("options") or {}
     for place, text in _all_texts(options, ("simulator", "options")):
-        yield from ((place, what) for what in _wrong_with(text, set(facts_in(options)), {}))
+        yield from ((place, what) for what in _wrong_with(text, set(facts_from_options(options)), {}))
 
 
 def _wrong_with(text: str, known: set[str], setters: Mapping[str, int]) -> list[str]:

@@ -158,15 +158,15 @@ class History:
             back = name.removeprefix("latest").removeprefix("~") or "0"
             if back.isdigit() and int(back) < len(known):
                 return known[int(back)]
-            raise BadInput.saying(f"there is no run {name!r}; there are {len(known)} in {self.home}")
+            raise BadInput.of(f"there is no run {name!r}; there are {len(known)} in {self.home}")
         fitting = [row for row in known if row.id.startswith(name)]
         exact = [row for row in fitting if row.id == name]
         if len(exact or fitting) == 1:
             return (exact or fitting)[0]
         if fitting:
-            raise BadInput.saying(f"{name!r} fits several runs: {', '.join(row.id for row in fitting[:5])}")
+            raise BadInput.of(f"{name!r} fits several runs: {', '.join(row.id for row in fitting[:5])}")
         newest = ", ".join(row.id for row in known[:3]) or "none"
-        raise BadInput.saying(f"there is no run {name!r} in {self.home}; the newest: {newest}")
+        raise BadInput.of(f"there is no run {name!r} in {self.home}; the newest: {newest}")
 
     def begin(self, event: RunStarted) -> None:
         with self._open() as db:
@@ -223,7 +223,7 @@ class History:
         """Raises BadInput, naming the process, where the run still goes on."""
         if in_use(self.journal(run)):
             holder = holder_of(self.journal(run))
-            raise BadInput.saying(f"run {run} is in use{f' by process {holder.pid}' if holder else ''}; stop it first")
+            raise BadInput.of(f"run {run} is in use{f' by process {holder.pid}' if holder else ''}; stop it first")
 
     def remove(self, run: str) -> None:
         """Deletes a run, its journal, its kept workspaces and everything else that it kept."""
@@ -280,8 +280,8 @@ class History:
                 db.execute("COMMIT")
         except sqlite3.DatabaseError as wrong:
             if getattr(wrong, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise BadInput.saying("is in use by another process; try again", str(self._path)) from wrong
-            raise BadInput.saying(f"cannot be used: {wrong}; {REBUILD}", str(self._path)) from wrong
+                raise BadInput.of("is in use by another process; try again", str(self._path)) from wrong
+            raise BadInput.of(f"cannot be used: {wrong}; {REBUILD}", str(self._path)) from wrong
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -289,7 +289,7 @@ class History:
             return
         if version > len(MIGRATIONS):
             what = f"was made by a newer Viva (schema {version}, this one knows {len(MIGRATIONS)}); {REBUILD}"
-            raise BadInput.saying(what, str(self._path))
+            raise BadInput.of(what, str(self._path))
         db.execute("BEGIN IMMEDIATE")  # two runs that start at once must not both create the tables
         version = db.execute("PRAGMA user_version").fetchone()[0]
         for migrate in MIGRATIONS[version:]:
@@ -299,7 +299,7 @@ class History:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    row = (event.run, event.number, event.at, event.viva, event.agent, codec.compact(event.inputs), event.cases)
+    row = (event.run, event.number, event.at, event.viva, event.agent, codec.compact_json(event.inputs), event.cases)
     names = "id, number, at, viva, agent, inputs, cases"
     db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
 
@@ -311,7 +311,7 @@ def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow])
 
 
 def _end_run(db: sqlite3.Connection, event: RunEnded) -> None:
-    values = (event.at, event.exit_code, event.stopped, codec.compact(event.summary), event.run)
+    values = (event.at, event.exit_code, event.stopped, codec.compact_json(event.summary), event.run)
     db.execute("UPDATE runs SET ended = ?, exit_code = ?, stopped = ?, summary = ? WHERE id = ?", values)
 
 
@@ -363,7 +363,7 @@ def _beginning(path: Path) -> RunStarted | None:
 def kept_workspaces(journal: Path) -> list[str]:
     """Where the workspaces of a run's trials were kept, as its journal says; a damaged line says nothing."""
     found: dict[str, None] = {}
-    decoder = codec.Decoder[TrialEnded | TrialRetried](TrialEnded | TrialRetried, codec.KEPT_DEPTH)
+    decoder = codec.Decoder[TrialEnded | TrialRetried](TrialEnded | TrialRetried, codec.OWN_MAX_DEPTH)
     with contextlib.suppress(FileNotFoundError), journal.open("rb") as file:
         for line in file:
             if b'"workspace":"' in line:  # most lines need not be decoded

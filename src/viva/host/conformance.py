@@ -235,7 +235,7 @@ async def dispatch(request: Request) -> Response:
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})
-    text = task if isinstance(task, str) else codec.canonical(task).decode()
+    text = task if isinstance(task, str) else codec.canonical_bytes(task).decode()
     asked = Asked(agent=agent, message=Message("user", text, data=None if isinstance(task, str) else task))
     run = await _invoked(host, principal, asked)
     events = [each.event for each in host.logs.of(run.id).events if each.event.type.startswith("agent.")]

@@ -45,4 +45,4 @@ def _event_diffs(a: Sequence[Logged], b: Sequence[Logged]) -> list[dict[str, Any
 
 def _said(event: RunEvent) -> bytes:
     payload = {key: value for key, value in event.payload.items() if key not in _TRANSPORT}
-    return codec.canonical([event.type, event.node_id, payload])
+    return codec.canonical_bytes([event.type, event.node_id, payload])

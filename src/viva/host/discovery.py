@@ -66,4 +66,4 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
 
 def etag(document: Any) -> str:
     """Changes when the document does."""
-    return f'"{sha256(codec.canonical(document)).hexdigest()[:32]}"'
+    return f'"{sha256(codec.canonical_bytes(document)).hexdigest()[:32]}"'

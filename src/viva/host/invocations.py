@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from viva.checks.golden import Returned, stringified
-from viva.engine.bus import Bus
+from viva.engine.bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
 from viva.host import bodies
@@ -23,9 +23,9 @@ from viva.host.runs import Failed
 from viva.host.store import Run
 from viva.host.telling import Told, Why, fits, metrics_of, output_of, told_of
 from viva.host.workflows import AGENT
-from viva.model.case import Case, Limits, Utterance
+from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.session.options import RunOptions
 from viva.session.prepare import prepare
 from viva.session.run import stage_of
@@ -105,13 +105,13 @@ async def hold(host: Host, run: Run, asked: Asked) -> Told:
     try:
         case = Case(
             id="invocation",
-            user=Script((Utterance(asked.message),)),
+            user=Script((UserMessage(asked.message),)),
             history=asked.history,
             options=asked.options,
             limits=Limits(timeout_s=host.settings.defaults.timeout_s or 300.0, max_turns=1),
             keep_calls=True,
         )
-        record = await run_trial(stage_of(prepared, run.id, Bus((), ())), Planned(case, 0))
+        record = await run_trial(stage_of(prepared, run.id, EventBus((), ())), PlannedTrial(case, 0))
     finally:
         await prepared.http.close()
     schema = asked.result_schema or agent.terms.return_schema

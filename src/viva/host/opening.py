@@ -78,11 +78,11 @@ def opening(
         agents.append(conformance.AGENT)
         found.append(conformance.offer(settings.home / "host"))
     if not agents:
-        raise BadInput.saying("there is no agent to serve: name some as [agents.NAME] in viva.toml")
+        raise BadInput.of("there is no agent to serve: name some as [agents.NAME] in viva.toml")
     at = f"[{bind}]" if ":" in bind else bind
     public = str(public_url or serve.get("public_url") or f"http://{at}:{port}")
     if not is_address(public):
-        raise BadInput.saying(f"{public!r} is no address that others could reach this host by: write https://host/path")
+        raise BadInput.of(f"{public!r} is no address that others could reach this host by: write https://host/path")
     return Opening(
         settings=settings,
         serving=Serving(

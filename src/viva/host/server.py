@@ -60,6 +60,6 @@ def _listen(bind: str, port: int) -> socket.socket:
         listening.bind((bind, port))
     except OSError as wrong:
         listening.close()
-        raise BadInput.saying(f"cannot listen on {bind}:{port}: {wrong.strerror}") from wrong
+        raise BadInput.of(f"cannot listen on {bind}:{port}: {wrong.strerror}") from wrong
     listening.listen(2048)
     return listening

@@ -84,7 +84,7 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as taken:
             os.close(self._lock)
-            raise BadInput.saying(f"another `viva serve` keeps its runs in {folder}; stop it first") from taken
+            raise BadInput.of(f"another `viva serve` keeps its runs in {folder}; stop it first") from taken
         path = folder / "host.sqlite"
         os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # runs are their tenants' business
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -31,14 +31,14 @@ class Offer(Struct, frozen=True, kw_only=True):
             try:
                 raw = self.path.read_bytes()
             except OSError as wrong:
-                raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(self.path)) from wrong
+                raise BadInput.of(f"cannot be read: {wrong.strerror}", str(self.path)) from wrong
             return parse_suite(json_document(raw, str(self.path)))[0], Terms()
         pack = open_pack(self.path, str(self.path), self.trusted_keys)
         for at, agent in enumerate(pack.manifest.agents):
             if agent.agent_id == self.agent_id and agent.eval_suite_ref == self.ref:
                 raw = pack.read(self.ref, ("agents", at, "evalSuiteRef"))
                 return parse_suite(json_document(raw, f"{self.path}/{self.ref}"))[0], pack.terms(at)
-        raise BadInput.saying("refers to this suite no more", str(self.path))
+        raise BadInput.of("refers to this suite no more", str(self.path))
 
 
 class Suites:
@@ -84,7 +84,7 @@ def offers(paths: Iterable[str], settings: Settings, tenant: str | None = None) 
     for ref in paths:
         path = folder / ref
         if not path.exists():
-            raise BadInput.saying("there is no such suite or pack", str(path))
+            raise BadInput.of("there is no such suite or pack", str(path))
         if not is_pack(path):
             refuse_uncovered(path, str(path), asked)
             found.append(Offer(path=path, ref=ref, tenant=tenant))
@@ -92,7 +92,7 @@ def offers(paths: Iterable[str], settings: Settings, tenant: str | None = None) 
         pack = open_pack(path, str(path), openwop.trusted_keys)
         agents = [agent for agent in pack.manifest.agents if agent.eval_suite_ref is not None]
         if len(agents) > 1:  # a run reads its input as a whole, and has one agent
-            raise BadInput.saying(f"holds {len(agents)} suites; a host serves packs with one", str(path))
+            raise BadInput.of(f"holds {len(agents)} suites; a host serves packs with one", str(path))
         found += [
             Offer(
                 path=path,

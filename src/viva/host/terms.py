@@ -9,8 +9,8 @@ from msgspec import structs
 from viva.checks.cheap import Cheap
 from viva.checks.golden import Returned
 from viva.host.inventory import ANY_TOOL, Listed
-from viva.model.case import Case, Claim, Suite
-from viva.model.talk import PASSED, Evidence, Verdict
+from viva.model.case import Case, Assertion, Suite
+from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.users.script import Script
 
 RETURN_SCHEMA = "return_schema"
@@ -26,31 +26,31 @@ class OnlyTools(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return "only tools that the agent may use"
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         used = [call.name for call in evidence.tool_calls if call.error is None and not self.agent.may_use(call.name)]
         return Verdict("failed", f"used {', '.join(used)}, which it may not") if used else PASSED
 
 
 def held_to(suite: Suite, agent: Listed) -> Suite:
     """The suite with what the agent is held to on each of its tasks, where the suite does not say so itself."""
-    terms: list[Claim] = []
+    terms: list[Assertion] = []
     if ANY_TOOL not in agent.tools:
-        terms.append(Claim(OnlyTools(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
+        terms.append(Assertion(OnlyTools(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
     if agent.terms.return_schema is not None:
         returned = Returned(schema=agent.terms.return_schema)
-        terms.append(Claim(returned, {"type": RETURN_SCHEMA}, weight=0.0, gate=True))
+        terms.append(Assertion(returned, {"type": RETURN_SCHEMA}, weight=0.0, gate=True))
     if not terms:
         return suite
 
     async def cases() -> AsyncIterator[Case]:
         async for case in suite.cases():
-            lines = tuple(structs.replace(line, claims=_with(line.claims, terms)) for line in case.user.lines)
+            lines = tuple(structs.replace(line, claims=_with(line.assertions, terms)) for line in case.user.planned_messages)
             yield structs.replace(case, user=Script(lines))
 
     return structs.replace(suite, cases=cases)
 
 
-def _with(claims: tuple[Claim, ...], terms: Sequence[Claim]) -> tuple[Claim, ...]:
+def _with(claims: tuple[Assertion, ...], terms: Sequence[Assertion]) -> tuple[Assertion, ...]:
     """A suite that comes with its agent has its return schema already."""
-    known = {claim.written.get("type") for claim in claims} & {RETURN_SCHEMA}
-    return (*claims, *(claim for claim in terms if claim.written["type"] not in known))
+    known = {claim.definition.get("type") for claim in claims} & {RETURN_SCHEMA}
+    return (*claims, *(claim for claim in terms if claim.definition["type"] not in known))

@@ -27,4 +27,4 @@ class Budget:
             return
         self.spent_usd += call.cost_usd
         if self.max_usd is not None and self.spent_usd >= self.max_usd:
-            raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", budget=True)
+            raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", is_budget=True)

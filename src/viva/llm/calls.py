@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from viva.errors import NotSent, Unreachable
+from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import Limiter, Pause
 from viva.model import codec
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 
@@ -120,8 +120,8 @@ async def _persist(
         try:
             answer = await attempt()
         except Unreachable as failed:
-            trouble = _told(retry, tries, failed.said)
-            if tries > retry.retries or (retry.only_unsent and not isinstance(failed, NotSent)):
+            trouble = _told(retry, tries, failed.message)
+            if tries > retry.retries or (retry.only_unsent and not isinstance(failed, ConnectFailed)):
                 raise type(failed)(trouble) from failed
         else:
             answer = in_utf8(answer) if isinstance(answer, Response) else answer
@@ -134,7 +134,7 @@ async def _persist(
             if tries > retry.retries or b"insufficient_quota" in answer.body:
                 raise Unreachable(trouble)
             if wait_s is not None and wait_s > MAX_WAIT_S:
-                what += f" (it asks for {show_duration(wait_s)}: too long to wait)"
+                what += f" (it asks for {format_duration(wait_s)}: too long to wait)"
                 raise Unreachable(_told(retry, tries, what, detail))
         progress.provider_trouble = trouble
         await retry.pause(_pause_s(retry, tries, wait_s))

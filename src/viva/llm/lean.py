@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohappyeyeballs
 
-from viva.errors import NotSent, Unreachable
+from viva.errors import ConnectFailed, Unreachable
 from viva.llm.http1 import Garbled, Incoming
 from viva.llm.target import CONNECT_S, Target, words
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.protocols import Request, Response
 
 _IDLE_S = 15.0
@@ -41,12 +41,12 @@ class LeanClient:
         self._all_lost: asyncio.Future[None] | None = None
 
     async def request(self, request: Request, target: Target) -> Response:
-        connection = self._reusable(target, request.once)
+        connection = self._reusable(target, request.never_resend)
         if connection is not None:
             try:
                 return await connection.exchange(request, target)
             except _Stale:
-                if request.once:
+                if request.never_resend:
                     raise Unreachable(f"{target.place}: closed the connection without an answer") from None
         connection = await self._connect(target, request.timeout_s)
         return await connection.exchange(request, target)
@@ -112,9 +112,9 @@ class LeanClient:
                     server_hostname=target.host if target.tls else None,
                 )
         except TimeoutError as failed:
-            raise NotSent(f"{target.place}: no connection within {show_duration(limit_s)}") from failed
+            raise ConnectFailed(f"{target.place}: no connection within {format_duration(limit_s)}") from failed
         except OSError as failed:
-            raise NotSent(f"{target.place}: {words(failed)}") from failed
+            raise ConnectFailed(f"{target.place}: {words(failed)}") from failed
         return connection
 
     async def _addresses(self, host: str, port: int) -> _Addresses:
@@ -180,7 +180,7 @@ class _Connection(asyncio.Protocol):
 
     def expire(self, now: float) -> None:
         if self.due and self.due <= now and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Unreachable(f"{self._place}: no answer within {show_duration(self._timeout_s)}"))
+            self._waiter.set_exception(Unreachable(f"{self._place}: no answer within {format_duration(self._timeout_s)}"))
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from viva.errors import NotSent, Unreachable
+from viva.errors import ConnectFailed, Unreachable
 from viva.llm.http1 import too_long
 from viva.llm.target import CONNECT_S, Target, words
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.protocols import Request, Response
 
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -80,7 +80,7 @@ class PooledClient:
         """A kept-alive connection that was closed meanwhile is no failure; what may be sent only once never takes one."""
         regular, fresh = self._sessions
         try:
-            if not request.once:
+            if not request.never_resend:
                 try:
                     return await self._send(regular, request, target, whole)
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
@@ -150,21 +150,21 @@ def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
     place = target.place
     match failed:
         case aiohttp.ClientProxyConnectionError():
-            return NotSent(f"{place}: the proxy {target.proxy.place if target.proxy else ''}: {words(failed.os_error)}")
+            return ConnectFailed(f"{place}: the proxy {target.proxy.place if target.proxy else ''}: {words(failed.os_error)}")
         case aiohttp.ClientHttpProxyError():
-            return NotSent(
+            return ConnectFailed(
                 f"{place}: the proxy {target.proxy.place if target.proxy else ''} refused: {failed.status} {failed.message}"
             )
         case aiohttp.ClientConnectorCertificateError():
-            return NotSent(f"{place}: {words(failed.certificate_error)}")
+            return ConnectFailed(f"{place}: {words(failed.certificate_error)}")
         case aiohttp.ClientConnectorError():
-            return NotSent(f"{place}: {words(failed.os_error)}")
+            return ConnectFailed(f"{place}: {words(failed.os_error)}")
         case aiohttp.ConnectionTimeoutError():
-            return NotSent(
-                f"{place}: no connection within {show_duration(min(CONNECT_S, request.timeout_s or CONNECT_S))}"
+            return ConnectFailed(
+                f"{place}: no connection within {format_duration(min(CONNECT_S, request.timeout_s or CONNECT_S))}"
             )
         case asyncio.TimeoutError():
-            return Unreachable(f"{place}: no answer within {show_duration(request.timeout_s or 0)}")
+            return Unreachable(f"{place}: no answer within {format_duration(request.timeout_s or 0)}")
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
             return Unreachable(f"{place}: closed the connection without an answer")
         case aiohttp.ClientPayloadError():

@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from msgspec import Struct
 
 from viva import __version__
-from viva.errors import NotSent
-from viva.model.duration import show_duration
+from viva.errors import ConnectFailed
+from viva.model.duration import format_duration
 from viva.protocols import Request
 
 CONNECT_S = 30.0
@@ -93,13 +93,13 @@ def target_of(request: Request, find_proxy: FindProxy) -> Target:
         parts = urlsplit(request.url)
         host, port = parts.hostname, parts.port
     except ValueError as wrong:
-        raise NotSent(f"the address is not valid: {wrong}") from wrong
+        raise ConnectFailed(f"the address is not valid: {wrong}") from wrong
     if parts.scheme not in _PORTS or not host:
-        raise NotSent(
+        raise ConnectFailed(
             f"the address has to start with http:// or https:// and name a host, not {parts.scheme or 'nothing'}:"
         )
     if not _NAME.fullmatch(request.method):
-        raise NotSent(f"{request.method!r} is no HTTP method")
+        raise ConnectFailed(f"{request.method!r} is no HTTP method")
     port = port or _PORTS[parts.scheme]
     name = _ascii_host(host, port)
     shown = f"[{name}]" if ":" in name else name
@@ -144,7 +144,7 @@ def words(error: BaseException) -> str:
         case ConnectionRefusedError():
             return "connection refused"
         case TimeoutError():
-            return f"no connection within {show_duration(CONNECT_S)}"
+            return f"no connection within {format_duration(CONNECT_S)}"
         case ConnectionResetError() | BrokenPipeError():
             return "connection reset"
         case OSError():
@@ -159,7 +159,7 @@ def _ascii_host(host: str, port: int) -> str:
     except UnicodeError:
         name = ""
     if not _HOST.fullmatch(name):
-        raise NotSent(f"{host}:{port}: the host name is not valid")
+        raise ConnectFailed(f"{host}:{port}: the host name is not valid")
     return name
 
 
@@ -170,7 +170,7 @@ def _headers(given: Mapping[str, str], user: str | None, password: str | None) -
         chosen["authorization"] = ("Authorization", _basic(user, password))
     for name, value in given.items():
         if not _NAME.fullmatch(name) or _BAD_VALUE.search(value.strip()):
-            raise NotSent(f"the header {name!r} holds a character that cannot be sent")
+            raise ConnectFailed(f"the header {name!r} holds a character that cannot be sent")
         if name.lower() not in _OURS:
             chosen[name.lower()] = (name, value.strip())
     return dict(chosen.values())
@@ -192,7 +192,7 @@ def _proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | 
     parts = urlsplit(found if "://" in found else f"http://{found}")
     place = f"{parts.hostname}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
     if parts.scheme not in _PORTS:
-        raise NotSent(
+        raise ConnectFailed(
             f"{host}:{port}: the proxy {place} is of the kind {parts.scheme}, and only HTTP proxies can be used"
         )
     headers = {"Proxy-Authorization": _basic(parts.username, parts.password)} if parts.username is not None else {}

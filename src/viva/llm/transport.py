@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from viva.llm.target import FindProxy, Target, environment_proxy, target_of
-from viva.protocols import Request, Response, Streaming
+from viva.protocols import Request, Response, StreamingResponse
 
 if TYPE_CHECKING:
     from viva.llm.lean import LeanClient
@@ -30,7 +30,7 @@ class HttpTransport:
         return await self._pooled.request(request, target)
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[Streaming, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[StreamingResponse, None]:
         async with self._pooled.stream(request, self._target(request)) as streaming:
             yield streaming
 

@@ -12,12 +12,12 @@ from msgspec import Struct, field
 from viva.model.message import Message
 
 if TYPE_CHECKING:
-    from viva.model.talk import Evidence
+    from viva.model.talk import CheckContext
     from viva.protocols import Check, User
 
-On = Literal["reply", "output", "reply_and_tools", "conversation"]
-Over = Literal["turn", "case"]
-By = Literal["static", "initial", "simulated", "interactive"]
+TextScope = Literal["reply", "output", "reply_and_tools", "conversation"]
+TurnScope = Literal["turn", "case"]
+InputSource = Literal["static", "initial", "simulated", "interactive"]
 OnMissingInput = Literal["skip", "fail", "end"]
 Feature = Literal["tool_stubs", "memory", "workspace"]
 
@@ -40,7 +40,7 @@ class Key(Struct, frozen=True, order=True):
         return f"{self.suite}/{self.case}#{self.trial}.{self.attempt}"
 
 
-class Claim(Struct, frozen=True):
+class Assertion(Struct, frozen=True):
     """A check with its weight and what it looks at. `written` is the check as its author wrote it, for reports.
 
     `on` is which text: the reply's; its output, which is the data before the text; the reply's with tool results below
@@ -51,25 +51,25 @@ class Claim(Struct, frozen=True):
     """
 
     check: "Check"
-    written: Mapping[str, Any] = {}
+    definition: Mapping[str, Any] = {}
     message: str = ""
     negate: bool = False
-    on: On = "reply"
-    over: Over = "turn"
+    on: TextScope = "reply"
+    over: TurnScope = "turn"
     weight: float = 1.0
     gate: bool = False
-    resolve: "Callable[[Evidence], Claim] | None" = None
+    resolve: "Callable[[CheckContext], Assertion] | None" = None
 
 
 class Checkpoint(Struct, frozen=True):
     """A claim that must hold at some turn. One that is not `lasting` has to hold again each time it is looked at."""
 
     id: str
-    claim: Claim
+    assertion: Assertion
     description: str = ""
     after: tuple[str, ...] = ()
     required: bool = True
-    lasting: bool = True
+    is_lasting: bool = True
 
 
 class Goal(Struct, frozen=True):
@@ -80,10 +80,10 @@ class Goal(Struct, frozen=True):
     """
 
     checkpoints: tuple[Checkpoint, ...] = ()
-    patient: bool = False
+    defers_costly: bool = False
 
 
-class Utterance(Struct, frozen=True):
+class UserMessage(Struct, frozen=True):
     """What a user says, what must hold of the answer, and what to remember of it (`set`: variable -> JSONPath).
 
     With a `history` it opens a conversation of its own, in which that was said before; `to` is then another agent than
@@ -91,14 +91,14 @@ class Utterance(Struct, frozen=True):
     """
 
     message: Message
-    by: By = "static"
-    claims: tuple[Claim, ...] = ()
+    source: InputSource = "static"
+    assertions: tuple[Assertion, ...] = ()
     options: Mapping[str, Any] = {}
-    set: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
     timeout_s: float | None = None
-    remark: str | None = None
+    comment: str | None = None
     history: tuple[Message, ...] | None = None
-    to: str | None = None
+    agent: str | None = None
 
 
 class Limits(Struct, frozen=True):
@@ -111,22 +111,22 @@ class Limits(Struct, frozen=True):
     timeout_s: float | None = 300.0
     turn_timeout_s: float | None = None
     max_turns: int | None = 20
-    overruled: bool = False
-    uncounted: int = 0
+    is_override: bool = False
+    setup_turns: int = 0
     turn_timeout_text: str = ""
 
     @property
-    def all_turns(self) -> int | None:
+    def total_turns(self) -> int | None:
         """So many at most, with those that do not count."""
-        return None if self.max_turns is None else self.max_turns + self.uncounted
+        return None if self.max_turns is None else self.max_turns + self.setup_turns
 
-    def reply_s(self, own: float | None) -> float | None:
+    def reply_timeout_s(self, message_timeout_s: float | None) -> float | None:
         """The time for one reply to a line with a limit of its `own`."""
-        return self.turn_timeout_s if own is None or self.overruled else own
+        return self.turn_timeout_s if message_timeout_s is None or self.is_override else message_timeout_s
 
-    def reply_text(self, own: float | None) -> str:
+    def reply_timeout_text(self, message_timeout_s: float | None) -> str:
         """The same limit as the file writes it; empty where nothing but its length matters."""
-        return self.turn_timeout_text if own is None or self.overruled else ""
+        return self.turn_timeout_text if message_timeout_s is None or self.is_override else ""
 
 
 class ToolStub(Struct, frozen=True):
@@ -142,12 +142,12 @@ class Fixtures(Struct, frozen=True):
 
     tools: tuple[ToolStub, ...] = ()
     memory: tuple[Any, ...] = ()
-    stubbed: bool = False
+    stub_all_tools: bool = False
 
     @property
     def needs(self) -> frozenset[Feature]:
         """What an agent has to take."""
-        needed: dict[Feature, bool] = {"tool_stubs": self.stubbed, "memory": bool(self.memory)}
+        needed: dict[Feature, bool] = {"tool_stubs": self.stub_all_tools, "memory": bool(self.memory)}
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
 
@@ -168,7 +168,7 @@ class WorkspaceSpec(Struct, frozen=True):
     root: str = "."
     link_paths: tuple[str, ...] = ()
     link_mode: LinkMode = "symlink"
-    leave_out: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
 
 
@@ -210,7 +210,7 @@ class Case(Struct, frozen=True, kw_only=True):
     suite: str = ""
     origin: Origin | None = None
     goal: Goal = Goal()
-    finals: tuple[Claim, ...] = ()
+    final_assertions: tuple[Assertion, ...] = ()
     history: tuple[Message, ...] = ()
     limits: Limits = Limits()
     on_missing_input: OnMissingInput | None = None
@@ -224,9 +224,9 @@ class Case(Struct, frozen=True, kw_only=True):
     after: Hook | None = None
     one_session: bool = True
     keep_calls: bool = False
-    skip: str | None = None
+    skip_reason: str | None = None
     runs: int | None = None
-    written: Mapping[str, Any] = {}
+    definition: Mapping[str, Any] = {}
     digest: str = ""
 
 
@@ -238,7 +238,7 @@ class Baseline(Struct, frozen=True):
     cases: Mapping[str, float] = {}
 
 
-class Bar(Struct, frozen=True, omit_defaults=True):
+class Threshold(Struct, frozen=True, omit_defaults=True):
     """What a suite must reach. Without one, every case must pass; without a `pass_score`, that too.
 
     A score below the `baseline` is shown; with `no_worse` it fails the run.
@@ -252,11 +252,11 @@ class Bar(Struct, frozen=True, omit_defaults=True):
     """The most that the 95th percentile of the latencies may be."""
     baseline: Baseline | None = None
     """An earlier score of the same suite."""
-    no_worse: bool = False
+    fail_on_regression: bool = False
     """Does a score below the baseline fail the run?"""
 
 
-class Audience(Struct, frozen=True):
+class IntendedAgent(Struct, frozen=True):
     """Which agent a suite was written for, where it says so."""
 
     agent_id: str | None = None
@@ -273,17 +273,17 @@ class Suite(Struct, frozen=True, kw_only=True):
     id: str
     cases: Callable[[], AsyncIterator[Case]]
     count: int
-    own_runs: tuple[int, ...] = ()
-    interactive: int = 0
+    case_runs: tuple[int, ...] = ()
+    interactive_cases: int = 0
     version: str = ""
     digest: str = ""
     origin: Origin | None = None
-    bar: Bar | None = None
+    threshold: Threshold | None = None
     target: str | None = None
-    audience: Audience = Audience()
+    intended_agent: IntendedAgent = IntendedAgent()
     needs: Mapping[Feature, tuple[str, ...]] = field(default_factory=dict["Feature", tuple[str, ...]])
     notes: tuple[str, ...] = ()
     verified: str | None = None
     """Which signature of its pack was verified, in words."""
-    names_agents: bool = False
+    is_agent_optional: bool = False
     """Its cases say themselves whom they call: no agent has to be under test."""

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 MAX_DEPTH = 128
 """How deep the arrays and objects of a foreign value may be nested."""
-KEPT_DEPTH = MAX_DEPTH + 32
+OWN_MAX_DEPTH = MAX_DEPTH + 32
 """The same for a line of a journal or cassette, which wraps foreign values in levels of its own."""
 
 Raw = msgspec.Raw
@@ -91,7 +91,7 @@ def decode_kept(data: bytes | str) -> Any: ...
 def decode_kept(data: bytes | str, *, type: type[T]) -> T: ...
 def decode_kept(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- as above
     """The same for what Viva itself has written, and wrapped foreign values in."""
-    return decode(data, type=type, max_depth=KEPT_DEPTH)
+    return decode(data, type=type, max_depth=OWN_MAX_DEPTH)
 
 
 def _refused(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError:
@@ -122,37 +122,37 @@ def _is_deeper(data: bytes | str, max_depth: int) -> bool:
     return bool(brackets)
 
 
-def compact(value: Any) -> str:
+def compact_json(value: Any) -> str:
     """Compact JSON text; what has no JSON form appears as its `str`."""
     return _encoder.encode(value).decode()
 
 
-def canonical(value: Any) -> bytes:
+def canonical_bytes(value: Any) -> bytes:
     """The same bytes for equal values, whatever the order of keys: for digests and comparison."""
     return _sorted.encode(value)
 
 
-def frozen(value: Any) -> msgspec.Raw:
+def to_raw(value: Any) -> msgspec.Raw:
     """A value as the JSON that it is now, to become part of more JSON later."""
     return Raw(_encoder.encode(value))
 
 
-def builtins(value: Any) -> Any:
+def to_builtins(value: Any) -> Any:
     """A struct as plain dicts and lists."""
     return msgspec.to_builtins(value, enc_hook=_as_text)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A value of any kind as it comes back from JSON: dicts with text keys, lists, numbers, texts."""
     return _read(_encoder.encode(value))
 
 
-def as_plain(value: Any) -> Any:
+def to_plain_checked(value: Any) -> Any:
     """The same for a value of other people's code; ValueError or RecursionError if it cannot be one of a reply."""
     return decode(_encoder.encode(value))
 
 
-def as_written(value: Any) -> Any:
+def to_definition(value: Any) -> Any:
     """A value of Python code as a file would hold it; TypeError or ValueError for what has no JSON form."""
     return decode(msgspec.json.encode(value))
 
@@ -162,7 +162,7 @@ def convert(value: Any, to: type[T]) -> T:
     return msgspec.convert(value, to)
 
 
-def pretty(data: bytes) -> bytes:
+def pretty_json(data: bytes) -> bytes:
     return msgspec.json.format(data, indent=2)
 
 

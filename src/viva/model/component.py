@@ -6,25 +6,25 @@ from typing import Any, Self
 from msgspec import Struct
 
 from viva.model import codec
-from viva.model.case import Claim
+from viva.model.case import Assertion
 
 
-class Building(Struct, frozen=True):
+class BuildContext(Struct, frozen=True):
     """What a component may need while it is built from a file.
 
     `folder` is where the file stands; `roots` is where modules are looked for, in order; `claim` builds a nested claim.
     """
 
     folder: str
-    roots: tuple[str, ...]
-    claim: Callable[[Mapping[str, Any]], Claim]
+    module_folders: tuple[str, ...]
+    build_assertion: Callable[[Mapping[str, Any]], Assertion]
     update_snapshots: bool = False
 
 
-class Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Component(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A component that a user writes. `__post_init__` may raise ValueError: it becomes a problem with file and line."""
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: Building) -> Self:
+    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         """From what was written, less `type`, `message`, `negate` and `weight`, which belong to the claim."""
         return codec.convert(dict(fields), cls)

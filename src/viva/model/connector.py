@@ -49,7 +49,7 @@ class Connector(Struct, frozen=True, kw_only=True):
     model: str = ""
     base_url: str = ""
     api_key: Secret | None = None
-    key_from: str = ""
+    key_source: str = ""
     headers: Mapping[str, str] = {}
     temperature: float | None = None
     seed: int | None = None
@@ -102,14 +102,14 @@ def provider_of(model: str) -> str | None:
     return next((provider for provider, names in _WELL_KNOWN.items() if names.fullmatch(model)), None)
 
 
-def settings_that_answer(connector: Connector) -> dict[str, object]:
+def answer_settings(connector: Connector) -> dict[str, object]:
     """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
     names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
     found = {name: getattr(connector, name) for name in names}
     return {name: value for name, value in found.items() if value not in (None, "", {})}
 
 
-def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
+def find_connector(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
     """The connector by which a model is reached, with that model: the one that is for it; else the first with a pattern that
     fits its name; for a well-known model else the first of its provider; else the provider's default.
     """
@@ -127,7 +127,7 @@ def reaching(model: str, connectors: Mapping[str, Connector]) -> Connector | Non
     return found if found is None or found.model == model else structs.replace(found, model=model)
 
 
-def settings_of(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
+def connector_settings(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
     """The same of the connector that a case asks for, by its name or that of a model; None if there is none."""
-    connector = connectors.get(name) or reaching(name, connectors)
-    return settings_that_answer(connector) if connector is not None else None
+    connector = connectors.get(name) or find_connector(name, connectors)
+    return answer_settings(connector) if connector is not None else None

@@ -48,36 +48,36 @@ _NAMED = re.compile(r"\$\{?\w+\}?|\{\{.*\}\}")
 """A name that stands for a value."""
 
 
-def names_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Does a name of a query parameter, an option or a field say that its value is a credential?"""
     words = [word.lower() for word in _WORDS.findall(name)]
     return bool(words) and words[-1] not in _ABOUT and any(word in _SECRET_WORDS for word in words)
 
 
-def names_sensitive(name: str) -> bool:
+def is_sensitive_name(name: str) -> bool:
     """Does a name of a header or an environment variable? Their values are rarely ordinary words, so more names count."""
     return any(word in name.lower() for word in _SENSITIVE)
 
 
-def in_text(text: str) -> Iterator[str]:
+def find_in_text(text: str) -> Iterator[str]:
     """The credentials in the addresses that a text holds: user info, and query parameters whose names say so."""
     if "://" not in text and "?" not in text:
         return
     for found in _USERINFO.finditer(text):
         yield from _userinfo(found[0])
     for found in _QUERY.finditer(text):
-        if names_secret(unquote(found[1])) and not _NAMED.search(found[2]):
+        if is_secret_name(unquote(found[1])) and not _NAMED.search(found[2]):
             yield found[2]
             yield unquote_plus(found[2])
 
 
-def in_headers(headers: Mapping[str, str]) -> Iterator[str]:
+def find_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
     """The credentials in header values, without a word such as Bearer before them: by the header's name, or the value's shape."""
     for name, value in headers.items():
-        yield from in_text(value)
+        yield from find_in_text(value)
         yield from TOKEN.findall(value)
         scheme = _SCHEME.fullmatch(value.strip())
-        if scheme is None and not names_sensitive(name):
+        if scheme is None and not is_sensitive_name(name):
             continue
         credential = scheme[1].strip() if scheme else value.strip()
         if _NAMED.fullmatch(credential):
@@ -88,50 +88,50 @@ def in_headers(headers: Mapping[str, str]) -> Iterator[str]:
             yield from (each.partition("=")[2].strip() for each in value.split(";"))
 
 
-def in_environment(environ: Mapping[str, str]) -> Iterator[str]:
+def find_in_environment(environ: Mapping[str, str]) -> Iterator[str]:
     """The values of variables whose names say that they are secret, and the credentials in addresses."""
     for name, value in environ.items():
-        yield from in_text(value)
-        if names_sensitive(name) and not _NAMED.fullmatch(value):
+        yield from find_in_text(value)
+        if is_sensitive_name(name) and not _NAMED.fullmatch(value):
             yield value
 
 
-def in_command(words: str | Sequence[str]) -> Iterator[str]:
+def find_in_command(words: str | Sequence[str]) -> Iterator[str]:
     """The credentials in a command line: options, variables and headers whose names say so, and addresses."""
     text = words if isinstance(words, str) else " ".join(words)
-    yield from in_text(text)
+    yield from find_in_text(text)
     yield from TOKEN.findall(text)
     yield from (text[start:end].rpartition(" ")[2] for start, end in _secret_options(text))
 
 
-def in_table(table: Mapping[str, Any]) -> Iterator[str]:
+def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
     """The credentials in a table of the config, however deep: by the names of its fields, and in its addresses."""
     for name, value in table.items():
         match value:
             case str() if name in ("command", "resume", "args", "model_args", "use"):
-                yield from in_command(value)
+                yield from find_in_command(value)
             case str():
-                yield from in_text(value)
+                yield from find_in_text(value)
                 yield from TOKEN.findall(value)
-                if names_secret(name) and not _NAMED.search(value):
+                if is_secret_name(name) and not _NAMED.search(value):
                     yield value
             case Mapping() if name == "headers":
-                yield from in_headers(_texts(value))
+                yield from find_in_headers(_texts(value))
             case Mapping() if name == "env":
-                yield from in_environment(_texts(value))
+                yield from find_in_environment(_texts(value))
             case Mapping():
-                yield from in_table(cast("Mapping[str, Any]", value))
+                yield from find_in_table(cast("Mapping[str, Any]", value))
             case list() if name in ("command", "resume", "args", "model_args"):
-                yield from in_command([str(word) for word in cast("list[Any]", value)])
+                yield from find_in_command([str(word) for word in cast("list[Any]", value)])
             case list():
                 yield from (
-                    found for each in cast("list[Any]", value) for found in in_table({name: each} if each else {})
+                    found for each in cast("list[Any]", value) for found in find_in_table({name: each} if each else {})
                 )
             case _:
                 pass
 
 
-def masked(text: str) -> str:
+def mask_text(text: str) -> str:
     """The text with a mask for the credentials in its addresses."""
     if "://" not in text and "?" not in text:
         return text
@@ -139,21 +139,21 @@ def masked(text: str) -> str:
     return _QUERY.sub(_masked_parameter, text)
 
 
-def masked_command(text: str) -> str:
+def mask_command(text: str) -> str:
     """The same for a command line: also in its options, variables and headers."""
-    text, done, pieces = masked(text), 0, list[str]()
+    text, done, pieces = mask_text(text), 0, list[str]()
     for start, end in _secret_options(text):
         pieces += [text[done:start], MASK]
         done = end
     return TOKEN.sub(MASK, "".join([*pieces, text[done:]]))
 
 
-def masked_reference(text: str) -> str:
+def mask_reference(text: str) -> str:
     """An agent as `-n` names it: an address, a command line after `acp:`, or a name."""
-    return masked_command(text) if text.startswith("acp:") else masked(text)
+    return mask_command(text) if text.startswith("acp:") else mask_text(text)
 
 
-def masked_table(table: Mapping[str, Any]) -> dict[str, Any]:
+def mask_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table of the config with a mask for each credential; of headers and environments only the names are left."""
     return {name: _masked_field(name, value) for name, value in table.items()}
 
@@ -161,15 +161,15 @@ def masked_table(table: Mapping[str, Any]) -> dict[str, Any]:
 def _masked_field(name: str, value: Any) -> Any:
     match value:
         case str() if name in ("command", "resume", "args", "model_args"):
-            return masked_command(value)
-        case str() if names_secret(name) and not _NAMED.search(value):
+            return mask_command(value)
+        case str() if is_secret_name(name) and not _NAMED.search(value):
             return MASK
         case str():
-            return TOKEN.sub(MASK, masked_reference(value))
+            return TOKEN.sub(MASK, mask_reference(value))
         case Mapping() if name in ("headers", "env"):
             return sorted(cast("Mapping[str, Any]", value))
         case Mapping():
-            return masked_table(cast("Mapping[str, Any]", value))
+            return mask_table(cast("Mapping[str, Any]", value))
         case list() if name in ("command", "resume", "args", "model_args"):
             return _masked_words([str(word) for word in cast("list[Any]", value)])
         case list():
@@ -182,13 +182,13 @@ def _masked_words(words: list[str]) -> list[str]:
     """A command line as a list: an option's value may be the word after it."""
     after = [""] + [word if word.startswith("-") and "=" not in word else "" for word in words]
     return [
-        MASK if names_secret(option) and not word.startswith(("-", "$")) else masked_command(word)
+        MASK if is_secret_name(option) and not word.startswith(("-", "$")) else mask_command(word)
         for option, word in zip(after, words, strict=False)
     ]
 
 
 def _masked_parameter(found: re.Match[str]) -> str:
-    secret = names_secret(unquote(found[1])) and not _NAMED.search(found[2])
+    secret = is_secret_name(unquote(found[1])) and not _NAMED.search(found[2])
     return f"{found[1]}={MASK}" if secret else found[0]
 
 
@@ -196,7 +196,7 @@ def _secret_options(text: str) -> Iterator[tuple[int, int]]:
     """Where the values of options stand whose names say that they are secret. The value of another may be such an option."""
     at = 0
     while (found := _OPTION.search(text, at)) is not None:
-        if names_secret(found[1] or found[2]) and not _NAMED.search(found[3]):
+        if is_secret_name(found[1] or found[2]) and not _NAMED.search(found[3]):
             yield found.span(3)
             at = found.end()
         else:

@@ -32,7 +32,7 @@ def _seconds_in(text: str) -> float | None:
     return None
 
 
-def show_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """The shortest way to write it, to the microsecond: `5m`, `2m30s`, `1.5s`, `500ms`."""
     if (micros := round(seconds * 1e6)) < 1_000_000:
         whole, unit = (1, "us") if 0 < micros < 1000 else (1000, "ms")

@@ -13,7 +13,7 @@ _FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _OPENING = re.compile(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
-def json_of(text: str) -> Any:
+def whole_json(text: str) -> Any:
     """The value of a text that is, as a whole, a JSON object or array, fenced or not; else UNSET."""
     text = text.strip()
     if text.startswith("```") and (fenced := _FENCED.fullmatch(text)):
@@ -26,14 +26,14 @@ def json_of(text: str) -> Any:
         return UNSET
 
 
-def json_in(text: str) -> Any:
+def find_json(text: str) -> Any:
     """The first JSON object or array to be found in a text: the whole, else a fenced block, else among the words; else UNSET."""
     if _OPENING.search(text) is None:
         return UNSET
-    if (whole := json_of(text)) is not UNSET:
+    if (whole := whole_json(text)) is not UNSET:
         return whole
     for block in _FENCED.findall(text):
-        if (value := json_of(block)) is not UNSET:
+        if (value := whole_json(block)) is not UNSET:
             return value
     return _among_words(text)
 
@@ -48,7 +48,7 @@ def _among_words(text: str) -> Any:
     return spare
 
 
-def objects_in(text: str, made_of: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
+def find_objects(text: str, made_of: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
     """Every JSON object that stands in a text by itself or in a list, not inside of another; `made_of` its keys and values."""
     found: list[Any] = []
     for value in _values(text, json.JSONDecoder(parse_constant=_refused, object_pairs_hook=made_of)):

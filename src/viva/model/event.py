@@ -6,11 +6,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from viva.errors import Fault
-from viva.model.case import Bar, By, Key
+from viva.model.case import Threshold, InputSource, Key
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 
-Stopped = Literal["interrupted", "fail_fast", "budget", "broken"]
+StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
 
 
 class Event(Struct, frozen=True, tag_field="event", omit_defaults=True):
@@ -88,7 +88,7 @@ class TurnStarted(Event, frozen=True, tag="turn_started"):
     """Which turn, from 1."""
     input: str
     """What the user said."""
-    by: By
+    source: InputSource
     """Who said it: a script, the case itself, a simulator, or a person."""
 
 
@@ -155,13 +155,13 @@ class RunEnded(Event, frozen=True, tag="run_ended"):
     """What the process exits with."""
     summary: "RunSummary"
     """The counts."""
-    stopped: Stopped | None = None
+    stopped: StopReason | None = None
     """Why it ended early, if it did."""
-    why: str | None = None
+    stop_message: str | None = None
     """The same in words."""
 
 
-class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where a suite stands against its bar. `score` is the mean of its cases' scores, each the mean of its trials.
 
     `cost_usd` is None as soon as one price is unknown, `p95_ms` where nothing was measured. `missed` says in words, with
@@ -183,34 +183,34 @@ class Standing(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How many of them passed."""
     failed_cases: int = 0
     """How many failed."""
-    bar: Bar
+    threshold: Threshold
     """What it had to reach."""
     cost_usd: float | None = None
     """All model calls, judges included."""
     p95_ms: int | None = None
     """The 95th percentile of the latencies of its cases."""
-    missed: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
     """What was not reached, in words."""
-    regressed: str | None = None
+    regression: str | None = None
     """How far the score is below the baseline, in words."""
-    worse: tuple[str, ...] = ()
+    worse_cases: tuple[str, ...] = ()
     """Cases that scored more in the baseline."""
-    uncompared: tuple[str, ...] = ()
+    uncompared_cases: tuple[str, ...] = ()
     """Cases that have no verdict, here or in the baseline."""
 
     @property
-    def change(self) -> float | None:
+    def score_change(self) -> float | None:
         """How far the score is above the baseline; None where there is none, or the two tell of different cases."""
-        before = self.bar.baseline
-        return None if before is None or self.uncompared else round(self.score - before.score, 6)
+        before = self.threshold.baseline
+        return None if before is None or self.uncompared_cases else round(self.score - before.score, 6)
 
     @property
-    def not_reached(self) -> tuple[str, ...]:
+    def failures(self) -> tuple[str, ...]:
         """All that fails the suite, in words: a baseline too, where it must not be worse than that."""
-        if not self.bar.no_worse:
-            return self.missed
-        unknown = f"not compared with the baseline: {', '.join(self.uncompared)}" if self.uncompared else None
-        return (*self.missed, *(said for said in (self.regressed, unknown) if said is not None))
+        if not self.threshold.fail_on_regression:
+            return self.unmet
+        unknown = f"not compared with the baseline: {', '.join(self.uncompared_cases)}" if self.uncompared_cases else None
+        return (*self.unmet, *(said for said in (self.regression, unknown) if said is not None))
 
 
 class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -256,7 +256,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Model calls of the other trials: they are not in the cost."""
     undecided: int = 0
     """Cases of which a sequential test has shown neither that they are good enough nor that they are not."""
-    suites: tuple[Standing, ...] = ()
+    suites: tuple[SuiteSummary, ...] = ()
     """Suites that have a bar, and where they stand."""
     lost_reports: tuple[str, ...] = ()
     """Reports that could not be written, each with the reason: then the exit code is not 0."""

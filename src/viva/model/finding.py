@@ -20,7 +20,7 @@ class Finding(Struct, frozen=True, order=True):
     severity: Severity
     """How bad it is."""
 
-    def reaches(self, severity: Severity) -> bool:
+    def is_at_least(self, severity: Severity) -> bool:
         """Is it as bad as that, or worse?"""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 

@@ -7,51 +7,51 @@ from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
 
-from viva.errors import BadInput, CheckBroken, RunStopped, TrialFault, TrialOver, VivaError, readable
+from viva.errors import BadInput, CheckError, RunStopped, TrialFault, TrialEnd, VivaError, to_valid_text
 from viva.model import codec
-from viva.model.case import Claim
-from viva.model.talk import PASSED, Evidence, Judged, Talk, Verdict
+from viva.model.case import Assertion
+from viva.model.talk import PASSED, CheckContext, AssertionResult, TrialState, Verdict
 from viva.model.tracebacks import describe_error, error_text, is_users_error
 
 
-def judge(claim: Claim, evidence: Evidence) -> Judged | Awaitable[Judged]:
+def evaluate(claim: Assertion, evidence: CheckContext) -> AssertionResult | Awaitable[AssertionResult]:
     """The claim and its verdict; something to await only where the check itself has to wait."""
     try:
         if claim.resolve is not None:
-            claim = structs.replace(claim.resolve(evidence), written=claim.written, on=claim.on, over=claim.over)
+            claim = structs.replace(claim.resolve(evidence), written=claim.definition, on=claim.on, over=claim.over)
         found = claim.check.check(evidence)
         if isinstance(found, Verdict):
             found = _plain(found)
-    except (RunStopped, TrialOver):
+    except (RunStopped, TrialEnd):
         raise
     except Exception as broken:  # a check may be anyone's code: it must not end the trial
-        return _judge_broken(claim, broken, evidence.talk)
+        return _judge_broken(claim, broken, evidence.state)
     if isinstance(found, Verdict):
-        verdict = negated(found, claim.check.label) if claim.negate else found
-        return Judged(claim, verdict, is_live(claim, evidence.talk))
+        verdict = negate_verdict(found, claim.check.label) if claim.negate else found
+        return AssertionResult(claim, verdict, is_live(claim, evidence.state))
     return _judge_later(claim, found, evidence)
 
 
-async def _judge_later(claim: Claim, waiting: Awaitable[Verdict], evidence: Evidence) -> Judged:
-    talk = evidence.talk
+async def _judge_later(claim: Assertion, waiting: Awaitable[Verdict], evidence: CheckContext) -> AssertionResult:
+    talk = evidence.state
     before, talk.waiting_for = talk.waiting_for, "judge"
     try:
         verdict = _plain(await waiting)
-    except (RunStopped, TrialOver):
+    except (RunStopped, TrialEnd):
         raise
     except Exception as broken:  # as above
         talk.waiting_for = before
         return _judge_broken(claim, broken, talk)
     talk.waiting_for = before
-    return Judged(claim, negated(verdict, claim.check.label) if claim.negate else verdict, is_live(claim, talk))
+    return AssertionResult(claim, negate_verdict(verdict, claim.check.label) if claim.negate else verdict, is_live(claim, talk))
 
 
-def _judge_broken(claim: Claim, broken: Exception, talk: Talk) -> Judged:
+def _judge_broken(claim: Assertion, broken: Exception, talk: TrialState) -> AssertionResult:
     """The verdict of a check that raised; where that was code of the user's own, its traceback is kept."""
-    raised = broken.__cause__ if isinstance(broken, CheckBroken) else broken
+    raised = broken.__cause__ if isinstance(broken, CheckError) else broken
     if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
         talk.tracebacks += describe_error(raised, f"check {claim.check.label}")
-    return Judged(claim, broken_verdict(broken), is_live(claim, talk))
+    return AssertionResult(claim, error_verdict(broken), is_live(claim, talk))
 
 
 def _plain(verdict: Verdict) -> Verdict:
@@ -61,26 +61,26 @@ def _plain(verdict: Verdict) -> Verdict:
     try:
         return codec.decode_kept(codec.encode(verdict), type=Verdict)
     except Exception as wrong:
-        raise CheckBroken(f"its verdict cannot be kept: {error_text(wrong)}", fault="judge") from None
+        raise CheckError(f"its verdict cannot be kept: {error_text(wrong)}", fault="judge") from None
 
 
-def is_live(claim: Claim, talk: Talk) -> bool:
+def is_live(claim: Assertion, talk: TrialState) -> bool:
     """Does this check ask the world, where all others ask a cassette? Then a replay may find something else."""
-    return talk.taped and looks_outside(claim.check)
+    return talk.uses_cassette and may_look_outside(claim.check)
 
 
-def looks_outside(check: object) -> bool:
+def may_look_outside(check: object) -> bool:
     """May a check look at more than the conversation and the workspace? It says so itself; of a plugin's nobody knows."""
     said: bool | None = getattr(check, "looks_outside", None)
     return not type(check).__module__.startswith("viva.") if said is None else said
 
 
-def label_of(claim: Claim) -> str:
+def assertion_label(claim: Assertion) -> str:
     """How a report names a claim: its check, with `not` before a negated one."""
     return f"not {claim.check.label}" if claim.negate else claim.check.label
 
 
-def negated(verdict: Verdict, label: str) -> Verdict:
+def negate_verdict(verdict: Verdict, label: str) -> Verdict:
     """The opposite verdict; an error has none."""
     if verdict.status == "error":
         return verdict
@@ -92,11 +92,11 @@ def negated(verdict: Verdict, label: str) -> Verdict:
     )
 
 
-def broken_verdict(broken: Exception) -> Verdict:
+def error_verdict(broken: Exception) -> Verdict:
     """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
-    if isinstance(broken, TrialFault | CheckBroken) and str(broken):
-        said = readable(str(broken))
+    if isinstance(broken, TrialFault | CheckError) and str(broken):
+        said = to_valid_text(str(broken))
         return Verdict("error", said, fault=broken.fault, deterministic=broken.deterministic)
     if isinstance(broken, BadInput):  # an agent or a file that the check names is not there
-        return Verdict("error", readable(str(broken)), deterministic=True)
+        return Verdict("error", to_valid_text(str(broken)), deterministic=True)
     return Verdict("error", error_text(broken), fault="judge")  # a check of the user's own broke

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model import codec
-from viva.model.embedded import json_in
+from viva.model.embedded import find_json
 from viva.model.pattern import TIMEOUT_S
-from viva.model.talk import Evidence
+from viva.model.talk import CheckContext
 from viva.model.text_cache import cache_short_texts
 
 _DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
@@ -45,29 +45,29 @@ def values_at(path: str, document: Any) -> list[Any]:
     try:
         return compile_path(path).find(document).values()
     except JSONPathError as wrong:
-        raise CheckBroken(f"path {path}: {wrong}", deterministic=True) from wrong
+        raise CheckError(f"path {path}: {wrong}", deterministic=True) from wrong
     except TimeoutError:
-        raise CheckBroken(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
+        raise CheckError(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
 
 
-def documents(evidence: Evidence) -> Iterator[Any]:
+def documents_to_search(evidence: CheckContext) -> Iterator[Any]:
     """Where values are looked for: the reply's data or JSON; over a whole case then the tools' results, newest first."""
     if evidence.json is not UNSET:
         yield evidence.json
-    if evidence.over != "case":
+    if evidence.turn_scope != "case":
         return
     for call in reversed(evidence.tool_calls):
         if call.error is not None or call.result is UNSET or call.result is None:
             continue
-        result = json_in(call.result) if isinstance(call.result, str) else codec.plain(call.result)
+        result = find_json(call.result) if isinstance(call.result, str) else codec.to_plain(call.result)
         if result is not UNSET:
             yield result
 
 
-def look_up(path: str, evidence: Evidence) -> list[Any] | None:
+def look_up(path: str, evidence: CheckContext) -> list[Any] | None:
     """The values in the first document where the path finds any; None if there is no JSON to look in."""
     looked = False
-    for document in documents(evidence):
+    for document in documents_to_search(evidence):
         looked = True
         if values := values_at(path, document):
             return values
@@ -94,7 +94,7 @@ def _environment() -> Any:
             return test(string, timeout=TIMEOUT_S) is not None
 
     environment = JSONPathEnvironment()
-    environment.max_recursion_depth = codec.KEPT_DEPTH
+    environment.max_recursion_depth = codec.OWN_MAX_DEPTH
     environment.function_extensions["match"] = Limited(whole=True)
     environment.function_extensions["search"] = Limited(whole=False)
     return environment

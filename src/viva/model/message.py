@@ -9,7 +9,7 @@ MAX_TOKENS = 10**12
 TokenCount = Annotated[int, Meta(ge=-MAX_TOKENS, le=MAX_TOKENS)]
 """A number of tokens that can be added up, priced and indexed. An answer that counts more is rubbish."""
 Speaker = Literal["system", "user", "assistant", "tool"]
-Declared = Literal["awaiting", "done"]
+DeclaredState = Literal["awaiting", "done"]
 
 
 class Text(Struct, frozen=True, tag_field="type", tag="text"):
@@ -153,7 +153,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """A structured value that came with or instead of the text."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that it used, in order."""
-    declared: Declared | None = None
+    declared_state: DeclaredState | None = None
     """Its own word: `awaiting` or `done`."""
     input_hint: str | None = None
     """What it waits for, in its words."""

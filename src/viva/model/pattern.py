@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model.text_cache import cache_short_texts
 
 TIMEOUT_S = 0.5
@@ -47,4 +47,4 @@ def search(pattern: str, text: str) -> bool:
     try:
         return compile_pattern(pattern).search(text, timeout=TIMEOUT_S) is not None
     except TimeoutError:
-        raise CheckBroken(f"pattern {pattern!r} took more than {TIMEOUT_S:g}s: make it simpler") from None
+        raise CheckError(f"pattern {pattern!r} took more than {TIMEOUT_S:g}s: make it simpler") from None

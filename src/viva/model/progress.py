@@ -24,7 +24,7 @@ class LoopLag:
         self._limits: dict[asyncio.Timeout, CallProgress] = {}
 
     @contextmanager
-    def covers(self, limit: asyncio.Timeout, progress: "CallProgress") -> Generator[None]:
+    def extend_limit(self, limit: asyncio.Timeout, progress: "CallProgress") -> Generator[None]:
         """While this is open, blocks of others extend the limit."""
         self._limits[limit] = progress
         try:
@@ -32,7 +32,7 @@ class LoopLag:
         finally:
             del self._limits[limit]
 
-    def kept_waiting_s(self, began: float, progress: "CallProgress") -> float:
+    def waited_s(self, began: float, progress: "CallProgress") -> float:
         """How long an answer that is here now, to a call that `began` then, had to wait for the loop: only where it was read
         right after a block of somebody else's.
         """

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.errors import Fault
-from viva.model.case import By, Key
+from viva.model.case import InputSource, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
 from viva.model.talk import AwaitingReason, FileChange
@@ -43,7 +43,7 @@ class TurnRecord(Struct, omit_defaults=True):
     """Which turn, from 1."""
     input: str
     """What the user said."""
-    input_source: By
+    input_source: InputSource
     """Who said it: static, initial, simulated or interactive."""
     output: str
     """What the agent said; where `error` is set, what it had said until then."""
@@ -79,7 +79,7 @@ class TurnRecord(Struct, omit_defaults=True):
     """What they cost; absent where a price is unknown."""
     files: tuple[FileChange, ...] = ()
     """Files of the workspace that the turn added, changed or removed."""
-    remark: str | None = None
+    comment: str | None = None
     """What the simulator said about its line."""
 
 

@@ -9,8 +9,8 @@ from msgspec import UNSET, Struct, field
 
 from viva.errors import Fault, Role
 from viva.model import codec
-from viva.model.case import Case, Claim, Key, On, Over, Utterance
-from viva.model.embedded import json_in
+from viva.model.case import Case, Assertion, Key, TextScope, TurnScope, UserMessage
+from viva.model.embedded import find_json
 from viva.model.finding import Finding
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
@@ -19,7 +19,7 @@ from viva.model.tracebacks import Traceback
 if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers, Workspace
 
-WaitedFor = Role | Literal["person", "script"]
+WaitingFor = Role | Literal["person", "script"]
 """Whom a time-out is charged to; a `script` is code of the test's own: a hook, or a script test."""
 
 VerdictStatus = Literal["passed", "failed", "error"]
@@ -70,18 +70,18 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 PASSED = Verdict("passed")
 
 
-class Judged(Struct, frozen=True):
+class AssertionResult(Struct, frozen=True):
     """A claim and what came of it. `live`: a cassette is involved, and the check looked at more than what that holds."""
 
-    claim: Claim
+    assertion: Assertion
     verdict: Verdict
-    live: bool = False
+    is_live: bool = False
 
 
-class Awaiting(Struct, frozen=True):
+class AwaitingState(Struct, frozen=True):
     """Does the agent wait for the user? Said by whom, and how surely."""
 
-    awaiting: bool
+    is_awaiting: bool
     reason: AwaitingReason
     confidence: float = 1.0
 
@@ -116,30 +116,30 @@ class Turn(Struct):
     """
 
     number: int
-    utterance: Utterance
+    user_message: UserMessage
     reply: Reply | None = None
-    awaiting: Awaiting | None = None
-    judged: list[Judged] = field(default_factory=list[Judged])
+    awaiting: AwaitingState | None = None
+    results: list[AssertionResult] = field(default_factory=list[AssertionResult])
     files: tuple[FileChange, ...] = ()
     latency_ms: float = 0.0
     error: str | None = None
-    partial: Reply | None = None
+    partial_reply: Reply | None = None
 
     @property
-    def unanswered(self) -> bool:
+    def is_unanswered(self) -> bool:
         """Does the agent wait for an answer? A closing offer waits too, but its task is finished."""
-        return self.awaiting is not None and self.awaiting.awaiting and self.awaiting.reason != "closing_offer"
+        return self.awaiting is not None and self.awaiting.is_awaiting and self.awaiting.reason != "closing_offer"
 
 
-class Sighting(Struct):
+class CheckpointState(Struct):
     """What is known of a checkpoint: reached at which turn, or how close it came."""
 
     turn: int | None = None
     verdict: Verdict | None = None
-    unmet: tuple[str, ...] = ()
+    unmet_after: tuple[str, ...] = ()
 
 
-class Talk(Struct, dict=True):
+class TrialState(Struct, dict=True):
     """All that a user, a check or a reporter may know of a running conversation. The trial owns it: a cut-off keeps its turns.
 
     `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung; `helping` counts the
@@ -158,66 +158,66 @@ class Talk(Struct, dict=True):
     helpers: "Helpers"
     clock: "Clock"
     turns: list[Turn] = field(default_factory=list[Turn])
-    finals: list[Judged] = field(default_factory=list[Judged])
-    sightings: dict[str, Sighting] = field(default_factory=dict[str, Sighting])
+    final_results: list[AssertionResult] = field(default_factory=list[AssertionResult])
+    checkpoints: dict[str, CheckpointState] = field(default_factory=dict[str, CheckpointState])
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
-    not_found: dict[str, str] = field(default_factory=dict[str, str])
+    unset_variables: dict[str, str] = field(default_factory=dict[str, str])
     calls: list[ModelCall] = field(default_factory=list[ModelCall])
     warnings: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
-    set_up: Any = UNSET
-    goal_achieved: str | None = None
-    input_missing: str | None = None
-    waiting_for: WaitedFor = "agent"
-    helping: int = 0
+    before_result: Any = UNSET
+    goal_reason: str | None = None
+    missing_input: str | None = None
+    waiting_for: WaitingFor = "agent"
+    active_helpers: int = 0
     progress: CallProgress = field(default_factory=CallProgress)
     helper_trouble: str | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
     workspace: "Workspace | None" = None
-    kept_at: str | None = None
-    taped: bool = False
+    kept_workspace: str | None = None
+    uses_cassette: bool = False
     session_id: str = ""
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
 
     @property
-    def last(self) -> Turn | None:
+    def last_turn(self) -> Turn | None:
         return self.turns[-1] if self.turns else None
 
     def messages(self) -> list[Message]:
         """The conversation so far, prior history included, as messages."""
         said = list(self.case.history)
         for turn in self.turns:
-            said.append(turn.utterance.message)
+            said.append(turn.user_message.message)
             if (reply := turn.reply) is not None:
                 said.append(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
         return said
 
 
-def shown(value: Any) -> str:
+def to_text(value: Any) -> str:
     """A value as text: a string as it is, anything else as compact JSON."""
-    return value if isinstance(value, str) else codec.compact(value)
+    return value if isinstance(value, str) else codec.compact_json(value)
 
 
-def text_of(reply: Reply) -> str:
+def reply_text(reply: Reply) -> str:
     """What text is asserted on: the content or, where it is empty, the data as compact JSON."""
     if reply.content or reply.data is None:
         return reply.content
-    return shown(reply.data)
+    return to_text(reply.data)
 
 
-def output_of(reply: Reply) -> Any:
+def reply_output(reply: Reply) -> Any:
     """What the agent gives back: the reply's data if it has some, else its text."""
     return reply.content if reply.data is None else reply.data
 
 
-class Evidence(Struct, dict=True):
+class CheckContext(Struct, dict=True):
     """What a check sees. `text` and `tool_calls` follow the claim's `on` and `over`."""
 
-    talk: Talk
+    state: TrialState
     turn: Turn
-    on: On = "reply"
-    over: Over = "turn"
+    text_scope: TextScope = "reply"
+    turn_scope: TurnScope = "turn"
 
     @property
     def reply(self) -> Reply:
@@ -227,25 +227,25 @@ class Evidence(Struct, dict=True):
     @property
     def turns(self) -> Sequence[Turn]:
         """The turns that count: this one, or all of the case."""
-        return self.talk.turns if self.over == "case" else (self.turn,)
+        return self.state.turns if self.turn_scope == "case" else (self.turn,)
 
     @cached_property
     def text(self) -> str:
         """The text that the check looks at."""
-        if self.on == "reply":
-            return text_of(self.reply)
-        if self.on == "output":
-            return shown(output_of(self.reply))
-        if self.on == "reply_and_tools":
-            results = (shown(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
-            return "\n".join((text_of(self.reply), *results))
-        return "\n".join(text_of(turn.reply) for turn in self.talk.turns if turn.reply)
+        if self.text_scope == "reply":
+            return reply_text(self.reply)
+        if self.text_scope == "output":
+            return to_text(reply_output(self.reply))
+        if self.text_scope == "reply_and_tools":
+            results = (to_text(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
+            return "\n".join((reply_text(self.reply), *results))
+        return "\n".join(reply_text(turn.reply) for turn in self.state.turns if turn.reply)
 
     @cached_property
     def json(self) -> Any:
         """The reply's data or, without any, JSON found in its text; else UNSET."""
         reply = self.reply
-        return json_in(reply.content) if reply.data is None else codec.plain(reply.data)
+        return find_json(reply.content) if reply.data is None else codec.to_plain(reply.data)
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -257,6 +257,6 @@ EXAMPLE_INPUT = "your next message"
 """What stands for the user's words where a simulator is shown the form of its answers. Weak models copy it."""
 
 
-def answer_in(reply: Reply) -> Any:
+def structured_answer(reply: Reply) -> Any:
     """The structured answer of a helper: its data or, without any, JSON found in its text; else UNSET."""
-    return json_in(reply.content) if reply.data is None else reply.data
+    return find_json(reply.content) if reply.data is None else reply.data

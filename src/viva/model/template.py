@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.errors import Undecidable
+from viva.errors import Undetermined
 from viva.model import codec
 from viva.model.message import Message, Text
 
@@ -54,8 +54,8 @@ def _texts(value: Any) -> Iterator[str]:
             pass
 
 
-def fill(
-    value: Any, variables: Mapping[str, Any], *, keep_unset: bool = False, why_unset: Mapping[str, str] | None = None
+def fill_variables(
+    value: Any, variables: Mapping[str, Any], *, keep_unknown: bool = False, unset_reasons: Mapping[str, str] | None = None
 ) -> Any:
     r"""The value with its variables filled in. A text that is one variable and nothing else becomes that variable's value.
 
@@ -66,7 +66,7 @@ def fill(
     def filled(value: Any) -> Any:
         match value:
             case str() if _OPEN in value:
-                return _fill_text(value, variables, keep_unset, why_unset or {})
+                return _fill_text(value, variables, keep_unknown, unset_reasons or {})
             case Mapping():
                 return {key: filled(item) for key, item in cast("Mapping[str, Any]", value).items()}
             case list() | tuple():
@@ -77,9 +77,9 @@ def fill(
     return filled(value)
 
 
-def fill_message(message: Message, variables: Mapping[str, Any], why_unset: Mapping[str, str] | None = None) -> Message:
+def fill_message(message: Message, variables: Mapping[str, Any], unset_reasons: Mapping[str, str] | None = None) -> Message:
     def filled(text: str) -> str:
-        return _text(fill(text, variables, why_unset=why_unset))
+        return _text(fill_variables(text, variables, unset_reasons=unset_reasons))
 
     if isinstance(message.content, str):
         return structs.replace(message, content=filled(message.content))
@@ -87,20 +87,20 @@ def fill_message(message: Message, variables: Mapping[str, Any], why_unset: Mapp
     return structs.replace(message, content=parts)
 
 
-def escape(text: str) -> str:
+def escape_template(text: str) -> str:
     r"""The template that is filled to this very text: each `{{` is written as `\{{`."""
     return text.replace(_OPEN, _ESCAPED)
 
 
-def unescape(value: Any) -> Any:
+def unescape_template(value: Any) -> Any:
     r"""The value with a literal `{{` for each `\{{`, in texts that are filled no more. Variables stay as they are."""
     match value:
         case str():
             return value.replace(_ESCAPED, _OPEN)
         case Mapping():
-            return {key: unescape(item) for key, item in cast("Mapping[str, Any]", value).items()}
+            return {key: unescape_template(item) for key, item in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
-            return [unescape(item) for item in cast("list[Any]", value)]
+            return [unescape_template(item) for item in cast("list[Any]", value)]
         case _:
             return value
 
@@ -108,8 +108,8 @@ def unescape(value: Any) -> Any:
 def escape_message(message: Message) -> Message:
     """The message as a template."""
     if isinstance(message.content, str):
-        return structs.replace(message, content=escape(message.content))
-    parts = tuple(Text(escape(part.text)) if isinstance(part, Text) else part for part in message.content)
+        return structs.replace(message, content=escape_template(message.content))
+    parts = tuple(Text(escape_template(part.text)) if isinstance(part, Text) else part for part in message.content)
     return structs.replace(message, content=parts)
 
 
@@ -127,10 +127,10 @@ def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool, why_un
         if keep_unset:
             return match[0]
         why = why_unset.get(name)
-        raise Undecidable(f"variable {match[0]} is not set" + (f": {why}" if why else ""))
+        raise Undetermined(f"variable {match[0]} is not set" + (f": {why}" if why else ""))
 
     return _PIECE.sub(value_of, text)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else codec.compact(value)
+    return value if isinstance(value, str) else codec.compact_json(value)

@@ -23,7 +23,7 @@ CLI_TOOLS: tuple[tuple[str, ...], ...] = (
 """Each line is one tool by all its names. Codex has one tool for writing and for editing."""
 
 
-def is_named(called: str, name: str) -> bool:
+def matches_tool(called: str, name: str) -> bool:
     """Is a tool that was called meant by this name? It may stand after a namespace: `files` + `__`, `.`, `:` or `/`."""
     if called == name:
         return True
@@ -31,12 +31,12 @@ def is_named(called: str, name: str) -> bool:
     return space != called and any(space.endswith(sign) and len(space) > len(sign) for sign in _SEPARATORS)
 
 
-def is_same_cli_tool(called: str, name: str) -> bool:
+def matches_cli_tool(called: str, name: str) -> bool:
     """Is it named so, or is it what another CLI calls the same tool? Other names count only without a namespace."""
-    return is_named(called, name) or any(called in names and name in names for names in CLI_TOOLS)
+    return matches_tool(called, name) or any(called in names and name in names for names in CLI_TOOLS)
 
 
-def same_tool(one: str, other: str) -> bool:
+def is_same_tool(one: str, other: str) -> bool:
     """Whichever of them has the namespace, and however it is set off: APIs of models allow no `:` or `.` in a name."""
     ours, theirs = _PARTS.split(one), _PARTS.split(other)
     if "" in ours or "" in theirs:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from viva.errors import readable
+from viva.errors import to_valid_text
 
 _MOST_ERRORS = 3
 _MOST_FRAMES = 20
@@ -84,7 +84,7 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
     described = [Traceback(where, error_text(error)[:_ERROR_CHARACTERS], _frames(error)) for error in reversed(errors)]
     if printed is not None and printed.text:
         last = described[-1]
-        described[-1] = Traceback(last.where, last.error, last.frames, readable(printed.text))
+        described[-1] = Traceback(last.where, last.error, last.frames, to_valid_text(printed.text))
     return described
 
 
@@ -96,7 +96,7 @@ def is_users_error(raised: BaseException) -> bool:
 def error_text(raised: BaseException) -> str:
     """Type and message: `KeyError: 'missing'`."""
     try:
-        text = readable(str(raised))
+        text = to_valid_text(str(raised))
     except KeyboardInterrupt:
         raise
     except BaseException:  # an exception that cannot even be shown
@@ -126,7 +126,7 @@ def _frames(raised: BaseException) -> tuple[Frame, ...]:
     theirs = [line for line in lines if not line.filename.startswith(_VIVA)]
     own = [line for line in lines if _is_users(line)]
     return tuple(
-        Frame(readable(line.filename), line.lineno or 0, line.name, readable(line.line or "")[:_SOURCE_CHARACTERS])
+        Frame(to_valid_text(line.filename), line.lineno or 0, line.name, to_valid_text(line.line or "")[:_SOURCE_CHARACTERS])
         for line in (own or theirs)[-_MOST_FRAMES:]
     )
 

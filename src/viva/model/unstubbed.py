@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from viva.model.case import Fixtures
 from viva.model.finding import Finding
 from viva.model.message import ToolCall
-from viva.model.tool_names import same_tool
+from viva.model.tool_names import is_same_tool
 
 
 def unstubbed_tools(calls: Sequence[ToolCall], fixtures: Fixtures | None) -> Iterator[Finding]:
     """Where tools are canned: a call of one that no canned answer stands in for."""
-    if fixtures is not None and fixtures.stubbed:
+    if fixtures is not None and fixtures.stub_all_tools:
         names = [stub.tool for stub in fixtures.tools]
         for call in calls:
-            if not any(same_tool(call.name, name) for name in names):
+            if not any(is_same_tool(call.name, name) for name in names):
                 yield Finding("unstubbed-tool", "low")

@@ -24,7 +24,7 @@ def pass_rate(trials: Sequence[Status]) -> PassRate:
     return PassRate(passed, judged, passed / judged if judged else None)
 
 
-def case_status(trials: Sequence[Status], min_pass: float | None = None, missing: int = 0) -> Status:
+def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_left: int = 0) -> Status:
     """Passed if every trial did, or with `min_pass` at least that share of them.
 
     A trial in error may have been either, and so may one of the `missing` trials that never ran. The case passes only if
@@ -34,7 +34,7 @@ def case_status(trials: Sequence[Status], min_pass: float | None = None, missing
     passed, failed, errors = trials.count("passed"), trials.count("failed"), trials.count("error")
     if not passed + failed:
         return "skipped" if trials and not errors else "error"
-    open_ = errors + missing
+    open_ = errors + trials_left
     total = passed + failed + open_
     needed = 1.0 if min_pass is None else min_pass
     if passed / total >= needed:

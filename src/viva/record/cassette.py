@@ -169,9 +169,9 @@ class Recorder:
     def __init__(self, path: Path, viva: str, hiding: Hiding) -> None:
         folder = path.parent
         if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise BadInput.saying(f"--record {path}: cannot be written")
+            raise BadInput.of(f"--record {path}: cannot be written")
         if not _may_be_replaced(path):
-            raise BadInput.saying(f"--record {path}: is no cassette, and would be overwritten; choose another file")
+            raise BadInput.of(f"--record {path}: is no cassette, and would be overwritten; choose another file")
         self._path = path
         self._hiding = hiding
         self._file: int | None = None
@@ -187,7 +187,7 @@ class Recorder:
         """Keeps what an agent is, once."""
         if agent not in self._defined:
             self._defined.add(agent)
-            self.keep(Definition(agent, codec.frozen(definition)))
+            self.keep(Definition(agent, codec.to_raw(definition)))
 
     def go_on(self, ended: Container[Key]) -> None:
         """The run goes on: of its `ended` trials all that was recorded stays. A trial that was cut off is held again."""
@@ -246,7 +246,7 @@ class Recorder:
 
 def read_cassette(path: Path) -> Iterator[Line]:
     """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
-    decoder = codec.Decoder[Line](Line, codec.KEPT_DEPTH)
+    decoder = codec.Decoder[Line](Line, codec.OWN_MAX_DEPTH)
     opened: set[int] = set()
     number = 0
     try:
@@ -257,25 +257,25 @@ def read_cassette(path: Path) -> Iterator[Line]:
                 try:
                     line = decoder.decode(raw)
                 except codec.DecodeError as wrong:
-                    raise BadInput.saying(f"is no line of a cassette: {wrong}", str(path), number) from wrong
+                    raise BadInput.of(f"is no line of a cassette: {wrong}", str(path), number) from wrong
                 if number == 1 and not isinstance(line, Header):
-                    raise BadInput.saying("is no cassette: its first line is no header", str(path), 1)
+                    raise BadInput.of("is no cassette: its first line is no header", str(path), 1)
                 if isinstance(line, Header) and line.version != VERSION:
                     age = "a newer" if line.version > VERSION else "an older"
-                    raise BadInput.saying(
+                    raise BadInput.of(
                         f"was recorded by {age} Viva ({line.viva}): record it again", str(path), number
                     )
                 if isinstance(line, Entry) and line.opened is not None:
                     opened.add(line.session)
                 elif isinstance(line, Entry) and line.session not in opened:
-                    raise BadInput.saying(
+                    raise BadInput.of(
                         f"is a reply of session {line.session}, which nobody opened", str(path), number
                     )
                 yield line
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
     if not number:
-        raise BadInput.saying("is no cassette: it is empty", str(path))
+        raise BadInput.of("is no cassette: it is empty", str(path))
 
 
 def replies(lines: Iterable[Line]) -> Iterator[tuple[Session, Entry]]:
@@ -308,7 +308,7 @@ def trial_of(key: Key) -> Key:
 
 def digest_of(value: Any) -> str:
     """The same text for equal values."""
-    return blake2b(codec.canonical(value), digest_size=12).hexdigest()
+    return blake2b(codec.canonical_bytes(value), digest_size=12).hexdigest()
 
 
 def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
@@ -328,6 +328,6 @@ def rewrite(path: Path, lines: Iterable[Line]) -> None:
 
 def diff(had: Any, now: Any, before_name: str = "cassette", after_name: str = "now") -> str:
     """Two values as JSON, line by line."""
-    before, after = (codec.pretty(codec.canonical(value)).decode().splitlines() for value in (had, now))
+    before, after = (codec.pretty_json(codec.canonical_bytes(value)).decode().splitlines() for value in (had, now))
     lines = list(difflib.unified_diff(before, after, before_name, after_name, lineterm="", n=1))
     return "\n".join(lines[:_DIFF_LINES])

@@ -27,7 +27,7 @@ def _changes(had: Any, now: Any, place: str) -> Iterator[str]:
                 yield from _changes(*values, f"{place}.{key}" if place else str(key))
     elif isinstance(had, list) and isinstance(now, list):
         yield from _item_changes(cast("list[Any]", had), cast("list[Any]", now), place)
-    elif had is _ABSENT or now is _ABSENT or codec.canonical(had) != codec.canonical(now):
+    elif had is _ABSENT or now is _ABSENT or codec.canonical_bytes(had) != codec.canonical_bytes(now):
         yield f"{place or 'definition'}: {_shown(had, now)} when recorded, {_shown(now, had)} now"
 
 
@@ -54,13 +54,13 @@ def _shown(value: Any, other: Any) -> str:
     if value is _ABSENT:
         return "not set"
     if not isinstance(value, str):
-        text = codec.compact(value)
+        text = codec.compact_json(value)
         return text if len(text) <= _VALUE_ROOM else text[:_VALUE_ROOM] + "…"
     start = _first_difference(value, other) if isinstance(other, str) and len(value) > _VALUE_ROOM else 0
     start = max(0, start - 20)
     end = start + _VALUE_ROOM
     cut = ("…" if start else "") + value[start:end] + ("…" if end < len(value) else "")
-    return codec.compact(cut)
+    return codec.compact_json(cut)
 
 
 def _first_difference(text: str, other: str) -> int:

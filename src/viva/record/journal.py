@@ -113,7 +113,7 @@ class Journal:
         """Where the records of an earlier part of the same run stand."""
         if not self._end:
             return
-        decoder = codec.Decoder[_Indexed](_Indexed, codec.KEPT_DEPTH)
+        decoder = codec.Decoder[_Indexed](_Indexed, codec.OWN_MAX_DEPTH)
         at = 0
         with open(self._file, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
@@ -155,7 +155,7 @@ def has_ended(path: Path) -> bool | None:
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """The events of a journal in order. A torn last line is left out; a broken line before it is an error."""
-    decoder = codec.Decoder[AnyEvent](AnyEvent, codec.KEPT_DEPTH)
+    decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -164,9 +164,9 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                 try:
                     yield decoder.decode(line)
                 except codec.DecodeError as wrong:
-                    raise BadInput.saying(f"is no event: {wrong}", str(path), number) from wrong
+                    raise BadInput.of(f"is no event: {wrong}", str(path), number) from wrong
     except OSError as wrong:
-        raise BadInput.saying(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
 
 
 def next_number(home: Path) -> int:

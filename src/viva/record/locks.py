@@ -164,7 +164,7 @@ def _in_use(journal: Path, holder: Holder | None) -> BadInput:
     who = f"process {holder.pid}" if holder else "another process"
     if holder and holder.host != _here():
         who += f" on {holder.host}"
-    return BadInput.saying(f"run {journal.parent.name} is in use by {who}; wait until it ends, or stop it")
+    return BadInput.of(f"run {journal.parent.name} is in use by {who}; wait until it ends, or stop it")
 
 
 def _holder_in(file: int) -> Holder | None:

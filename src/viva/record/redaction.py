@@ -314,7 +314,7 @@ def _rewritten(value: T, change: Change, *, table: bool = False) -> T:
         case Struct():
             new = _rewritten_struct(value, change)
         case codec.Raw():
-            new = codec.frozen(_rewritten(codec.decode_kept(value), change))
+            new = codec.to_raw(_rewritten(codec.decode_kept(value), change))
         case Mapping():
             new = _rewritten_mapping(cast("Mapping[Any, Any]", value), change, table=table)
         case list() | tuple():
@@ -323,7 +323,7 @@ def _rewritten(value: T, change: Change, *, table: bool = False) -> T:
             if any(one is not other for one, other in zip(changed, items, strict=True)):
                 new = changed if isinstance(value, list) else tuple(changed)
         case _ if value is not UNSET:
-            new = _rewritten(codec.plain(value), change)
+            new = _rewritten(codec.to_plain(value), change)
         case _:
             pass
     return cast("T", new)

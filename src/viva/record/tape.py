@@ -13,7 +13,7 @@ from msgspec import structs
 from viva.errors import Role
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.connector import Connector, settings_of
+from viva.model.connector import Connector, connector_settings
 from viva.model.message import Message
 from viva.record.cassette import (
     Definition,
@@ -81,7 +81,7 @@ class Tape:
 
     def link(self, chain: str, sent: Sent | Opening) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        return blake2b(chain.encode() + codec.canonical(self._plain(sent)), digest_size=12).hexdigest()
+        return blake2b(chain.encode() + codec.canonical_bytes(self._plain(sent)), digest_size=12).hexdigest()
 
     def took_ms(self, key: Key) -> float | None:
         return self._took.get(key)
@@ -103,11 +103,11 @@ class Tape:
         seen: set[bytes] = set()
         for line in self._lines:
             sent = line.sent if isinstance(line, Entry) else None
-            if sent is None or sent.connector is None or (known := codec.canonical(sent.connector)) in seen:
+            if sent is None or sent.connector is None or (known := codec.canonical_bytes(sent.connector)) in seen:
                 continue
             seen.add(known)
             name = sent.options["connector"]
-            now = settings_of(name, connectors) or {}
+            now = connector_settings(name, connectors) or {}
             if changed := list_changes(self._settings(sent.connector), self._settings(now)):
                 found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
         return found

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.errors import AgentFailed, CutOff, NotRecorded, Skipped, TrialFault, Undecidable, Unreachable
+from viva.errors import AgentFailed, CallCutOff, NotRecorded, Skipped, TrialFault, Undetermined, Unreachable
 from viva.model import codec
 from viva.model.case import Feature
-from viva.model.connector import settings_of
+from viva.model.connector import connector_settings
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
@@ -20,7 +20,7 @@ from viva.record.cassette import CUT_OFF, Entry, Made, Place, Recorder, Sent, Se
 from viva.record.tape import Tape
 
 _PASSING = ("session_id", "workspace")
-_FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undecidable}
+_FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
 class _Session:
@@ -43,18 +43,18 @@ class _Session:
         self._asked = turn = self._asked + 1
         context = self._context
         if options is not self._options:  # mostly they are the same for all turns
-            self._options, self._kept = options, codec.frozen(_lasting(options))
-        sent = Sent(message if message.data is None else codec.frozen(message), self._kept)
+            self._options, self._kept = options, codec.to_raw(_lasting(options))
+        sent = Sent(message if message.data is None else codec.to_raw(message), self._kept)
         if isinstance(asked_for := options.get("connector"), str):
-            sent.connector = settings_of(asked_for, context.connectors)
+            sent.connector = connector_settings(asked_for, context.connectors)
         if context.fixtures is not None and turn == 1:
-            sent.fixtures = codec.frozen(context.fixtures)
+            sent.fixtures = codec.to_raw(context.fixtures)
         if context.role == "simulator":
             return sent, options.get("metadata", {}).get("turn_number", turn)
         if context.role != "agent":
             said = context.conversation() if context.conversation is not None else []
-            sent.conversation = codec.frozen(said)
-            return sent, sum(message.role == "user" for message in said[context.prior :])
+            sent.conversation = codec.to_raw(said)
+            return sent, sum(message.role == "user" for message in said[context.prior_count :])
         return sent, turn
 
 
@@ -129,7 +129,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         sent, turn = self._next(message, options)
         workspace = self._context.workspace
-        before = await workspace.mark() if workspace is not None else None
+        before = await workspace.take_snapshot() if workspace is not None else None
         began = time.perf_counter()
         try:
             reply = await self._session.send(message, options)
@@ -144,7 +144,7 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
         entry = Entry(self._number, turn, ms, self._opened, sent, reply, None if calls == reply.calls else calls)
         self._opened = None
         if reply.data is not None or reply.tool_calls:  # the agent's code may still change what it gave
-            entry.reply = cast("Reply", codec.frozen(reply))
+            entry.reply = cast("Reply", codec.to_raw(reply))
         if workspace is not None:
             entry.made = await self._made(workspace, before)
         _keep_remarks(entry, self._context.progress)
@@ -156,11 +156,11 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
     async def _keep_fault(self, entry: Entry, ended: TrialFault | asyncio.CancelledError, before: Any) -> None:
         progress = self._context.progress
         if isinstance(ended, TrialFault):
-            entry.fault, entry.said = ended.fault, ended.said
+            entry.fault, entry.said = ended.fault, ended.message
         else:
             entry.fault, entry.said = CUT_OFF, progress.provider_trouble or ""
         if progress.partial is not None:
-            entry.partial = cast("Reply", codec.frozen(progress.partial))
+            entry.partial = cast("Reply", codec.to_raw(progress.partial))
         entry.stderr = progress.stderr_tail
         _keep_remarks(entry, progress)
         entry.calls = tuple(self._calls)
@@ -173,10 +173,10 @@ class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
     async def _made(self, workspace: Workspace, before: Any) -> Made:
         """What became of the files."""
         try:
-            images = self._recorder.without_secrets(await workspace.images(before))
-            return Made(images, await workspace.changes(before))
+            images = self._recorder.without_secrets(await workspace.files_since(before))
+            return Made(images, await workspace.changes_since(before))
         except TrialFault as too_many:
-            return Made(missing=too_many.said)
+            return Made(missing=too_many.message)
 
 
 class Replayed(_Wrapped):
@@ -233,7 +233,7 @@ class _ReplayedSession(_Session):
         if (made := entry.made) is not None and self._context.workspace is not None:
             if made.missing:
                 raise NotRecorded(f"not in the cassette: the files of turn {entry.turn} ({made.missing})")
-            await self._context.workspace.put(made.files, made.changes)
+            await self._context.workspace.restore_files(made.files, made.changes)
         if entry.reply is None:
             raise _fault(entry, self._context.progress)
         return structs.replace(entry.reply, elapsed_ms=entry.ms)
@@ -264,5 +264,5 @@ def _fault(entry: Entry, progress: CallProgress) -> TrialFault:
     progress.elapsed_ms = entry.ms or None
     if entry.fault == CUT_OFF:
         progress.provider_trouble = entry.said or None
-        return CutOff(entry.ms)
-    return _FAULTS.get(entry.fault or "", Undecidable)(entry.said)
+        return CallCutOff(entry.ms)
+    return _FAULTS.get(entry.fault or "", Undetermined)(entry.said)

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from viva.model.duration import show_duration
+from viva.model.duration import format_duration
 from viva.model.record import TrialRecord
 
 _SCRIPTS = "scripts:"  # such a suite is run by its own name, not by the file that holds it
@@ -51,7 +51,7 @@ def needed_again(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
     options: Mapping[str, Any] = settings.get("options") or {}
     for name, flag in _NEEDED.items():
         if (value := options.get(name)) is not None and value is not False:
-            yield flag, None if value is True else show_duration(value) if name.endswith("_s") else str(value)
+            yield flag, None if value is True else format_duration(value) if name.endswith("_s") else str(value)
 
 
 def command_again(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:

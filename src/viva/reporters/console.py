@@ -138,7 +138,7 @@ class Console:
                 case TrialEnded():
                     self._trial_ended(event.record)
                 case TurnStarted() if self._tree is not None:
-                    self._pending.append(self._tree.begin_turn(event.turn, event.by, event.input))
+                    self._pending.append(self._tree.begin_turn(event.turn, event.source, event.input))
                 case TurnEnded() if self._tree is not None:
                     self._pending.append(self._tree.end_turn(event.turn))
                     if self._whole:

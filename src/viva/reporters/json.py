@@ -27,10 +27,10 @@ class JsonReport(Report):
         out.write(b"}\n")
 
     def _run(self, ended: RunEnded) -> dict[str, Any]:
-        run: dict[str, Any] = codec.builtins(self._started) if self._started else {"run": ended.run}
+        run: dict[str, Any] = codec.to_builtins(self._started) if self._started else {"run": ended.run}
         run.pop("event", None)
         run |= {"ended": ended.at, "exit_code": ended.exit_code}
-        return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.why)) if said is not None}
+        return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.stop_message)) if said is not None}
 
 
 def case_json(case: CaseTrials) -> bytes:

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from msgspec import Struct
 
-from viva.model.event import RunEnded, Standing
+from viva.model.event import RunEnded, SuiteSummary
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.prose import transcript, why_text
@@ -61,7 +61,7 @@ class JunitReport(Report):
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _counted(self, bars: Mapping[str, Standing]) -> tuple[_Counts, list[_Counts]]:
+    def _counted(self, bars: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
         whole, suites = _Counts("viva"), list[_Counts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
             counts = _Counts(suite or "viva")
@@ -71,15 +71,15 @@ class JunitReport(Report):
                 whole.add(case.status, ms)
             if suite in bars:
                 for each in (counts, whole):
-                    each.add("failed" if bars[suite].not_reached else "passed", 0.0)
+                    each.add("failed" if bars[suite].failures else "passed", 0.0)
             suites.append(counts)
         return whole, suites
 
 
-def _bar(standing: Standing) -> Iterator[str]:
+def _bar(standing: SuiteSummary) -> Iterator[str]:
     """What a suite has to reach as a whole is a testcase too: readers of JUnit see no exit code."""
     yield f"<testcase{_attributes({'name': 'the suite as a whole', 'classname': standing.suite, 'time': _time(0.0)})}>\n"
-    if missed := standing.not_reached:
+    if missed := standing.failures:
         yield f"<failure{_attributes({'message': '; '.join(missed), 'type': 'bar'})}/>\n"
     yield "</testcase>\n"
 

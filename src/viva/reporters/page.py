@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from viva.errors import Fault
 from viva.model import codec
-from viva.model.event import RunEnded, RunStarted, RunSummary, Stopped
+from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.repeats import open_text, tally_of
@@ -72,7 +72,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     started: str = ""
     ended: str | None = None
     exit_code: int | None = None
-    stopped: Stopped | None = None
+    stopped: StopReason | None = None
     why: str | None = None
     summary: RunSummary | None = None
     rate: SuiteRate | None = None
@@ -114,7 +114,7 @@ class _TrialHead(Struct):
         return self.checks - missed - (sum(not each.reached for each in self.checkpoints or ()) if self.turns else 0)
 
 
-_heads = codec.Decoder[_TrialHead](_TrialHead, codec.KEPT_DEPTH)
+_heads = codec.Decoder[_TrialHead](_TrialHead, codec.OWN_MAX_DEPTH)
 
 
 def overview(
@@ -143,7 +143,7 @@ def overview(
         ended=ended.at if ended else None,
         exit_code=ended.exit_code if ended else None,
         stopped=ended.stopped if ended else None,
-        why=ended.why if ended else None,
+        why=ended.stop_message if ended else None,
         summary=ended.summary if ended else None,
         rate=None if sequential else suite_rate(tallies),
         case_ms=summarize(trial_ms),

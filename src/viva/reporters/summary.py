@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from viva.model.event import RunEnded, RunStarted, RunSummary, Standing
+from viva.model.event import RunEnded, RunStarted, RunSummary, SuiteSummary
 from viva.reporters.figures import cost, counted, seconds
 from viva.reporters.ink import MARKS
 from viva.reporters.visible import one_line, visible
@@ -97,19 +97,19 @@ def standings(summary: RunSummary) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = []
     for suite in summary.suites:
         score = f"score {suite.score:.4g} over {counted(suite.cases, 'case')}"
-        needs = "" if suite.bar.pass_score is None else f", needs {suite.bar.pass_score:g}"
+        needs = "" if suite.threshold.pass_score is None else f", needs {suite.threshold.pass_score:g}"
         said.append(("Suite", f"{suite.suite} {'passed' if suite.passed else 'failed'}: {score}{needs}"))
-        said += [("Missed", missed) for missed in suite.missed]
-        if (before := suite.bar.baseline) is not None:
-            worse = f"; worse: {'; '.join(suite.worse)}" if suite.worse else ""
+        said += [("Missed", missed) for missed in suite.unmet]
+        if (before := suite.threshold.baseline) is not None:
+            worse = f"; worse: {'; '.join(suite.worse_cases)}" if suite.worse_cases else ""
             said.append(("Baseline", f"{before.score:.4g} in {before.name}: {_change(suite)}{worse}"))
     return said
 
 
-def _change(suite: Standing) -> str:
-    if suite.change is None:
-        return f"not compared, for want of a verdict in both: {', '.join(suite.uncompared)}"
-    return f"{suite.change:+.4g}{', a regression' if suite.regressed else ''}"
+def _change(suite: SuiteSummary) -> str:
+    if suite.score_change is None:
+        return f"not compared, for want of a verdict in both: {', '.join(suite.uncompared_cases)}"
+    return f"{suite.score_change:+.4g}{', a regression' if suite.regression else ''}"
 
 
 def _said(label: str, text: str) -> str:
@@ -118,7 +118,7 @@ def _said(label: str, text: str) -> str:
 
 def stopped_text(ended: RunEnded) -> str | None:
     """Why a run ended early, or had nothing to say."""
-    parts = (ended.stopped.replace("_", "-") if ended.stopped else None, ended.why)
+    parts = (ended.stopped.replace("_", "-") if ended.stopped else None, ended.stop_message)
     said = [one_line(part, 400) for part in parts if part]
     return ", ".join(said) if said else None
 

@@ -11,7 +11,7 @@ Only text is made here; `console` decides when it is written.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from viva.model.case import By
+from viva.model.case import InputSource
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
 from viva.reporters.explain import TEXT_LINES, copyable, finding_lines, labelled, titled, traceback_lines
 from viva.reporters.figures import counted, seconds
@@ -23,7 +23,7 @@ _DETAIL = "  │          "
 _LAST = "     "
 _PRINTED_LINES = 20
 _ENDING_ROOM = len(" → SKIPPED (59m 59s)")
-_SOURCES: dict[By, str] = {
+_SOURCES: dict[InputSource, str] = {
     "static": "",
     "initial": "[Initial] ",
     "simulated": "[Simulated] ",
@@ -64,7 +64,7 @@ class Tree:
         title = f" {one_line(name, room)}" if name and name != case else ""
         return f"► [{self._ink('bold', shown)}]{title}{note}\n"
 
-    def begin_turn(self, number: int, by: By, said: str) -> str:
+    def begin_turn(self, number: int, by: InputSource, said: str) -> str:
         """The user has spoken."""
         before = ""
         if self._held is not None:  # the talk goes on, so its last turn was whole
@@ -131,8 +131,8 @@ class Tree:
     def _turn_details(self, turn: TurnRecord) -> list[str]:
         ink, room = self._ink, self._room
         lines = [f"Attached: {_attachment(each, room - 10)}" for each in turn.attachments or ()]
-        if turn.remark:
-            lines.append(ink("dim", f"({one_line(turn.remark, room - 2)})"))
+        if turn.comment:
+            lines.append(ink("dim", f"({one_line(turn.comment, room - 2)})"))
         lines += self._reply(turn)
         if turn.awaiting_input and turn.awaiting_reason:
             lines.append(ink("dim", f"awaiting input: {turn.awaiting_reason}"))

@@ -156,9 +156,9 @@ def _pieces(value: Any, room: int) -> Iterator[str]:
             before = ", "
         yield "[]" if before == "[" else "]"
     else:
-        yield codec.compact(value)
+        yield codec.compact_json(value)
 
 
 def _quoted(text: str) -> str:
     """As a JSON string; what UTF-8 cannot hold is spelled out."""
-    return codec.compact(text.encode("utf-8", "backslashreplace").decode())
+    return codec.compact_json(text.encode("utf-8", "backslashreplace").decode())

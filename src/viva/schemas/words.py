@@ -91,7 +91,7 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
             yield Complaint(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
         case "pattern":
             expected = parent.get("$comment") or parent.get("description")
-            yield Complaint(path, f"is {codec.compact(error.instance)[:60]}; should be {expected}")
+            yield Complaint(path, f"is {codec.compact_json(error.instance)[:60]}; should be {expected}")
         case _:
             yield Complaint(path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}")
 
@@ -117,7 +117,7 @@ def unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
     near = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
-    shown = codec.compact(name)
+    shown = codec.compact_json(name)
     if near:
         return f"unknown {what} {shown[:80]}; did you mean {' or '.join(map(repr, near))}?"
     return f"unknown {what} {shown[:80]}; should be one of {', '.join(names)}"

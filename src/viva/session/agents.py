@@ -13,13 +13,13 @@ from viva.agents.models import KINDS, model_agent
 from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
-from viva.errors import BadInput, Problem, Role, Undecidable
+from viva.errors import BadInput, Problem, Role, Undetermined
 from viva.llm.target import wrong_with_address
 from viva.model import credentials
 from viva.model.case import Feature
-from viva.model.connector import Connector, reaching, settings_that_answer
+from viva.model.connector import Connector, find_connector, answer_settings
 from viva.model.duration import parse_duration
-from viva.model.template import fill, variables_in
+from viva.model.template import fill_variables, variables_in
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.drift import FILES
@@ -68,7 +68,7 @@ class Nobody:
     provides: frozenset[Feature] = frozenset()
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
-        raise Undecidable("no agent is under test: give one with -n, or call an agent by its name")
+        raise Undetermined("no agent is under test: give one with -n, or call an agent by its name")
 
 
 class Agents:
@@ -99,7 +99,7 @@ class Agents:
             return given
         if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
             if credentials.MASK in asked:
-                raise BadInput.saying(f"-n {asked}: {credentials.MASK} stands for a secret; write the secret itself")
+                raise BadInput.of(f"-n {asked}: {credentials.MASK} stands for a secret; write the secret itself")
             return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
         name = asked or self._settings.defaults.agent or target
         if name is None:
@@ -107,7 +107,7 @@ class Agents:
             if len(known) != 1 and not needed:
                 return NamedAgent(name="", agent=Nobody(), kind="none")
             if len(known) != 1:
-                raise BadInput.saying(
+                raise BadInput.of(
                     "which agent? Give -n NAME"
                     + (f"; {self._settings.file} knows {', '.join(known)}" if known else _HOW_TO_NAME_ONE)
                 )
@@ -129,7 +129,7 @@ class Agents:
     def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
         if name.startswith("scripts:"):
-            raise BadInput.saying(f"{name!r} is a script; an agent has to stand here")
+            raise BadInput.of(f"{name!r} is a script; an agent has to stand here")
         name = name.removeprefix("agents:")
         if under_test and self._connector is not None:
             self._built.pop(name, None)  # built before as somebody's helper, on its own connector
@@ -162,16 +162,16 @@ class Agents:
 
     def _definition(self, name: str, written: Mapping[str, Any], agent: Agent) -> dict[str, Any]:
         """What was written, with the texts of the files that it names, the model that it speaks to, and its code."""
-        definition = credentials.masked_table(written)
+        definition = credentials.mask_table(written)
         for key in ("system_file", "prompt", "file"):
             path = str(written.get(key, ""))
             if path and not path.startswith("viva."):
                 definition[f"{key} text"] = self._text(name, path)
         wanted = str(written.get("connector", ""))
         connectors = self._settings.connectors
-        connector = getattr(agent, "connector", None) or connectors.get(wanted) or reaching(wanted, connectors)
+        connector = getattr(agent, "connector", None) or connectors.get(wanted) or find_connector(wanted, connectors)
         if isinstance(connector, Connector):
-            definition |= credentials.masked_table(settings_that_answer(connector)) | {"connector": connector.name}
+            definition |= credentials.mask_table(answer_settings(connector)) | {"connector": connector.name}
         return definition | self._code_of(agent)
 
     def _code_of(self, agent: Agent) -> dict[str, Any]:
@@ -204,8 +204,8 @@ class Agents:
     def _from(
         self, name: str, written: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
     ) -> NamedAgent:
-        self._settings.redactor.learn(credentials.in_table(written))
-        name = credentials.masked_reference(name)
+        self._settings.redactor.learn(credentials.find_in_table(written))
+        name = credentials.mask_reference(name)
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
         if kind == "python" and "connector" in written:  # it speaks to a model by itself, and has to know through what
@@ -320,9 +320,9 @@ class Agents:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
         headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
         url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
-        if wrong := wrong_with_address(fill(url, dict.fromkeys(variables_in(url), "x"))):
+        if wrong := wrong_with_address(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
             raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
-        self._settings.redactor.learn((*credentials.in_headers(headers), *credentials.in_text(url)))
+        self._settings.redactor.learn((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
             fields.pop(theirs, None)
         try:
@@ -360,7 +360,7 @@ class Agents:
             )
         except UnknownVariable as wrong:
             file = str(self._settings.folder / prompt)
-            raise BadInput.saying(f"{wrong.what} (agent {name!r})", file, wrong.line) from wrong
+            raise BadInput.of(f"{wrong.what} (agent {name!r})", file, wrong.line) from wrong
         except ValueError as wrong:
             raise self._settings.problem(f"agent {name!r}: {prompt}: {wrong}", "agents", name, "prompt") from wrong
 
@@ -408,6 +408,6 @@ def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
     if callable(value) or callable(getattr(value, "reply", None)):
         name = getattr(value, "__qualname__", type(value).__name__)
         return NamedAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
-    raise BadInput.saying(
+    raise BadInput.of(
         f"{with_article(type(value).__name__)} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )

@@ -146,9 +146,9 @@ def _path(given: str | Path | None) -> Path | None:
 
 def _check_sequential(test: SequentialTest, *, alone: bool) -> None:
     if not alone:
-        raise BadInput.saying("sequential and runs, min_pass or fail_fast cannot both be meant: the test has its own")
+        raise BadInput.of("sequential and runs, min_pass or fail_fast cannot both be meant: the test has its own")
     if test.fewest_to_pass > test.max_runs:
-        raise BadInput.saying(
+        raise BadInput.of(
             f"to tell {test.min_pass:g} from {test.too_low:g} takes {test.fewest_to_pass} passes in a row, more than "
             f"max_runs={test.max_runs}; raise max_runs, margin or alpha"
         )
@@ -194,7 +194,7 @@ def _split(inputs: Inputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ..
         else:
             cases.append(_written(each, at))
     if not texts and not cases:
-        raise BadInput.saying("what shall be run? Give a file, a folder, a message, or cases")
+        raise BadInput.of("what shall be run? Give a file, a folder, a message, or cases")
     return tuple(texts), tuple(cases)
 
 
@@ -212,6 +212,6 @@ def _is_words(text: str, folder: Path) -> bool:
 def _written(case: Mapping[str, Any], at: int) -> Any:
     """The case as a file would hold it."""
     try:
-        return codec.as_written(cast("Any", case))
+        return codec.to_definition(cast("Any", case))
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
-        raise BadInput.saying(f"inputs[{at}] cannot stand in a suite: {wrong}") from wrong
+        raise BadInput.of(f"inputs[{at}] cannot stand in a suite: {wrong}") from wrong

@@ -9,13 +9,13 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.checks.compare import JsonType, equal, json_type
 from viva.checks.json import JsonPath
 from viva.checks.wording import kept, labelled, quoted
-from viva.errors import RunStopped, readable
+from viva.errors import RunStopped, to_valid_text
 from viva.model import codec
-from viva.model.case import Claim, Utterance
-from viva.model.judging import broken_verdict
+from viva.model.case import Assertion, UserMessage
+from viva.model.judging import error_verdict
 from viva.model.message import Message, Reply
 from viva.model.pattern import search
-from viva.model.talk import PASSED, Evidence, Judged, Talk, Turn, Verdict, text_of
+from viva.model.talk import PASSED, CheckContext, AssertionResult, TrialState, Turn, Verdict, reply_text
 from viva.model.tracebacks import error_text
 
 
@@ -29,7 +29,7 @@ class Stated(Struct, frozen=True):
     def costly(self) -> bool:
         return False
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         return self.verdict
 
 
@@ -66,7 +66,7 @@ class Assertions:
     """
 
     def __init__(
-        self, note: Callable[[Judged], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
+        self, note: Callable[[AssertionResult], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
     ) -> None:
         self._note = note
         self._ask = ask
@@ -172,8 +172,8 @@ class Assertions:
 
     def json_path(self, value: Any, path: str, expected: Any | UnsetType = UNSET, message: str = "") -> bool:
         """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
-        turn = Turn(1, Utterance(Message("user")), _document(value))
-        evidence = Evidence(cast("Talk", None), turn)  # a path looks at the turn alone
+        turn = Turn(1, UserMessage(Message("user")), _document(value))
+        evidence = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
         label = labelled("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
         wanted = UNSET if expected is UNSET else _plain(expected)
         return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(evidence), message)
@@ -202,9 +202,9 @@ class Assertions:
         try:
             verdict = find()
         except Exception as broken:  # a pattern that does not compile, a path that is none: no verdict on the agent
-            verdict = broken_verdict(broken)
+            verdict = error_verdict(broken)
         written = {"type": kind, **({"message": message} if message else {})}
-        self._note(Judged(Claim(Stated(label, verdict), written, message), verdict))
+        self._note(AssertionResult(Assertion(Stated(label, verdict), written, message), verdict))
         return verdict.passed
 
     def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
@@ -237,8 +237,8 @@ _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 def _as_json(value: Any) -> Any:
     """A value as JSON has it; raises one of _NO_JSON where it has none."""
     if isinstance(value, Reply):
-        return text_of(value) if value.data is None else codec.plain(value.data)
-    return codec.as_written(value)
+        return reply_text(value) if value.data is None else codec.to_plain(value.data)
+    return codec.to_definition(value)
 
 
 def _plain(value: Any) -> Any:
@@ -270,19 +270,19 @@ def _quoted(value: Any) -> str:
 def _repr(value: Any) -> str:
     """How Python shows a value, of whatever class."""
     try:
-        return readable(repr(value))
+        return to_valid_text(repr(value))
     except Exception:  # the test's own objects may not be able to show themselves
         return f"<{type(value).__name__}>"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Reply):
-        return text_of(value)
-    return value if isinstance(value, str) else "" if value is None else codec.compact(_plain(value))
+        return reply_text(value)
+    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_plain(value))
 
 
 def _holds(whole: Any, part: Any) -> bool:
-    plain = text_of(whole) if isinstance(whole, Reply) else _plain(whole)
+    plain = reply_text(whole) if isinstance(whole, Reply) else _plain(whole)
     if isinstance(plain, str):
         return isinstance(part, str) and part in plain
     if isinstance(plain, Mapping):

@@ -24,7 +24,7 @@ def unknown_agents(function: Callable[..., Any], wrong_with: Callable[[str], Seq
         for call in _calls_in(getattr(test, "body", ())):
             if (name := _agent_of(call)) is not None:
                 for wrong in wrong_with(name.removeprefix("agents:")):
-                    yield wrong if wrong.file else Problem(file, first + call.lineno - 1, "", wrong.what)
+                    yield wrong if wrong.file else Problem(file, first + call.lineno - 1, "", wrong.message)
 
 
 def _calls_in(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:

@@ -77,7 +77,7 @@ def _cause(verdict: Mapping[str, Any], said: set[str], tools: set[str]) -> Cause
 def _check_in(verdict: Mapping[str, Any]) -> str:
     """Which check a verdict is about: its label or, where that shows the values of variables, the check as written."""
     written = {key: value for key, value in verdict.items() if key not in _FOUND}
-    return codec.compact(written) if has_variables(written) else str(verdict.get("label"))
+    return codec.compact_json(written) if has_variables(written) else str(verdict.get("label"))
 
 
 def _unmet(verdict: Mapping[str, Any], reason: str) -> list[str]:
@@ -98,7 +98,7 @@ def _shape(reason: str, tools: set[str]) -> str:
 def _kind_of(value: Any) -> str:
     """A value by what it is, not how much: texts and truth values as they are, numbers only as numbers."""
     if isinstance(value, bool) or value is None:
-        return f" {codec.compact(value)}"
+        return f" {codec.compact_json(value)}"
     if isinstance(value, int | float):
         return " number"
     if isinstance(value, Mapping):

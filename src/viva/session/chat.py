@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from msgspec import Struct, structs
 
-from viva.engine.conversation import judged, take
-from viva.engine.sending import Send, in_session, merged
-from viva.errors import BadInput, CheckBroken
-from viva.model.case import Case, Claim, Limits, Over
-from viva.model.judging import judge
+from viva.engine.conversation import evaluate_assertion, run_turn
+from viva.engine.sending import Send, send_in_session, merge_options
+from viva.errors import BadInput, CheckError
+from viva.model.case import Case, Assertion, Limits, TurnScope
+from viva.model.judging import evaluate
 from viva.model.message import Message
-from viva.model.talk import Evidence, Judged, Talk, Turn, Verdict
+from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn, Verdict
 from viva.protocols import SessionContext
 from viva.reporters.prose import transcript
 from viva.session.expectations import agent_says, claim_from
@@ -31,15 +31,15 @@ _TEXT_ROOM = 2000
 class _Held(Struct, frozen=True):
     """A conversation that is open."""
 
-    talk: Talk
+    talk: TrialState
     send: Send
     around: Surroundings
 
 
-def _judged_now(claim: Claim, evidence: Evidence) -> Judged:
+def _judged_now(claim: Assertion, evidence: CheckContext) -> AssertionResult:
     """The verdict of a check that has it at once; TypeError for one that has to wait for somebody."""
-    found = None if claim.check.costly else judge(claim, evidence)
-    if isinstance(found, Judged):
+    found = None if claim.check.costly else evaluate(claim, evidence)
+    if isinstance(found, AssertionResult):
         return found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # it will never be awaited: that is what is said below
@@ -100,15 +100,15 @@ class Conversation:
             http=around.http,
             progress=talk.progress,
             connectors=around.settings.connectors,
-            spare_workspaces=around.spare,
+            empty_workspaces=around.spare,
         )
         async with AsyncExitStack() as opening:
             opening.push_async_callback(around.http.close)
             session = await opening.enter_async_context(named.agent.open(context))
             self._exits = opening.pop_all()
-        base = merged({"session_id": session_id, "referer": "agent-test"}, named.options, self._options)
+        base = merge_options({"session_id": session_id, "referer": "agent-test"}, named.options, self._options)
         chosen = {"connector": self._connector} if self._connector else {}
-        send = in_session(session, merged(base, chosen), chosen, case.limits, talk.progress)
+        send = send_in_session(session, merge_options(base, chosen), chosen, case.limits, talk.progress)
         self._held = _Held(talk, send, around)
         return self
 
@@ -132,14 +132,14 @@ class Conversation:
             raise RuntimeError("the conversation is over; it can still be read and judged")
         line = line_from(words, attachments=attachments, options=options, timeout=timeout)
         if line.history:
-            raise BadInput.saying("one message at a time; what was said before belongs into `history`")
+            raise BadInput.of("one message at a time; what was said before belongs into `history`")
         turn = Turn(len(talk.turns) + 1, structs.replace(line, history=None))
         talk.turns.append(turn)
-        await take(talk, turn, self._opened.send)
+        await run_turn(talk, turn, self._opened.send)
         assert turn.reply is not None
         return heard(turn.reply, turn.awaiting, turn.latency_ms)
 
-    def expect(self, *assertions: Mapping[str, Any], over: Over = "turn") -> None:
+    def expect(self, *assertions: Mapping[str, Any], over: TurnScope = "turn") -> None:
         """Every one of these holds of the last reply; with `over="case"`, tools and limits of the whole conversation count.
 
         Raises AssertionError with all that do not hold and the conversation so far, and CheckBroken where one could not
@@ -148,7 +148,7 @@ class Conversation:
         __tracebackhide__ = True
         turn = self._last
         claims = [self._claim(each, over) for each in assertions]
-        evidence = Evidence(self._opened.talk, turn, over=over)
+        evidence = CheckContext(self._opened.talk, turn, turn_scope=over)
         self._settle(turn, [_judged_now(claim, evidence) for claim in claims])
 
     async def judge(
@@ -159,7 +159,7 @@ class Conversation:
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
-        over: Over = "turn",
+        over: TurnScope = "turn",
     ) -> Verdict:
         """A judge agrees: `await chat.judge("The reply is polite", votes=3)`; or any assertion, `chat.judge(viva.rubric(…))`.
 
@@ -169,7 +169,7 @@ class Conversation:
         turn = self._last
         if isinstance(criteria, str):
             criteria = agent_says(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
-        found = await judged(self._claim(criteria, over), Evidence(self._opened.talk, turn, over=over))
+        found = await evaluate_assertion(self._claim(criteria, over), CheckContext(self._opened.talk, turn, turn_scope=over))
         self._settle(turn, [found])
         return found.verdict
 
@@ -192,17 +192,17 @@ class Conversation:
 
     @property
     def _last(self) -> Turn:
-        last = self._opened.talk.last
+        last = self._opened.talk.last_turn
         if last is None or last.reply is None:
             raise RuntimeError("there is no reply yet: say something first")
         return last
 
-    def _claim(self, assertion: Mapping[str, Any], over: Over) -> Claim:
+    def _claim(self, assertion: Mapping[str, Any], over: TurnScope) -> Assertion:
         return claim_from(assertion, str(self._opened.around.settings.folder), over=over)
 
-    def _settle(self, turn: Turn, found: list[Judged]) -> None:
+    def _settle(self, turn: Turn, found: list[AssertionResult]) -> None:
         __tracebackhide__ = True
-        turn.judged += found
+        turn.results += found
         unmet = [each for each in found if not each.verdict.passed]
         if not unmet:
             return
@@ -210,4 +210,4 @@ class Conversation:
         text = held.around.redactor.text(unmet_text(unmet, held.talk))
         if any(each.verdict.status == "failed" for each in unmet):
             raise AssertionError(text)
-        raise CheckBroken(text)
+        raise CheckError(text)

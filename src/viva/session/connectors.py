@@ -2,7 +2,7 @@
 
 from viva.config import Settings
 from viva.errors import BadInput
-from viva.model.connector import Connector, provider_of, reaching
+from viva.model.connector import Connector, provider_of, find_connector
 
 
 class ConnectorLookup:
@@ -16,11 +16,11 @@ class ConnectorLookup:
         """The connector of that name, or the one that reaches the model of that name. BadInput if its key is missing."""
         if name in self._settings.connectors:
             return self._settings.connectors[name]
-        connector = reaching(name, self._settings.connectors)
+        connector = find_connector(name, self._settings.connectors)
         if connector is not None and self._needs_keys and connector.lacks_key and provider_of(name):
-            what = f"model {name!r} needs a key: the environment variable {connector.key_from} is not set"
+            what = f"model {name!r} needs a key: the environment variable {connector.key_source} is not set"
             if connector.is_default:
-                raise BadInput.saying(what)
+                raise BadInput.of(what)
             raise self._settings.problem(what, "connectors", connector.name)
         return connector
 
@@ -29,7 +29,7 @@ class ConnectorLookup:
         if (found := self.find(name)) is not None:
             return found
         what = self._settings.unknown_connector(name)
-        raise BadInput.saying(f"{who}: {what}" if who else what)
+        raise BadInput.of(f"{who}: {what}" if who else what)
 
     def fields_for(self, name: str) -> dict[str, str] | None:
         """How the config of an agent would name the connector that this name stands for; None if there is no such."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import structs
 
-from viva.model.case import Utterance
+from viva.model.case import UserMessage
 from viva.session.bridge import Bridge
 from viva.session.spoken import Heard, Words, line_from
 
-Ask = Callable[[Utterance], Coroutine[Any, Any, Heard]]
+Ask = Callable[[UserMessage], Coroutine[Any, Any, Heard]]
 """Says a line to an agent, on the loop where agents are reached."""
 
 
@@ -73,6 +73,6 @@ def context_for(
 
 def _line(
     agent: str | None, messages: Words, options: Mapping[str, Any] | None, timeout: str | float | None
-) -> Utterance:
+) -> UserMessage:
     line = line_from(messages, options=options, timeout=timeout)
     return structs.replace(line, to=agent.removeprefix("agents:") if agent else None)

@@ -12,7 +12,7 @@ from viva.engine.bars import CaseScore, case_score, trial_score
 from viva.errors import BadInput
 from viva.formats.openwop import ModelClass
 from viva.model import codec
-from viva.model.event import RunEnded, Standing
+from viva.model.event import RunEnded, SuiteSummary
 from viva.model.finding import Finding
 from viva.model.record import TrialRecord
 from viva.reporters.report import Report
@@ -68,7 +68,7 @@ class EvalSummary(_Part, frozen=True, kw_only=True):
 
 
 def eval_summary(
-    standing: Standing,
+    standing: SuiteSummary,
     records: Iterable[TrialRecord],
     *,
     model_class: Any = None,
@@ -84,9 +84,9 @@ def eval_summary(
     for record in records:
         if record.suite == standing.suite:
             trials.setdefault(record.id, []).append(record)
-    bar = standing.bar
+    bar = standing.threshold
     compared: Regression | UnsetType = UNSET
-    if bar.baseline is not None and (delta := standing.change) is not None:
+    if bar.baseline is not None and (delta := standing.score_change) is not None:
         compared = Regression(
             baseline_run_id=bar.baseline.name, score_delta=delta, diff_ref=UNSET if diff_ref is None else diff_ref
         )
@@ -131,7 +131,7 @@ def read_summary(raw: bytes, file: str) -> EvalSummary:
     try:
         return codec.decode(raw, type=EvalSummary)
     except codec.DecodeError as wrong:
-        raise BadInput.saying(f"is no eval summary: {wrong}", file) from wrong
+        raise BadInput.of(f"is no eval summary: {wrong}", file) from wrong
 
 
 class SummaryFile(Report):
@@ -143,4 +143,4 @@ class SummaryFile(Report):
         summary = eval_summary(
             standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
         )
-        out.write(codec.pretty(codec.encode(summary)) + b"\n")
+        out.write(codec.pretty_json(codec.encode(summary)) + b"\n")

@@ -11,7 +11,7 @@ from viva.engine.bars import case_score, trial_score
 from viva.errors import BadInput, Problem
 from viva.formats.modes import EvalReading
 from viva.history.index import History
-from viva.model.case import Bar, Baseline, Case, Feature, Suite
+from viva.model.case import Threshold, Baseline, Case, Feature, Suite
 from viva.model.record import TrialRecord
 from viva.session.agents import NamedAgent
 from viva.session.evals import read_summary
@@ -56,11 +56,11 @@ def pinned(options: RunOptions, settings: Settings) -> RunOptions:
     if text is None or (options.folder / text).is_file():
         return options
     if "/" in text or text.endswith(".json"):
-        raise BadInput.saying(f"--baseline: there is no file {text!r}")
+        raise BadInput.of(f"--baseline: there is no file {text!r}")
     try:
         return structs.replace(options, baseline=History(settings.home).find(text).id)
     except BadInput as wrong:
-        raise BadInput.saying(f"--baseline: {wrong}") from wrong
+        raise BadInput.of(f"--baseline: {wrong}") from wrong
 
 
 def evaluated(suites: Sequence[Suite], options: RunOptions, settings: Settings) -> list[Suite]:
@@ -68,9 +68,9 @@ def evaluated(suites: Sequence[Suite], options: RunOptions, settings: Settings) 
     evals = [suite for suite in suites if suite.version]
     given = [flag for name, flag in _FLAGS.items() if getattr(options, name)]
     if given and not evals:
-        raise BadInput.saying(f"{', '.join(given)}: only OpenWOP eval suites have that, and there is none in the input")
+        raise BadInput.of(f"{', '.join(given)}: only OpenWOP eval suites have that, and there is none in the input")
     if options.fail_on_regression and options.baseline is None:
-        raise BadInput.saying("--fail-on-regression needs --baseline: worse than what?")
+        raise BadInput.of("--fail-on-regression needs --baseline: worse than what?")
     _check_wholeness(options, [suite.id for suite in evals])
     if options.baseline is None:
         return list(suites)
@@ -81,17 +81,17 @@ def evaluated(suites: Sequence[Suite], options: RunOptions, settings: Settings) 
 def _check_wholeness(options: RunOptions, evals: Sequence[str]) -> None:
     """A summary, and a score to compare, are those of one whole suite."""
     if options.eval_summary is not None and len(evals) > 1:
-        raise BadInput.saying(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
+        raise BadInput.of(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
     whole = [
         flag for flag, said in (("--eval-summary", options.eval_summary), ("--baseline", options.baseline)) if said
     ]
     partly = {"-k": options.only, "--tag": options.tags, "--last-failed": options.last_failed}
     if whole and (said := [flag for flag, value in partly.items() if value]):
-        raise BadInput.saying(f"{' and '.join(whole)}: means a whole suite; leave out {', '.join(said)}")
+        raise BadInput.of(f"{' and '.join(whole)}: means a whole suite; leave out {', '.join(said)}")
 
 
 def _compared(suite: Suite, baseline: Baseline, options: RunOptions) -> Suite:
-    bar = structs.replace(suite.bar or Bar(), baseline=baseline, no_worse=options.fail_on_regression)
+    bar = structs.replace(suite.threshold or Threshold(), baseline=baseline, no_worse=options.fail_on_regression)
     return structs.replace(suite, bar=bar)
 
 
@@ -114,7 +114,7 @@ def _from_file(file: Path, shown: str, suite: Suite) -> Baseline:
 def _from_run(history: History, name: str, suite: Suite) -> Baseline:
     past = past_of(history, name)
     if past.end is None:
-        raise BadInput.saying(
+        raise BadInput.of(
             f"--baseline: the run {past.run} has not come to its end; nothing can be compared with it"
         )
     known = {standing.suite: standing for standing in past.end.summary.suites}
@@ -122,7 +122,7 @@ def _from_run(history: History, name: str, suite: Suite) -> Baseline:
     _check_same(suite, {each.suite: each.version for each in known.values() if each.version}, shown)
     _check_whole(suite, known[suite.id].cases, shown)
     if past.settings["options"].get("live"):
-        raise BadInput.saying(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
+        raise BadInput.of(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
     scores = _scores([event.record for event in past.ended], suite.id, Rule.kept_in(past.settings))
     return Baseline(past.run, known[suite.id].score, scores)
 
@@ -140,16 +140,16 @@ def _scores(records: Sequence[TrialRecord], suite: str, rule: Rule) -> dict[str,
 def _check_same(suite: Suite, known: Mapping[str, str], where: str) -> None:
     """Scores are compared between like versions only."""
     if suite.id not in known:
-        raise BadInput.saying(f"--baseline: {where} tells of {', '.join(known) or 'no eval suite'}, not of {suite.id}")
+        raise BadInput.of(f"--baseline: {where} tells of {', '.join(known) or 'no eval suite'}, not of {suite.id}")
     if known[suite.id] != suite.version:
         what = f"{where} tells of version {known[suite.id]} of {suite.id}, and this is {suite.version}"
-        raise BadInput.saying(f"--baseline: {what}")
+        raise BadInput.of(f"--baseline: {what}")
 
 
 def _check_whole(suite: Suite, cases: int, where: str) -> None:
     """The score of some of its cases is another score."""
     if cases != suite.count:
-        raise BadInput.saying(f"--baseline: {where} scored not the same cases of {suite.id}: {cases}, of {suite.count}")
+        raise BadInput.of(f"--baseline: {where} scored not the same cases of {suite.id}: {cases}, of {suite.count}")
 
 
 def check_audience(suites: Sequence[Suite], agent: NamedAgent, *, mismatch_allowed: bool) -> list[str]:
@@ -157,7 +157,7 @@ def check_audience(suites: Sequence[Suite], agent: NamedAgent, *, mismatch_allow
     problems: list[Problem] = []
     notes: list[str] = []
     for suite in suites:
-        wanted, origin = suite.audience, suite.origin
+        wanted, origin = suite.intended_agent, suite.origin
         place = (origin.file, origin.line) if origin else ("", 0)
         if wanted.agent_id and agent.agent_id and agent.agent_id != wanted.agent_id and not mismatch_allowed:
             what = f"is meant for {wanted.agent_id}, and the agent {agent.name} is {agent.agent_id}"

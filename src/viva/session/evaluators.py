@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from viva.config import Settings
 from viva.errors import BadInput, Problem
-from viva.model.connector import reaching
+from viva.model.connector import find_connector
 from viva.session.agents import PREFIXES, Agents
 
 WrongWith = Callable[[str], tuple[Problem, ...]]
@@ -18,15 +18,15 @@ def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None
         if problem.file:
             return (problem,)
         if name == asked:
-            return (Problem("", 0, "", f"--evaluator: {problem.what}"),)
+            return (Problem("", 0, "", f"--evaluator: {problem.message}"),)
         if name == settings.defaults.evaluator:
-            return settings.problem(f"evaluator: {problem.what}", "defaults", "evaluator").problems
+            return settings.problem(f"evaluator: {problem.message}", "defaults", "evaluator").problems
         return (problem,)
 
     def wrong_with(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
         named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *PREFIXES))
-        if not named and reaching(bare, settings.connectors) is None:
+        if not named and find_connector(bare, settings.connectors) is None:
             return placed(name, Problem("", 0, "", _unreached(bare)))
         connector = None if bare in settings.agents else settings.connectors.get(bare)
         if connector is not None and not connector.model:

@@ -16,32 +16,32 @@ from viva.errors import BadInput, Problem
 from viva.formats.claims import ClaimBuilder
 from viva.formats.documents import shown_path
 from viva.model import codec
-from viva.model.case import Claim, On, Over
+from viva.model.case import Assertion, TextScope, TurnScope
 from viva.schemas.positions import Place
 from viva.schemas.words import complaints
 
-Assertion = dict[str, Any]
+AssertionDict = dict[str, Any]
 """An assertion as a suite file holds it: `{"type": "contains", "value": "hello"}`."""
 
 JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
 
 
-def equals(value: Any) -> Assertion:
+def equals(value: Any) -> AssertionDict:
     """The reply is exactly this: a string is compared with its text, anything else with its data."""
     return {"type": "equals", "value": value}
 
 
-def contains(value: str, *, ignore_case: bool = False) -> Assertion:
+def contains(value: str, *, ignore_case: bool = False) -> AssertionDict:
     """The text holds this: `contains("submitted")`."""
     return {"type": "contains", "value": value, **_given(ignore_case=ignore_case or None)}
 
 
-def not_contains(value: str, *, ignore_case: bool = False) -> Assertion:
+def not_contains(value: str, *, ignore_case: bool = False) -> AssertionDict:
     """The text does not hold this."""
     return {"type": "not_contains", "value": value, **_given(ignore_case=ignore_case or None)}
 
 
-def regex(pattern: str) -> Assertion:
+def regex(pattern: str) -> AssertionDict:
     """The pattern matches somewhere in the text: `regex("(?i)order [0-9]+")`."""
     return {"type": "regex", "pattern": pattern}
 
@@ -56,19 +56,19 @@ def json_path(
     lt: float | None = None,
     lte: float | None = None,
     matches: str | None = None,
-) -> Assertion:
+) -> AssertionDict:
     """What the path finds in the reply's data (or JSON) fulfils all that is given: `json_path("$.total", gt=0)`."""
     wanted = {} if value is UNSET else {"value": value}
     operators = _given(exists=exists, gt=gt, gte=gte, lt=lt, lte=lte, matches=matches)
     return {"type": "json_path", "path": path, **wanted, **operators}
 
 
-def type_is(value: JsonType, path: str | None = None) -> Assertion:
+def type_is(value: JsonType, path: str | None = None) -> AssertionDict:
     """The reply's data, or what `path` finds in it, is of this JSON type: `type_is("array", "$.items")`."""
     return {"type": "type", "value": value, **_given(path=path)}
 
 
-def json_schema(schema: Mapping[str, Any] | bool) -> Assertion:
+def json_schema(schema: Mapping[str, Any] | bool) -> AssertionDict:
     """The reply's data (or JSON) is valid by this JSON Schema."""
     return {"type": "json_schema", "schema": schema}
 
@@ -79,7 +79,7 @@ def tool_called(
     arguments: Mapping[str, Any] | None = None,
     times: int | Mapping[Literal["min", "max"], int] | None = None,
     status: Literal["ok", "error", "any"] | None = None,
-) -> Assertion:
+) -> AssertionDict:
     """A tool of that name was called: `tool_called("search", arguments={"city": {"matches": "^Ber"}}, times=1)`."""
     return {"type": "tool_called", "name": _names(name), **_given(arguments=arguments, times=times, status=status)}
 
@@ -89,42 +89,42 @@ def tool_not_called(
     *,
     arguments: Mapping[str, Any] | None = None,
     status: Literal["ok", "error", "any"] | None = None,
-) -> Assertion:
+) -> AssertionDict:
     """No tool of that name was called, with these arguments if some are given."""
     return {"type": "tool_not_called", "name": _names(name), **_given(arguments=arguments, status=status)}
 
 
-def tool_sequence(*names: str, exact: bool = False) -> Assertion:
+def tool_sequence(*names: str, exact: bool = False) -> AssertionDict:
     """Tools of these names were called in this order; with `exact`, and no others."""
     return {"type": "tool_sequence", "names": list(names), **_given(exact=exact or None)}
 
 
-def tool_result(name: str, result: Any | UnsetType = UNSET) -> Assertion:
+def tool_result(name: str, result: Any | UnsetType = UNSET) -> AssertionDict:
     """Some call of that tool did not fail, and returned `result`, or something that holds it."""
     return {"type": "tool_result", "name": name, **({} if result is UNSET else {"result": result})}
 
 
-def max_latency(value: str | float) -> Assertion:
+def max_latency(value: str | float) -> AssertionDict:
     """The agent took no longer than this: `max_latency("2s")`."""
     return {"type": "max_latency", "value": value}
 
 
-def max_cost(usd: float) -> Assertion:
+def max_cost(usd: float) -> AssertionDict:
     """The agent's model calls cost no more than this."""
     return {"type": "max_cost", "value": usd}
 
 
-def max_tokens(value: int) -> Assertion:
+def max_tokens(value: int) -> AssertionDict:
     """The agent's model calls used no more tokens than this, input and output together."""
     return {"type": "max_tokens", "value": value}
 
 
-def max_turns(value: int) -> Assertion:
+def max_turns(value: int) -> AssertionDict:
     """The conversation took no more turns than this."""
     return {"type": "max_turns", "value": value}
 
 
-def script(use: str, metadata: Mapping[str, Any] | None = None) -> Assertion:
+def script(use: str, metadata: Mapping[str, Any] | None = None) -> AssertionDict:
     """A Python function of the project agrees: `script("scripts:checks.amount")`."""
     return {"type": "script", "use": use, **_given(metadata=metadata)}
 
@@ -136,7 +136,7 @@ def agent_says(
     min_score: float | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Assertion:
+) -> AssertionDict:
     """A judge says that the criteria hold: `agent_says("The reply is polite")`. Without `use`, the built-in judge does."""
     asked = _given(use=use, criteria=criteria, min_score=min_score, votes=votes, metadata=metadata)
     return {"type": "agent", **asked}
@@ -147,34 +147,34 @@ def rubric(
     use: str | None = None,
     min_score: float | None = None,
     votes: int | None = None,
-) -> Assertion:
+) -> AssertionDict:
     """Weighted criteria, each judged by itself: `rubric("polite", {"criterion": "correct", "weight": 3}, min_score=0.8)`."""
     return {"type": "rubric", "criteria": list(criteria), **_given(use=use, min_score=min_score, votes=votes)}
 
 
-def all_of(*assertions: Mapping[str, Any]) -> Assertion:
+def all_of(*assertions: Mapping[str, Any]) -> AssertionDict:
     """Every one of these holds."""
     return {"type": "all", "assertions": list(assertions)}
 
 
-def any_of(*assertions: Mapping[str, Any]) -> Assertion:
+def any_of(*assertions: Mapping[str, Any]) -> AssertionDict:
     """At least one of these holds."""
     return {"type": "any", "assertions": list(assertions)}
 
 
-def not_(assertion: Mapping[str, Any]) -> Assertion:
+def not_(assertion: Mapping[str, Any]) -> AssertionDict:
     """This does not hold. What cannot be evaluated stays an error."""
     return {"type": "not", "assertion": assertion}
 
 
 def claim_from(
-    assertion: Mapping[str, Any], folder: str, roots: Sequence[str] = (), *, on: On = "reply", over: Over = "turn"
-) -> Claim:
+    assertion: Mapping[str, Any], folder: str, roots: Sequence[str] = (), *, on: TextScope = "reply", over: TurnScope = "turn"
+) -> Assertion:
     """The claim behind an assertion, checked like one of a file. Raises BadInput with all that is wrong with it."""
     try:
-        written = codec.as_written(assertion)
+        written = codec.to_definition(assertion)
     except (TypeError, ValueError) as wrong:
-        raise BadInput.saying(f"{assertion!r} cannot stand in a suite: {wrong}") from wrong
+        raise BadInput.of(f"{assertion!r} cannot stand in a suite: {wrong}") from wrong
     found = complaints("native", {"id": "expect", "input": "", "assertions": [written]})
     problems = list(dict.fromkeys(_problem(c.path[2:], c.what) for c in found))
     if not problems:

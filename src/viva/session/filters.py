@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
-from viva.errors import BadInput, CheckBroken
+from viva.errors import BadInput, CheckError
 from viva.model.case import Case, Suite
 from viva.model.pattern import compile_pattern, search
 from viva.session.options import RunOptions
@@ -20,7 +20,7 @@ def check_filter(pattern: str | None) -> None:
     try:
         compile_pattern(pattern)
     except ValueError as wrong:
-        raise BadInput.saying(f"-k {wrong}") from wrong
+        raise BadInput.of(f"-k {wrong}") from wrong
 
 
 def is_wanted(case: Case, options: RunOptions, chosen: Collection[tuple[str, str]] | None) -> bool:
@@ -35,8 +35,8 @@ def is_wanted(case: Case, options: RunOptions, chosen: Collection[tuple[str, str
 def _matches(pattern: str, case_id: str) -> bool:
     try:
         return search(pattern, case_id)
-    except CheckBroken as wrong:
-        raise BadInput.saying(f"-k {wrong}") from wrong
+    except CheckError as wrong:
+        raise BadInput.of(f"-k {wrong}") from wrong
 
 
 async def why_nothing(options: RunOptions, suites: Sequence[Suite]) -> str:

@@ -12,14 +12,14 @@ from msgspec import UNSET
 
 from viva.catalog import find_script
 from viva.config import Settings
-from viva.engine.helpers import Crew, time_limit
+from viva.engine.helpers import HelperPool, helper_time_limit
 from viva.errors import BadInput, HelperFailed
 from viva.formats import native
 from viva.formats.documents import documents_of
 from viva.formats.reading import Reading
 from viva.formats.sources import Made
 from viva.model.message import Reply
-from viva.model.talk import answer_in
+from viva.model.talk import structured_answer
 from viva.model.tracebacks import error_text
 from viva.session.agents import NamedAgent
 from viva.threads import in_thread
@@ -30,7 +30,7 @@ _ASK = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
 async def generate(
-    made: Made, target: NamedAgent, crew: Crew, settings: Settings, reading: Reading, timeout_s: float
+    made: Made, target: NamedAgent, crew: HelperPool, settings: Settings, reading: Reading, timeout_s: float
 ) -> list[Any]:
     """The cases that an agent or a script makes for the agent under test; each of them loads. An agent has so much time."""
     about = {
@@ -51,20 +51,20 @@ async def generate(
         try:
             return checked(answer)
         except ValueError as wrong:
-            raise BadInput.saying(f"{made.name}: what it returned cannot be used: {wrong}") from wrong
+            raise BadInput.of(f"{made.name}: what it returned cannot be used: {wrong}") from wrong
 
     def parse(reply: Reply) -> list[Any]:
         try:
-            return checked(answer_in(reply))
+            return checked(structured_answer(reply))
         except BadInput as wrong:
             raise ValueError(str(wrong)) from wrong
 
     try:
         asked = crew.open("generator", made.reference, None, {"metadata": about})
-        async with time_limit("generator", timeout_s), asked as generator:
+        async with helper_time_limit("generator", timeout_s), asked as generator:
             return await generator.ask(_ASK, parse)
     except HelperFailed as broken:
-        raise HelperFailed("generator", f"generator {made.reference}: {broken.said}") from broken
+        raise HelperFailed("generator", f"generator {made.reference}: {broken.message}") from broken
 
 
 def cases_in(answer: Any) -> Sequence[Any]:
@@ -87,11 +87,11 @@ async def _from_script(reference: str, about: Mapping[str, Any], settings: Setti
     try:
         module, function = find_script(reference, (str(settings.folder), str(Path.cwd())))
     except ValueError as wrong:
-        raise BadInput.saying(f"scripts:{reference}: {wrong}") from wrong
+        raise BadInput.of(f"scripts:{reference}: {wrong}") from wrong
     if function is None:
         function = getattr(module, "generate", None)
     if not callable(function):
-        raise BadInput.saying(f"scripts:{reference}: {module.__name__} has neither test_* functions nor `generate`")
+        raise BadInput.of(f"scripts:{reference}: {module.__name__} has neither test_* functions nor `generate`")
     call = cast("Callable[..., Any]", function)
     parameters = inspect.signature(call).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -103,9 +103,9 @@ async def _from_script(reference: str, about: Mapping[str, Any], settings: Setti
     ]
     if missing:
         names = "&".join(f"{each}=..." for each in missing)
-        raise BadInput.saying(f"scripts:{reference} needs {', '.join(missing)}; give it as scripts:{reference}?{names}")
+        raise BadInput.of(f"scripts:{reference} needs {', '.join(missing)}; give it as scripts:{reference}?{names}")
     try:
         made = await in_thread(lambda: call(**given))
         return await made if inspect.isawaitable(made) else made
     except Exception as raised:  # the script is other people's code: name it, whatever it raised
-        raise BadInput.saying(f"scripts:{reference} raised {error_text(raised)}") from raised
+        raise BadInput.of(f"scripts:{reference} raised {error_text(raised)}") from raised

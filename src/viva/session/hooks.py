@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from viva.engine.trial import Stage
-from viva.errors import BadInput, RunStopped, Undecidable
+from viva.engine.trial import RunContext
+from viva.errors import BadInput, RunStopped, Undetermined
 from viva.formats.hooks import AFTER_RUN, BEFORE_RUN, find_hook
-from viva.model.case import Hook, Key, Utterance
+from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
-from viva.model.talk import Talk
+from viva.model.talk import TrialState
 from viva.model.tracebacks import describe_error, error_place, error_text
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.session.bridge import Bridge, performed
 from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
@@ -29,14 +29,14 @@ _NO_KEY = Key("", "")
 class ProjectHooks:
     """Calls the hooks of a run and of its cases. `stage` is how they reach agents."""
 
-    def __init__(self, stage: Stage, before: Hook | None = None, after: Hook | None = None) -> None:
+    def __init__(self, stage: RunContext, before: Hook | None = None, after: Hook | None = None) -> None:
         self._stage = stage
         self._before = before
         self._after = after
         self._data: Any = None
         self._set_up = False
 
-    async def before_run(self, plan: Callable[[], AsyncIterator[Planned]]) -> None:
+    async def before_run(self, plan: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
         """Hands over all cases that will run. They are held only if somebody wants to see them."""
         if self._before is None:
             self._set_up = True
@@ -60,7 +60,7 @@ class ProjectHooks:
             return f"--after {_said(self._after, raised)}"
         return None
 
-    async def before(self, talk: Talk) -> None:
+    async def before(self, talk: TrialState) -> None:
         talk.variables.update(_variables(self._data))
         hook, data = talk.case.before, None
         if hook is not None:
@@ -71,17 +71,17 @@ class ProjectHooks:
                 raise
             except Exception as raised:  # the project's own code: nobody has said anything yet
                 talk.tracebacks += describe_error(raised, f"before hook {hook.reference}")
-                raise Undecidable(f"before {_said(hook, raised)}") from raised
+                raise Undetermined(f"before {_said(hook, raised)}") from raised
             talk.variables.update(_variables(data))
-        talk.set_up = data
+        talk.before_result = data
 
-    async def after(self, talk: Talk, record: TrialRecord) -> str | None:
+    async def after(self, talk: TrialState, record: TrialRecord) -> str | None:
         hook = talk.case.after
         if hook is None:
             return None
         try:
             async with asyncio.timeout(talk.case.limits.timeout_s):
-                await self._called(hook, talk, talk.variables, talk.case, record, talk.set_up)
+                await self._called(hook, talk, talk.variables, talk.case, record, talk.before_result)
         except RunStopped:
             raise
         except Exception as raised:  # the project's own code: the verdict stands
@@ -89,7 +89,7 @@ class ProjectHooks:
             return f"after {_said(hook, raised)}"
         return None
 
-    async def _called(self, hook: Hook, talk: Talk | None, variables: dict[str, Any], *arguments: Any) -> Any:
+    async def _called(self, hook: Hook, talk: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
         bridge = Bridge(asyncio.get_running_loop())
 
         def meter(call: ModelCall) -> None:
@@ -99,9 +99,9 @@ class ProjectHooks:
                 self._stage.meter(call)
 
         key = talk.key if talk is not None else _NO_KEY
-        calls = self._stage.calls(key, meter, f"viva-{self._stage.run}-hook", talk)
+        calls = self._stage.caller(key, meter, f"viva-{self._stage.run}-hook", talk)
 
-        async def send(line: Utterance) -> Heard:
+        async def send(line: UserMessage) -> Heard:
             return heard(await calls.send(line))
 
         try:
@@ -119,7 +119,7 @@ def run_hook(given: str | Callable[..., Any] | None, flag: str, roots: Sequence[
     try:
         return find_hook(given, roots, BEFORE_RUN if flag == "--before" else AFTER_RUN)
     except ValueError as wrong:
-        raise BadInput.saying(f"{flag} {wrong}") from wrong
+        raise BadInput.of(f"{flag} {wrong}") from wrong
 
 
 def _variables(data: Any) -> dict[str, Any]:

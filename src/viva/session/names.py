@@ -6,7 +6,7 @@ from typing import Any
 from viva.agents.models import KINDS
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
-from viva.model.connector import reaching
+from viva.model.connector import find_connector
 from viva.session.agents import Agents
 from viva.session.options import RunOptions
 
@@ -26,7 +26,7 @@ def helper_check(agents: Agents, settings: Settings, under_test: Any = None) -> 
             return ()
         wrong = agents.wrong_with(name)
         if name == default and any(not each.file for each in wrong):
-            return settings.problem(f"simulator: {wrong[0].what}", "defaults", "simulator").problems
+            return settings.problem(f"simulator: {wrong[0].message}", "defaults", "simulator").problems
         return wrong
 
     return wrong_with
@@ -58,7 +58,7 @@ def _uses_connectors(agent: Any, settings: Settings) -> bool:
     name = agent.removeprefix("agents:")
     written = settings.agents.get(name)
     if written is None:
-        named = name in settings.connectors or reaching(name, settings.connectors) is not None
+        named = name in settings.connectors or find_connector(name, settings.connectors) is not None
         return named or (name.startswith("viva.") and name != "viva.rules")
     kind = written.get("type")
     if kind is None:
@@ -79,4 +79,4 @@ def wrong_flags(options: RunOptions, agents: Agents) -> Iterator[Problem]:
             agents.find(name, role)
         except BadInput as wrong:
             for each in wrong.problems:
-                yield each if each.file else Problem("", 0, "", f"{flag}: {each.what}")
+                yield each if each.file else Problem("", 0, "", f"{flag}: {each.message}")

@@ -11,8 +11,8 @@ from viva.formats.modes import Mode
 from viva.formats.sources import Format
 from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
-from viva.model.credentials import MASK, masked, masked_reference
-from viva.protocols import Asking
+from viva.model.credentials import MASK, mask_text, mask_reference
+from viva.protocols import PersonPrompt
 from viva.record.cassette import Missing
 from viva.record.redaction import Redactor
 from viva.stats.deciding import Rule
@@ -67,7 +67,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """Only these cases, by suite and id: what `last_failed` came to."""
     interactive: bool = False
     skip_interactive: bool = False
-    asking: Asking | None = None
+    asking: PersonPrompt | None = None
     modes: tuple[Mode, ...] = ()
     """Of an eval suite; without any, those that need nothing else."""
     live: bool = False
@@ -93,12 +93,12 @@ def kept(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     """
     said = {name: getattr(options, name) for name in options.__struct_fields__ if name not in _NOT_KEPT}
     said["folder"] = options.folder.resolve()
-    said["inputs"] = tuple(map(masked, options.inputs))
-    said["cases"] = redactor.record(codec.plain(options.cases))
+    said["inputs"] = tuple(map(mask_text, options.inputs))
+    said["cases"] = redactor.record(codec.to_plain(options.cases))
     for name in REFERENCES:
         if isinstance(said[name], str):
-            said[name] = masked_reference(said[name])
-    return {name: codec.builtins(value) for name, value in said.items() if value is None or not callable(value)}
+            said[name] = mask_reference(said[name])
+    return {name: codec.to_builtins(value) for name, value in said.items() if value is None or not callable(value)}
 
 
 def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOptions:
@@ -112,7 +112,7 @@ def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOption
         has_secret = isinstance(was, str) and MASK in was
         if now is not None and not has_secret:
             problems.append(Problem("", 0, "", f"the settings that the run had still hold; leave out {flag}"))
-        elif now is not None and masked_reference(now) == was:
+        elif now is not None and mask_reference(now) == was:
             again[name] = now
         elif now is not None:
             problems.append(Problem("", 0, "", f"{flag} is not the one that the run had: {was}"))

@@ -9,9 +9,9 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.formats.reading import Reading
 from viva.formats.saved import save_talk
-from viva.model.case import Case, Suite, Utterance
-from viva.model.talk import Talk
-from viva.protocols import Asking
+from viva.model.case import Case, Suite, UserMessage
+from viva.model.talk import TrialState
+from viva.protocols import PersonPrompt
 from viva.users.person import Person
 
 LEFT_OUT = "needs a person, and --skip-interactive leaves such cases out"
@@ -21,7 +21,7 @@ NOBODY = "needs a person, and nobody can be asked here"
 class People(Struct, frozen=True):
     """Places a person in the cases that want one (`interactive.enabled`) or, with `everywhere`, in all."""
 
-    asking: Asking | None
+    asking: PersonPrompt | None
     everywhere: bool
     left_out: bool
     keeper: "Keeper"
@@ -29,7 +29,7 @@ class People(Struct, frozen=True):
     def placed(self, case: Case) -> Case:
         wanted = case.interactive.enabled
         if wanted and (self.left_out or self.asking is None):
-            return structs.replace(case, skip=case.skip or (LEFT_OUT if self.left_out else NOBODY))
+            return structs.replace(case, skip=case.skip_reason or (LEFT_OUT if self.left_out else NOBODY))
         if self.asking is None or not (wanted or self.everywhere) or not case.one_session:
             return case
         return structs.replace(case, user=Person(case.user, self.asking, self.keeper.save))
@@ -55,7 +55,7 @@ class Keeper:
         self._agent = agent
         self._running = {(folder / suite.origin.file).resolve() for suite in suites if suite.origin is not None}
 
-    def save(self, name: str, talk: Talk, said: Sequence[Utterance]) -> str:
+    def save(self, name: str, talk: TrialState, said: Sequence[UserMessage]) -> str:
         """What to tell the person who asked for it."""
         path = self._folder / Path(name).expanduser()
         path = path if path.suffix else path.with_suffix(".jsonl")

@@ -12,8 +12,8 @@ from msgspec import Struct, structs
 import viva
 from viva import catalog, config
 from viva.config import Settings
-from viva.engine.helpers import Crew
-from viva.engine.scheduler import plan
+from viva.engine.helpers import HelperPool
+from viva.engine.scheduler import plan_trials
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import documents_of
@@ -23,9 +23,9 @@ from viva.history.index import History
 from viva.llm.budget import Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Hook, Suite
-from viva.model.credentials import MASK, in_text
+from viva.model.credentials import MASK, find_in_text
 from viva.model.event import CaseGenerated
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.record.cassette import digest_of
 from viva.record.redaction import Redactor
 from viva.session.agents import Agents, NamedAgent
@@ -51,7 +51,7 @@ class Prepared(Struct):
     suites: list[Suite]
     agents: Agents
     agent: NamedAgent
-    crew: Crew
+    crew: HelperPool
     http: HttpTransport
     budget: Budget
     redactor: Redactor
@@ -81,17 +81,17 @@ class Prepared(Struct):
             "suites": {suite.id: suite.digest for suite in self.suites},
         }
 
-    def plan(self) -> AsyncIterator[Planned]:
-        return plan(self.suites, self.wanted, self.options.runs)
+    def plan(self) -> AsyncIterator[PlannedTrial]:
+        return plan_trials(self.suites, self.wanted, self.options.runs)
 
     async def count(self) -> None:
         """How much there is to do. Without a filter the suites know, and nothing is read again."""
         if not self.options.is_filtered:
             self.by_suite = {suite.id: suite.count for suite in self.suites}
             self.cases = sum(suite.count for suite in self.suites)
-            own = [] if self.options.sequential else [runs for suite in self.suites for runs in suite.own_runs]
+            own = [] if self.options.sequential else [runs for suite in self.suites for runs in suite.case_runs]
             self.trials = (self.cases - len(own)) * self.options.runs + sum(own)
-            self.interactive = sum(suite.interactive for suite in self.suites)
+            self.interactive = sum(suite.interactive_cases for suite in self.suites)
             return
         by_suite = Counter[str]()
         async for planned in self.plan():
@@ -130,7 +130,7 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     _refuse_overwriting(options, [path for path in needed_files if path])
     redactor = settings.redactor
-    redactor.learn(found for text in options.inputs for found in in_text(text))  # agents:id?api_key=…
+    redactor.learn(found for text in options.inputs for found in find_in_text(text))  # agents:id?api_key=…
     taping = Taping(options, redactor, settings.connectors)
     agents = Agents(settings, options.connector, taping.wrap, replaying=options.replay is not None)
     reading = _reading(options, settings, agents)
@@ -142,12 +142,12 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
     suites, made, files, file_notes = _suites(options, reading, problems)
     suites = evaluated(suites, options, settings)
     target = _target(options, settings, suites, made)
-    needed = bool(made) or not all(suite.names_agents for suite in suites)
+    needed = bool(made) or not all(suite.is_agent_optional for suite in suites)
     agent = agents.under_test(options.agent, target, needed=needed, folder=options.folder)
     reading.evals.prompts.extend(prompts_of(agents.definitions.get(agent.name, {})))
     notes = check_audience(suites, agent, mismatch_allowed=options.allow_agent_mismatch)
     places = Places(options, settings, agent, files)
-    crew = Crew(agents.find, http, settings.connectors, budget.spend, places.spare)
+    crew = HelperPool(agents.find, http, settings.connectors, budget.spend, places.spare)
     generated: dict[str, list[Any]] = {}
     for each in made:
         kept = past.generated.get(each.name) if past else None
@@ -176,10 +176,10 @@ async def prepare(options: RunOptions, past: Past | None = None) -> Prepared:
 
 
 async def _generated(
-    made: Made, agent: NamedAgent, crew: Crew, settings: Settings, reading: Reading, timeout_s: float
+    made: Made, agent: NamedAgent, crew: HelperPool, settings: Settings, reading: Reading, timeout_s: float
 ) -> list[Any]:
     if MASK in made.query.values():
-        raise BadInput.saying(f"-i {made.name}: {MASK} stands for a secret; write the secret itself")
+        raise BadInput.of(f"-i {made.name}: {MASK} stands for a secret; write the secret itself")
     cases = await generate(made, agent, crew, settings, reading, timeout_s)
     if made.by == "scripts":
         return cases
@@ -219,13 +219,13 @@ def _reading(options: RunOptions, settings: Settings, agents: Agents) -> Reading
 
 def _target(options: RunOptions, settings: Settings, suites: Sequence[Suite], made: Sequence[Made]) -> str | None:
     """Whom the suites themselves are for, where nobody says otherwise. A run has one agent: so they have to agree."""
-    targets = dict.fromkeys(suite.target for suite in suites if not suite.names_agents)
+    targets = dict.fromkeys(suite.target for suite in suites if not suite.is_agent_optional)
     if made:
         targets[None] = None
     if len(targets) > 1 and options.agent is None and settings.defaults.agent is None:
         meant = {target: next(suite.id for suite in suites if suite.target == target) for target in targets if target}
         said = ", ".join(f"{suite} is for {target!r}" for target, suite in meant.items())
-        raise BadInput.saying(f"which agent? {said}, the others are not: give -n NAME, or run them apart")
+        raise BadInput.of(f"which agent? {said}, the others are not: give -n NAME, or run them apart")
     return next(iter(targets), None)
 
 
@@ -294,30 +294,30 @@ def _check_outputs(options: RunOptions) -> None:
     """A report that could not be written is said before the run, not after it. An agent as reporter writes any kind."""
     for path in options.outputs:
         if options.dry_run and path.suffix != ".jsonl":
-            raise BadInput.saying(f"-o {path}: --dry-run writes cases as .jsonl")
+            raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
         if options.reporter is None and catalog.find("reporter", path.suffix) is None:
-            raise BadInput.saying(
+            raise BadInput.of(
                 f"-o {path}: unknown kind of report; known endings: {', '.join(catalog.names('reporter'))}"
             )
     taken: dict[Path, str] = {}
     for flag, path in _written(options):
         check_writable(flag, path)
         if (other := taken.setdefault(path.resolve(), flag)) != flag:
-            raise BadInput.saying(f"{flag} {path}: {other} writes that file too")
+            raise BadInput.of(f"{flag} {path}: {other} writes that file too")
 
 
 def check_writable(flag: str, path: Path) -> None:
     if not path.parent.is_dir():
-        raise BadInput.saying(f"{flag} {path}: there is no folder {path.parent}")
+        raise BadInput.of(f"{flag} {path}: there is no folder {path.parent}")
     folder = path.resolve().parent  # where a link leads to
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise BadInput.saying(f"{flag} {path}: cannot be written")
+        raise BadInput.of(f"{flag} {path}: cannot be written")
     if path.exists() and not path.is_file():
-        raise BadInput.saying(f"{flag} {path}: is no ordinary file; a report would take its place")
+        raise BadInput.of(f"{flag} {path}: is no ordinary file; a report would take its place")
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as wrong:
-        raise BadInput.saying(f"{flag} {path}: cannot be written: {wrong.strerror}") from wrong
+        raise BadInput.of(f"{flag} {path}: cannot be written: {wrong.strerror}") from wrong
 
 
 def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
@@ -325,7 +325,7 @@ def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
     taken = {path.resolve(): path for path in needed}
     for flag, path in _written(options):
         if (found := taken.get(path.resolve())) is not None:
-            raise BadInput.saying(f"{flag} {path}: the run itself needs {found}; write the report elsewhere")
+            raise BadInput.of(f"{flag} {path}: the run itself needs {found}; write the report elsewhere")
 
 
 def _failed_last(settings: Settings) -> tuple[tuple[str, str], ...]:

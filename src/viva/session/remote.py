@@ -54,9 +54,9 @@ def wanted(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
     elif "@" in text and "/" not in text:
         ref = text
     else:
-        raise BadInput.saying(f"there is no file {text!r}; a suite that only the host has is named ID@VERSION")
+        raise BadInput.of(f"there is no file {text!r}; a suite that only the host has is named ID@VERSION")
     if agent is None:
-        raise BadInput.saying("which agent of the host? Give its id with -n; the suite names none")
+        raise BadInput.of("which agent of the host? Give its id with -n; the suite names none")
     return ref, agent
 
 
@@ -65,13 +65,13 @@ def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
         try:
             raw = path.read_bytes()
         except OSError as wrong:
-            raise BadInput.saying(f"is no suite and no pack: {wrong.strerror}", shown) from wrong
+            raise BadInput.of(f"is no suite and no pack: {wrong.strerror}", shown) from wrong
         suite = parse_suite(json_document(raw, shown))[0]
         return suite, suite.target_agent_id
     pack = open_pack(path, shown)
     found = [(at, agent) for at, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
     if len(found) != 1:
-        raise BadInput.saying(f"holds {len(found)} suites; name the one that is meant as ID@VERSION", shown)
+        raise BadInput.of(f"holds {len(found)} suites; name the one that is meant as ID@VERSION", shown)
     at, agent = found[0]
     raw = pack.read(str(agent.eval_suite_ref), ("agents", at, "evalSuiteRef"))
     suite = parse_suite(json_document(raw, f"{shown}/{agent.eval_suite_ref}"))[0]
@@ -85,7 +85,7 @@ class Remote:
         try:
             address = parse_address(url, "https://host")
         except ValueError as wrong:
-            raise BadInput.saying(f"--host: {wrong}") from wrong
+            raise BadInput.of(f"--host: {wrong}") from wrong
         self.client = HostClient(url=address, token=token_of(settings), http=http)
         self.run: str | None = None
 
@@ -95,9 +95,9 @@ class Remote:
             self.run = await self.client.start(what.body())
         except Refused as refused:
             if refused.status in (400, 501):
-                raise BadInput.saying(refused.said) from refused
+                raise BadInput.of(refused.message) from refused
             if refused.status == 401 and self.client.token is None:
-                raise Unreachable(f"{refused.said}; a token is read from {TOKEN}, which is not set") from refused
+                raise Unreachable(f"{refused.message}; a token is read from {TOKEN}, which is not set") from refused
             raise
         return self.run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import structs
 
 from viva import catalog
-from viva.engine.helpers import Crew, time_limit
+from viva.engine.helpers import HelperPool, helper_time_limit
 from viva.errors import VivaError
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
@@ -84,7 +84,7 @@ class Reports:
 
 
 async def report_by(
-    crew: Crew, reporter: str, journal: Journal, rule: Rule, summary: RunSummary, form: str, timeout_s: float
+    crew: HelperPool, reporter: str, journal: Journal, rule: Rule, summary: RunSummary, form: str, timeout_s: float
 ) -> str:
     """The agent's words for a report in that form. Raises HelperFailed if it breaks, or takes longer than that."""
     from viva.reporters.json import case_json  # few runs have such a reporter
@@ -93,7 +93,7 @@ async def report_by(
     cases = [codec.Raw(case_json(case)) for case in case_trials(journal, rule)]
     body = codec.encode({"summary": summary, "cases": cases, "format": form}).decode()
     about = {"metadata": {"format": form}}
-    async with time_limit("reporter", timeout_s), crew.open("reporter", reporter, None, about) as session:
+    async with helper_time_limit("reporter", timeout_s), crew.open("reporter", reporter, None, about) as session:
         return await session.ask(body, _words)
 
 

@@ -12,7 +12,7 @@ from viva.history.index import History
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.record.cassette import trial_of
 from viva.record.journal import Journal, read_events
 
@@ -46,7 +46,7 @@ class Past(Struct, frozen=True, dict=True):
         """The trials that have ended, whatever the attempt."""
         return frozenset(trial_of(event.key) for event in self.ended)
 
-    def has_outcome(self, planned: Planned) -> bool:
+    def has_outcome(self, planned: PlannedTrial) -> bool:
         return Key(planned.case.suite, planned.case.id, planned.trial) in self.outcomes
 
     @property
@@ -56,7 +56,7 @@ class Past(Struct, frozen=True, dict=True):
         return max(self.stopped_at_usd, trials + retried)
 
 
-async def still_right(past: Past, plan: AsyncIterator[Planned]) -> Past:
+async def still_right(past: Past, plan: AsyncIterator[PlannedTrial]) -> Past:
     """Of the past of a run that goes on although its suites changed: the outcomes of cases that are as they were."""
     due = {
         each.index: (trial_of(Key(each.case.suite, each.case.id, each.trial)), each.case.digest) async for each in plan
@@ -69,11 +69,11 @@ def open_again(history: History, name: str) -> tuple[Journal, Past]:
     """The journal of a run that is to go on, and its past. The journal is locked first: nobody can add to that past."""
     path = history.journal(history.find(name).id)
     if not path.exists():
-        raise BadInput.saying("is gone; this run cannot be resumed", str(path))
+        raise BadInput.of("is gone; this run cannot be resumed", str(path))
     try:
         journal = Journal(path)
     except RunStopped as broken:
-        raise BadInput.saying(broken.why) from broken
+        raise BadInput.of(broken.reason) from broken
     try:
         return journal, past_in(path)
     except BadInput:
@@ -112,7 +112,7 @@ def past_in(path: Path) -> Past:
             case _:
                 pass
     if started is None:
-        raise BadInput.saying("has no beginning; this run cannot be resumed", str(path))
+        raise BadInput.of("has no beginning; this run cannot be resumed", str(path))
     # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
     generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
     kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
@@ -122,7 +122,7 @@ def past_in(path: Path) -> Past:
 def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """The report of a resumed run is to be that of an unbroken one: so nothing may have changed in between."""
     changed = [
-        name for name in sorted({*was, *now}) if codec.canonical(was.get(name)) != codec.canonical(now.get(name))
+        name for name in sorted({*was, *now}) if codec.canonical_bytes(was.get(name)) != codec.canonical_bytes(now.get(name))
     ]
     if changed:
-        raise BadInput.saying(f"changed since the run began: {', '.join(changed)}; --force goes on all the same")
+        raise BadInput.of(f"changed since the run began: {', '.join(changed)}; --force goes on all the same")

@@ -15,22 +15,22 @@ import viva
 from viva.capture import capturing_prints
 from viva.config import Settings
 from viva.engine.bars import SuiteTally
-from viva.engine.bus import Bus
-from viva.engine.executors.local import Local
-from viva.engine.repeating import UntilDecided
+from viva.engine.bus import EventBus
+from viva.engine.executors.local import LocalExecutor
+from viva.engine.repeating import TrialsUntilDecided
 from viva.engine.scheduler import FailFast, Scheduler
-from viva.engine.summary import Tally, exit_code
-from viva.engine.trial import Stage
+from viva.engine.summary import RunTally, exit_code
+from viva.engine.trial import RunContext
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.reading import TIMEOUT_S
 from viva.history.index import HOSTED, History
 from viva.history.sink import HistorySink
 from viva.llm.budget import UNPRICED, Budget
-from viva.model.credentials import masked, masked_reference
-from viva.model.duration import show_duration
+from viva.model.credentials import mask_text, mask_reference
+from viva.model.duration import format_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
-from viva.protocols import Planned, Sink
+from viva.protocols import PlannedTrial, Sink
 from viva.record.files import replace_file
 from viva.record.journal import Journal, next_number
 from viva.record.private import make_private_folder
@@ -108,14 +108,14 @@ async def _examined(
         journal.keep_only({event.index for event in past.ended})
     reports = Reports(options.outputs, journal, options.eval_summary)
     listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted else []
-    tally = Tally(prepared.cases, options.rule, _barred(prepared))
+    tally = RunTally(prepared.cases, options.rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    bus = Bus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, reports])
+    bus = EventBus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, reports])
     stage = stage_of(prepared, run, bus)
     stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
     known = [event.record for event in past.ended] if past else []
     fail_fast = FailFast(options.rule, known) if options.fail_fast else None
-    scheduler = Scheduler(stage, Local(prepared.parallel), tally, fail_fast, options.retry_faults)
+    scheduler = Scheduler(stage, LocalExecutor(prepared.parallel), tally, fail_fast, options.retry_faults)
     interruption = Interruption(lambda: scheduler.stop("interrupted"), hosted=hosted)
     why: str | None = None
     try:
@@ -133,8 +133,8 @@ async def _examined(
             except Interrupted:
                 pass
             except RunStopped as broken:
-                scheduler.stopped = "budget" if broken.budget else "broken"
-                why = prepared.redactor.text(broken.why)
+                scheduler.stop_reason = "budget" if broken.is_budget else "broken"
+                why = prepared.redactor.text(broken.reason)
             if trouble := await _after_run(hooks, journal, interruption):
                 _warn(bus, prepared.redactor.text(trouble))
             for agent, seconds in stage.lag.by_agent.items():
@@ -145,9 +145,9 @@ async def _examined(
             try:
                 prepared.taping.flush()
             except RunStopped as broken:
-                scheduler.stopped, why = scheduler.stopped or "broken", why or broken.why
-            code = exit_code(summary, scheduler.stopped)
-            ended = _end(bus, reports, RunEnded(run, _now(), code, summary, scheduler.stopped, why), texts)
+                scheduler.stop_reason, why = scheduler.stop_reason or "broken", why or broken.reason
+            code = exit_code(summary, scheduler.stop_reason)
+            ended = _end(bus, reports, RunEnded(run, _now(), code, summary, scheduler.stop_reason, why), texts)
     finally:
         prepared.taping.close()
     if interruption.cancelled:
@@ -173,7 +173,7 @@ def retell(
 ) -> int:
     """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
     reports = Reports(outputs, journal, eval_summary)
-    bus = Bus((), [HistorySink(History(past.journal.parents[2])), *sinks, reports])
+    bus = EventBus((), [HistorySink(History(past.journal.parents[2])), *sinks, reports])
     for event in (past.started, *past.ended):
         bus.emit(event)
     known = end
@@ -187,7 +187,7 @@ def retell(
     return told.exit_code
 
 
-def _end(bus: Bus, reports: Reports, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
+def _end(bus: EventBus, reports: Reports, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
     """Writes the reports, and then the last event: what it says of them is true. Gives the event.
 
     When the journal is what broke, the listeners still get it.
@@ -198,31 +198,31 @@ def _end(bus: Bus, reports: Reports, ended: RunEnded, texts: Mapping[Path, str] 
         for event in (*notes, ended):
             bus.emit(event)
     except RunStopped as broken:
-        if ended.why is None:
+        if ended.stop_message is None:
             code = ended.exit_code or 1
-            ended = reports.write(structs.replace(ended, exit_code=code, stopped="broken", why=broken.why), texts)
+            ended = reports.write(structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts)
         for event in (*notes, ended):
-            bus.without_ledgers().emit(event)
+            bus.without_stores().emit(event)
     return ended
 
 
 def _barred(prepared: Prepared) -> list[SuiteTally]:
     """The suites that have to reach something as a whole; a filter may have left some of them without a case."""
     rule, due = prepared.options.rule, prepared.by_suite
-    return [SuiteTally.of(each, due[each.id], rule) for each in prepared.suites if each.bar and due.get(each.id)]
+    return [SuiteTally.of(each, due[each.id], rule) for each in prepared.suites if each.threshold and due.get(each.id)]
 
 
-def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:
+def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:
     """The first events. What a resumed run has behind it is told to the listeners, but not journaled again."""
     if past is None:
         bus.emit(started)
     else:
         prepared.taping.go_on(past.outcomes)
-        again = bus.without_ledgers()
+        again = bus.without_stores()
         again.emit(past.started)
         for event in past.ended:
             again.emit(event)
-        again.settle()
+        again.flush()
         tally.append(*past.retried, *past.ended)
         bus.emit(RunResumed(past.run, _now()))
     for suite, cases in prepared.generated.items():
@@ -231,26 +231,26 @@ def _begin(bus: Bus, tally: Tally, started: RunStarted, prepared: Prepared, past
                 bus.emit(prepared.redactor.record(CaseGenerated(suite, case, len(cases))))
 
 
-def _due(prepared: Prepared, scheduler: Scheduler, past: Past | None) -> AsyncIterator[Planned]:
+def _due(prepared: Prepared, scheduler: Scheduler, past: Past | None) -> AsyncIterator[PlannedTrial]:
     """The trials that are left, or as many of them as a sequential test wants."""
     if prepared.options.sequential is None:
         return _still_to_do(prepared.plan(), past)
     known = [event.record for event in past.ended] if past else []
-    deciding = UntilDecided(prepared.plan(), prepared.options.rule, known)
-    scheduler.ended = deciding.ended
+    deciding = TrialsUntilDecided(prepared.plan(), prepared.options.rule, known)
+    scheduler.on_trial_ended = deciding.on_trial_ended
     return deciding.trials()
 
 
-async def _still_to_do(trials: AsyncIterator[Planned], past: Past | None) -> AsyncIterator[Planned]:
+async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: Past | None) -> AsyncIterator[PlannedTrial]:
     async for planned in trials:
         if past is None or not past.has_outcome(planned):
             yield planned
 
 
-def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
+def stage_of(prepared: Prepared, run: str, bus: EventBus) -> RunContext:
     """What the trials of a prepared run share."""
     options, redactor = prepared.options, prepared.redactor
-    stage = Stage(
+    stage = RunContext(
         run=run,
         agent=prepared.agent.agent,
         agent_name=prepared.agent.name,
@@ -263,13 +263,13 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
         },
         connectors=prepared.settings.connectors,
         meter=prepared.budget.spend,
-        others=prepared.agents.named,
-        took_ms=prepared.taping.took_ms,
+        find_agent=prepared.agents.named,
+        recorded_ms=prepared.taping.took_ms,
         may_retry=prepared.taping.may_retry,
-        asked_live=prepared.taping.asked_live,
-        taped=prepared.taping.in_use,
+        live_warning=prepared.taping.asked_live,
+        uses_cassette=prepared.taping.in_use,
         workspaces=prepared.places.opened,
-        spare_workspaces=prepared.places.spare,
+        empty_workspaces=prepared.places.spare,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
     stage.redact = redactor.record
@@ -278,7 +278,7 @@ def stage_of(prepared: Prepared, run: str, bus: Bus) -> Stage:
     return stage
 
 
-def _watch(budget: Budget, bus: Bus) -> None:
+def _watch(budget: Budget, bus: EventBus) -> None:
     """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
 
     def warn() -> None:
@@ -294,7 +294,7 @@ def _watch(budget: Budget, bus: Bus) -> None:
 
 def _blocked(agent: str, seconds: float) -> str:
     return (
-        f"agent {agent} blocked the event loop for {show_duration(seconds)} in all: no other conversation went on "
+        f"agent {agent} blocked the event loop for {format_duration(seconds)} in all: no other conversation went on "
         "meanwhile; make it a plain function, or await what takes long"
     )
 
@@ -307,7 +307,7 @@ def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:
 
 
 async def _tell_reporter(
-    prepared: Prepared, bus: Bus, journal: Journal, summary: RunSummary, interruption: Interruption
+    prepared: Prepared, bus: EventBus, journal: Journal, summary: RunSummary, interruption: Interruption
 ) -> tuple[dict[Path, str], str | None]:
     """What an agent as reporter writes for each file or, where there is none, says. Where it breaks or is interrupted, a
     warning, and the built-in report stays. It has as much time for each as a case has.
@@ -336,11 +336,11 @@ async def _tell_reporter(
                     texts[path] = text
                 continue
         instead = f"{path} is the built-in report" if path else "there is no report of it"
-        _warn(bus, prepared.redactor.text(masked_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
+        _warn(bus, prepared.redactor.text(mask_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
     return texts, said
 
 
-def _warn(bus: Bus, text: str) -> None:
+def _warn(bus: EventBus, text: str) -> None:
     """Near the end of a run. Where the journal is broken, that is said there."""
     with suppress(RunStopped):
         bus.emit(Note(text, "warning"))
@@ -353,7 +353,7 @@ def _started(run: str, prepared: Prepared, journal: Journal, number: int, *, hos
         at=_now(),
         viva=viva.__version__,
         agent=prepared.agent.name or "as the tests say",
-        inputs=tuple(map(masked, options.inputs)),
+        inputs=tuple(map(mask_text, options.inputs)),
         cases=prepared.cases,
         trials=prepared.trials,
         parallel=prepared.parallel,
@@ -401,4 +401,4 @@ def _numbered(settings: Settings) -> int:
 
 
 def _not_writable(home: Path, wrong: Exception) -> BadInput:
-    return BadInput.saying(f"cannot write to {home}: {wrong}; --no-history keeps nothing there")
+    return BadInput.of(f"cannot write to {home}: {wrong}; --no-history keeps nothing there")

@@ -23,18 +23,18 @@ from typing import Any
 from msgspec import Struct
 
 from viva.catalog import find_script
-from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undecidable
+from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undetermined
 from viva.formats.reading import Reading
 from viva.formats.sources import Made
-from viva.model.case import Case, Limits, Origin, Suite, Utterance
-from viva.model.talk import Talk
+from viva.model.case import Case, Limits, Origin, Suite, UserMessage
+from viva.model.talk import TrialState
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.bridge import Bridge, performed
 from viva.session.calls_in import unknown_agents
 from viva.session.context import context_for
 from viva.session.spoken import Heard, heard
 from viva.session.tester import Fatal, Skip, T, note_failure
-from viva.users.program import Program, Say
+from viva.users.program import CodeUser, SendMessage
 
 GIVEN = ("t", "ctx")
 
@@ -46,11 +46,11 @@ class ScriptTest(Struct, frozen=True):
     function: Callable[..., Any]
     takes: tuple[str, ...]
 
-    async def play(self, talk: Talk, say: Say) -> None:
+    async def play(self, talk: TrialState, say: SendMessage) -> None:
         """Runs the function in a thread; each `ctx.call` of it is a turn of the talk."""
         bridge = Bridge(asyncio.get_running_loop())
 
-        async def ask(line: Utterance) -> Heard:
+        async def ask(line: UserMessage) -> Heard:
             turn = await say(line)
             talk.waiting_for = "script"
             assert turn.reply is not None
@@ -74,7 +74,7 @@ class ScriptTest(Struct, frozen=True):
         except Exception as raised:  # the test's own code: nobody knows whether it or the reply was wrong
             talk.tracebacks += describe_error(raised, self.name)
             said = f"{self.name} raised {error_text(raised)} ({error_place(raised)})"
-            raise Undecidable(said) from raised
+            raise Undetermined(said) from raised
         finally:
             bridge.close()
 
@@ -94,7 +94,7 @@ def find_script_tests(reference: str, roots: Sequence[str]) -> list[ScriptTest] 
     try:
         module, function = find_script(reference, roots)
     except ValueError as wrong:
-        raise BadInput.saying(str(wrong)) from wrong
+        raise BadInput.of(str(wrong)) from wrong
     named = _tests_in(module) if function is None else {getattr(function, "__name__", ""): function}
     functions = {name: each for name, each in named.items() if is_test_name(name)}
     if not functions:
@@ -140,7 +140,7 @@ def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
         return None
     name = f"scripts:{made.reference}"
     if made.query:
-        raise BadInput.saying(f"{name}: script tests take no values; leave out ?{'&'.join(made.query)}")
+        raise BadInput.of(f"{name}: script tests take no values; leave out ?{'&'.join(made.query)}")
     if problems := [problem for test in tests for problem in unknown_agents(test.function, reading.wrong_with)]:
         raise BadInput(*problems)
     cases = [_case(test, name, folder, reading.timeout_s) for test in tests]
@@ -150,7 +150,7 @@ def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
             yield case
 
     digest = _digest("".join(case.digest for case in cases))
-    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), digest=digest, names_agents=True)
+    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), digest=digest, is_agent_optional=True)
 
 
 def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
@@ -162,12 +162,12 @@ def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
         id=test.name,
         name=described.partition("\n")[0],
         description=described,
-        user=Program(test.play),
+        user=CodeUser(test.play),
         suite=suite,
         origin=Origin(str(place), line),
         limits=Limits(timeout_s=timeout_s, max_turns=None),
         one_session=False,
-        written={"id": test.name, "script": suite},
+        definition={"id": test.name, "script": suite},
         digest=_digest(_text_of(test.function)),
     )
 

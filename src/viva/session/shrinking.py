@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 
 from viva import catalog
-from viva.engine.bus import Bus
-from viva.engine.trial import Stage, run_trial
+from viva.engine.bus import EventBus
+from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_of
 from viva.formats.reading import TIMEOUT_S, Reading
 from viva.formats.saved import static_case
 from viva.model import codec
-from viva.model.case import Case, Claim, Fixtures, ToolStub, Utterance
+from viva.model.case import Case, Assertion, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.session.causes import RELATED, Cause, are_like, causes_of
 from viva.session.hooks import ProjectHooks
 from viva.session.prepare import Prepared
@@ -109,20 +109,20 @@ async def find_case(prepared: Prepared, record: TrialRecord) -> Case:
         case = planned.case
         if (case.suite, case.id) == (record.suite, record.id):
             if case.digest != (record.digest or ""):
-                raise BadInput.saying(f"case {case.id!r} has changed since this run; run it again first")
+                raise BadInput.of(f"case {case.id!r} has changed since this run; run it again first")
             if not case.one_session:
-                raise BadInput.saying(
+                raise BadInput.of(
                     f"case {case.id!r} is a script test; only what is written down can become smaller"
                 )
-            if any(line.message.data is not None for line in case.user.lines):
-                raise BadInput.saying(f"case {case.id!r} sends data, not a text; only a text can become smaller")
+            if any(line.message.data is not None for line in case.user.planned_messages):
+                raise BadInput.of(f"case {case.id!r} sends data, not a text; only a text can become smaller")
             if case.workspace is not None and case.workspace.env:
                 names = ", ".join(case.workspace.env)
-                raise BadInput.saying(
+                raise BadInput.of(
                     f"case {case.id!r} uses values of the environment ({names}); they cannot be written down"
                 )
             return case
-    raise BadInput.saying(f"case {record.id!r} is no longer in {record.suite}")
+    raise BadInput.of(f"case {record.id!r} is no longer in {record.suite}")
 
 
 class Shrinker:
@@ -140,7 +140,7 @@ class Shrinker:
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
             before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
         )
-        self._stage: Stage = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", Bus((), ()))
+        self._stage: RunContext = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
         self._wanted_case = prepared.wanted
         self._given, self._wanted, self._most = wanted, wanted or ALWAYS, most
@@ -151,7 +151,7 @@ class Shrinker:
         self._causes = [causes_of(held.record)]
         self._claims, self._finals = _failed_claims(held)
         if unknown := {each["type"] for each in (*self._claims, *self._finals)} - set(catalog.names("check")):
-            raise BadInput.saying(f"a native case cannot say what failed: {', '.join(sorted(unknown))}")
+            raise BadInput.of(f"a native case cannot say what failed: {', '.join(sorted(unknown))}")
 
     async def shrink(self, folder: Path) -> Shrunk:
         """The smaller case, for a file in `folder`. BadInput if the conversation does not fail any more."""
@@ -159,7 +159,7 @@ class Shrinker:
         at_first = max(CONFIRMING, self._wanted.of) if self._given else min(CONFIRMING, max(1, self._most // 3))
         before = await self._hold(first, at_first, learning=True)
         if not before.count or (self._given is not None and not before.reaches(self._given)):
-            raise BadInput.saying(
+            raise BadInput.of(
                 f"case {self._held.case.id!r} fails in the same way only {before} when it is held again: "
                 "there is nothing to shrink"
             )
@@ -219,7 +219,7 @@ class Shrinker:
         lines = small.lines
         fixed = () if self._finals else lines[-1:]
 
-        async def fails(some: Sequence[Utterance]) -> bool:
+        async def fails(some: Sequence[UserMessage]) -> bool:
             return bool(some or fixed) and await self._still_fails(structs.replace(small, lines=(*some, *fixed)))
 
         return structs.replace(small, lines=(*await fewest(lines[: len(lines) - len(fixed)], fails), *fixed))
@@ -262,7 +262,7 @@ class Shrinker:
     async def _still_fails(self, small: "_Small") -> bool:
         """Does it fail often enough, and in the same way? What was tried before is known."""
         value = self._written(small, Path())
-        digest = codec.canonical(value)
+        digest = codec.canonical_bytes(value)
         if digest not in self._known:
             if self._used_up:
                 return False
@@ -281,7 +281,7 @@ class Shrinker:
         while held < times and self._trials < self._most - (0 if reserved else self._reserved):
             self._trials += 1
             held += 1
-            record = await run_trial(self._stage, Planned(case, self._trials, held, times), keep=())
+            record = await run_trial(self._stage, PlannedTrial(case, self._trials, held, times), keep=())
             failed += record.status == "failed" and self._is_same(causes_of(record), learning=learning)
             if enough is not None and failed >= enough:
                 return Failed(enough, times)
@@ -323,7 +323,7 @@ class Shrinker:
 class _Small(Struct, frozen=True):
     """What can become less of a conversation."""
 
-    lines: tuple[Utterance, ...]
+    lines: tuple[UserMessage, ...]
     history: tuple[Message, ...] = ()
     memory: tuple[Any, ...] = ()
     tools: tuple[ToolStub, ...] = ()
@@ -357,21 +357,21 @@ def _folder(case: Case) -> Path:
     return Path(case.origin.file if case.origin else "").parent
 
 
-def _lines(held: Held) -> list[Utterance]:
+def _lines(held: Held) -> list[UserMessage]:
     """What was said up to the failure, whoever said it."""
-    known = held.case.user.lines
+    known = held.case.user.planned_messages
     return [_line(turn, known[at] if at < len(known) else None) for at, turn in enumerate(held.record.turns)]
 
 
-def _line(turn: TurnRecord, written: Utterance | None) -> Utterance:
+def _line(turn: TurnRecord, written: UserMessage | None) -> UserMessage:
     content: str | tuple[Part, ...] = turn.input
     if turn.attachments:
         content = (Text(turn.input), *(_PART.decode(codec.encode(part)) for part in turn.attachments))
-    line = written or Utterance(Message("user"))
+    line = written or UserMessage(Message("user"))
     return structs.replace(line, message=Message("user", content), by="static", claims=(), remark=None)
 
 
-def _words(lines: Sequence[Utterance]) -> int:
+def _words(lines: Sequence[UserMessage]) -> int:
     return sum(len(line.message.text.split()) for line in lines)
 
 
@@ -379,15 +379,15 @@ def _failed_claims(held: Held) -> tuple[list[Any], list[Any]]:
     """The checks that failed: those of the last turn, and those of the whole conversation, as they were written."""
     case, record = held.case, held.record
     last = len(record.turns)
-    claims = case.user.lines[last - 1].claims if 0 < last <= len(case.user.lines) else ()
+    claims = case.user.planned_messages[last - 1].assertions if 0 < last <= len(case.user.planned_messages) else ()
     failed = _failed(claims, record.turns[-1].assertions if record.turns else [])
-    finals = _failed(case.finals, record.final_assertions)
+    finals = _failed(case.final_assertions, record.final_assertions)
     if not failed and not finals:
         reached = {each.id for each in record.checkpoints or () if each.reached}
-        missing = [c.claim for c in case.goal.checkpoints if c.required and c.id not in reached]
-        finals = [dict(claim.written) for claim in missing]
+        missing = [c.assertion for c in case.goal.checkpoints if c.required and c.id not in reached]
+        finals = [dict(claim.definition) for claim in missing]
     return (failed, finals) if failed or finals else ([ANSWERS], [])
 
 
-def _failed(claims: Sequence[Claim], verdicts: Sequence[dict[str, Any]]) -> list[Any]:
-    return [dict(claim.written) for claim, verdict in zip(claims, verdicts, strict=False) if verdict["passed"] is False]
+def _failed(claims: Sequence[Assertion], verdicts: Sequence[dict[str, Any]]) -> list[Any]:
+    return [dict(claim.definition) for claim, verdict in zip(claims, verdicts, strict=False) if verdict["passed"] is False]

@@ -10,10 +10,10 @@ from viva.awaiting.detector import detect
 from viva.errors import AgentFailed, BadInput
 from viva.formats.attachments import Attachments
 from viva.model import codec
-from viva.model.case import Utterance
+from viva.model.case import UserMessage
 from viva.model.duration import parse_duration
 from viva.model.message import Message, Part, Reply
-from viva.model.talk import Awaiting, AwaitingReason, text_of
+from viva.model.talk import AwaitingState, AwaitingReason, reply_text
 from viva.schemas.positions import Place
 
 Words = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
@@ -38,13 +38,13 @@ class Heard(Reply, frozen=True):
     @property
     def text(self) -> str:
         """What text checks look at: the content or, where it is empty, the data as compact JSON."""
-        return text_of(self)
+        return reply_text(self)
 
 
-def heard(reply: Reply, awaiting: Awaiting | None = None, latency_ms: float = 0.0) -> Heard:
+def heard(reply: Reply, awaiting: AwaitingState | None = None, latency_ms: float = 0.0) -> Heard:
     known = awaiting or detect(reply)
     fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
-    return Heard(**fields, awaiting=known.awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
+    return Heard(**fields, awaiting=known.is_awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
 
 
 def line_from(
@@ -53,16 +53,16 @@ def line_from(
     attachments: Sequence[Attached] = (),
     options: Mapping[str, Any] | None = None,
     timeout: str | float | None = None,
-) -> Utterance:
+) -> UserMessage:
     """What is said, as a line of a conversation; what was said before stands in its history."""
     messages = messages_from(words)
     if not messages or messages[-1].role != "user":
-        raise BadInput.saying("the last message has to be the user's: it is the one that is sent")
+        raise BadInput.of("the last message has to be the user's: it is the one that is sent")
     *before, message = messages
     if attachments:
         parts = _parts([_attachment(each) for each in attachments])
         message = Message("user", (*Attachments("").as_parts(message.content), *parts), data=message.data)
-    return Utterance(message, options=options or {}, timeout_s=seconds(timeout), history=tuple(before))
+    return UserMessage(message, options=options or {}, timeout_s=seconds(timeout), history=tuple(before))
 
 
 def messages_from(words: Words) -> list[Message]:
@@ -81,9 +81,9 @@ def seconds(timeout: str | float | None) -> float | None:
     try:
         parsed = parse_duration(timeout)
     except ValueError as wrong:
-        raise BadInput.saying(str(wrong)) from wrong
+        raise BadInput.of(str(wrong)) from wrong
     if not parsed:
-        raise BadInput.saying("a timeout must be more than nothing")
+        raise BadInput.of("a timeout must be more than nothing")
     return parsed
 
 
@@ -97,7 +97,7 @@ def _message(written: Message | Mapping[str, Any], at: int) -> Message:
         content = content if isinstance(content, str) else _parts(cast("Sequence[Mapping[str, Any]]", content))
         return codec.convert({**fields, "content": content, "tool_calls": calls}, Message)
     except (codec.ValidationError, AgentFailed, TypeError) as wrong:
-        raise BadInput.saying(f"messages[{at}] is no message: {wrong}") from wrong
+        raise BadInput.of(f"messages[{at}] is no message: {wrong}") from wrong
 
 
 def _attachment(attached: Attached) -> Mapping[str, Any]:
@@ -110,10 +110,10 @@ def _attachment(attached: Attached) -> Mapping[str, Any]:
 
 def _parts(written: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     """Parts with their files read. The one who names them here is the author of the code: any file will do."""
-    checked = [codec.builtins(part) for part in codec.convert(list(written), list[Part])]
+    checked = [codec.to_builtins(part) for part in codec.convert(list(written), list[Part])]
     here = Path.cwd()
     return Attachments(str(here), (here.anchor,)).parts(checked, (), _refuse, read=True)
 
 
 def _refuse(_at: Place, what: str, _key: str | None) -> None:
-    raise BadInput.saying(what)
+    raise BadInput.of(what)

@@ -10,15 +10,15 @@ from msgspec import Struct
 
 import viva
 from viva.config import find_config
-from viva.engine.bus import Bus
-from viva.engine.conversation import take
-from viva.engine.outcome import UNCHECKED, UNNOTED_HINT, checks_done
-from viva.engine.trial import Stage, run_trial
-from viva.model.case import Case, Over, Utterance
+from viva.engine.bus import EventBus
+from viva.engine.conversation import run_turn
+from viva.engine.outcome import UNCHECKED_MESSAGE, UNNOTED_HINT, count_checks
+from viva.engine.trial import RunContext, run_trial
+from viva.model.case import Case, TurnScope, UserMessage
 from viva.model.message import Message
 from viva.model.record import TrialRecord
 from viva.model.talk import Turn, Verdict
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.session.api import Inputs, run
 from viva.session.bridge import LoopThread
 from viva.session.chat import Conversation
@@ -65,7 +65,7 @@ class Studio:
         self._suites.append(opened)
         return opened
 
-    def hold(self, suite: "OpenSuite", planned: Planned) -> TrialRecord:
+    def hold(self, suite: "OpenSuite", planned: PlannedTrial) -> TrialRecord:
         return self.loop.wait(run_trial(suite.stage, planned))
 
     def close(self) -> None:
@@ -77,15 +77,15 @@ class Studio:
 class OpenSuite(Struct, frozen=True):
     """The cases of a file, each with its trials, and what they share."""
 
-    stage: Stage
-    trials: list[list[Planned]]
+    stage: RunContext
+    trials: list[list[PlannedTrial]]
 
 
 async def _opened(asked: RunOptions) -> OpenSuite:
     prepared = await prepare(asked)
-    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", Bus((), ()))
+    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
     stage.hooks = ProjectHooks(stage)
-    trials: list[list[Planned]] = []
+    trials: list[list[PlannedTrial]] = []
     async for planned in prepared.plan():
         if planned.trial == 1:
             trials.append([])
@@ -103,10 +103,10 @@ class Desk:
         self._redact = around.redactor.text
         calls = around.calls(talk, studio.agent)
 
-        async def ask(line: Utterance) -> Heard:
+        async def ask(line: UserMessage) -> Heard:
             turn = Turn(len(talk.turns) + 1, line)
             talk.turns.append(turn)
-            await take(talk, turn, calls.send)
+            await run_turn(talk, turn, calls.send)
             assert turn.reply is not None
             return heard(turn.reply, turn.awaiting, turn.latency_ms)
 
@@ -120,7 +120,7 @@ class Desk:
     @property
     def unchecked(self) -> str | None:
         """What is said of a test that noted nothing: as in a run of ours, it does not pass."""
-        return None if checks_done(self._talk) else f"{UNCHECKED}. {UNNOTED_HINT}"
+        return None if count_checks(self._talk) else f"{UNCHECKED_MESSAGE}. {UNNOTED_HINT}"
 
     def unmet(self) -> str | None:
         """What does not hold, or could not be evaluated, with the conversation; None if all is well."""
@@ -199,7 +199,7 @@ class Chat:
         say = self._conversation.say
         return self._done(lambda: say(words, attachments=attachments, options=options, timeout=timeout))
 
-    def expect(self, *assertions: Mapping[str, Any], over: Over = "turn") -> None:
+    def expect(self, *assertions: Mapping[str, Any], over: TurnScope = "turn") -> None:
         """Every one of these holds of the last reply: `chat.expect(viva.contains("Hello"))`."""
         __tracebackhide__ = True
         self._conversation.expect(*assertions, over=over)

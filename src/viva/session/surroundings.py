@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from viva import catalog, config
 from viva.config import Settings
-from viva.engine.helpers import Crew
-from viva.engine.sending import Calls, Listed
+from viva.engine.helpers import HelperPool
+from viva.engine.sending import AgentCaller, NamedAgent
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
-from viva.model.talk import Talk
-from viva.protocols import Workspaces
+from viva.model.talk import TrialState
+from viva.protocols import WorkspaceFactory
 from viva.record.redaction import Redactor
 from viva.session.agents import Agents
 from viva.session.workspaces import SpareWorkspaces
@@ -25,9 +25,9 @@ class Surroundings(Struct, frozen=True):
     settings: Settings
     agents: Agents
     http: HttpTransport
-    crew: Crew
+    crew: HelperPool
     redactor: Redactor
-    spare: Workspaces
+    spare: WorkspaceFactory
 
     @classmethod
     def find(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Surroundings":
@@ -37,27 +37,27 @@ class Surroundings(Struct, frozen=True):
         agents = Agents(settings, connector)
         http = HttpTransport()
         spare = SpareWorkspaces(settings)
-        crew = Crew(agents.find, http, settings.connectors, spare_workspaces=spare)
+        crew = HelperPool(agents.find, http, settings.connectors, spare_workspaces=spare)
         return cls(settings, agents, http, crew, settings.redactor, spare)
 
-    def talk(self, case: Case, session_id: str) -> Talk:
+    def talk(self, case: Case, session_id: str) -> TrialState:
         asking = frozenset(self.settings.confirmation_tools)
-        return Talk(case, Key("", session_id), self.crew, _NoLimit(), confirmation_tools=asking)
+        return TrialState(case, Key("", session_id), self.crew, _NoLimit(), confirmation_tools=asking)
 
-    def calls(self, talk: Talk, under_test: Any = None) -> Calls:
+    def calls(self, talk: TrialState, under_test: Any = None) -> AgentCaller:
         """How code that belongs to a talk calls agents by name."""
 
-        def find(name: str | None) -> Listed:
+        def find(name: str | None) -> NamedAgent:
             return self.agents.under_test(under_test) if name is None else self.agents.named(name)
 
-        return Calls(
+        return AgentCaller(
             find=find,
             key=talk.key,
             http=self.http,
             connectors=self.settings.connectors,
             meter=talk.calls.append,
             progress=talk.progress,
-            ours={"session_id": talk.key.case, "referer": "agent-test"},
+            base_options={"session_id": talk.key.case, "referer": "agent-test"},
             spare_workspaces=self.spare,
         )
 

@@ -7,7 +7,7 @@ import viva
 from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.connector import Connector
-from viva.protocols import Agent, Ledger
+from viva.protocols import Agent, EventStore
 from viva.record.cassette import Recorder
 from viva.record.redaction import Redactor
 from viva.record.tape import Tape
@@ -20,7 +20,7 @@ class Taping:
 
     def __init__(self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector]) -> None:
         if options.record is not None and options.replay is not None:
-            raise BadInput.saying(
+            raise BadInput.of(
                 "--record and --replay cannot both be meant; --replay-missing live calls what is missing"
             )
         record, replay = options.record, options.replay
@@ -59,7 +59,7 @@ class Taping:
         return [] if self._tape is None else self._tape.drift(self._connectors)
 
     @property
-    def ledgers(self) -> list[Ledger]:
+    def ledgers(self) -> list[EventStore]:
         """What a run hands its events to before it journals them."""
         return [] if self._recorder is None else [self._recorder]
 

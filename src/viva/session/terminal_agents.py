@@ -8,7 +8,7 @@ from typing import Any
 from viva import catalog
 from viva.config import Settings
 from viva.model import codec, credentials
-from viva.protocols import Agent, Workspaces
+from viva.protocols import Agent, WorkspaceFactory
 
 CLIS = ("gemini", "claude", "codex", "qwen", "opencode")
 """CLIs that can be named without a config."""
@@ -26,7 +26,7 @@ def terminal_agent(settings: Settings, name: str, kind: str, fields: Mapping[str
         if key in made and not (key == "permissions" and isinstance(made[key], str)):
             made[key] = _words(made[key], folder if key in ("command", "resume") else None)
     made["env"] = {k: settings.expand(str(v), "agents", name, "env") for k, v in made.get("env", {}).items()}
-    settings.redactor.learn(credentials.in_environment(made["env"]))
+    settings.redactor.learn(credentials.find_in_environment(made["env"]))
     component = catalog.find("agent", kind)
     assert component is not None
     if kind in ("command", "acp") and not made.get("command"):
@@ -50,7 +50,7 @@ def _words(written: Any, folder: Path | None) -> tuple[str, ...]:
     return tuple(words)
 
 
-async def looked_at(agent: Any, workspaces: Workspaces) -> tuple[str | None, str | None, str | None]:
+async def looked_at(agent: Any, workspaces: WorkspaceFactory) -> tuple[str | None, str | None, str | None]:
     """Where its program is, which version, and what is missing to use it. A command of the config's own is not run for that."""
     from viva.agents.cli.installed import look_at
 

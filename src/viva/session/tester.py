@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from viva.engine.conversation import judged
-from viva.model.case import Claim, Utterance
+from viva.engine.conversation import evaluate_assertion
+from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import Evidence, Judged, Talk, Turn, Verdict, text_of
+from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn, Verdict, reply_text
 from viva.session.asserting import Assertions, Stated, ValidatorResult
 from viva.session.expectations import claim_from
 
-Wait = Callable[[Coroutine[Any, Any, Judged]], Judged]
+Wait = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Blocks this thread until the loop has done something."""
 
 _OF_THE_CHECK = ("criteria", "min_score", "votes", "message", "weight")
@@ -49,7 +49,7 @@ class T:
 
     __test__ = False  # pytest shall not take it for a class of tests
 
-    def __init__(self, talk: Talk, wait: Wait) -> None:
+    def __init__(self, talk: TrialState, wait: Wait) -> None:
         self._talk = talk
         self._wait = wait
         self.assert_ = Assertions(partial(note, talk), self._agent)
@@ -90,7 +90,7 @@ class T:
         claim = claim_from(written, ".")
         turn = self._turn_of(response)
         self._talk.waiting_for = "judge"
-        found = self._wait(judged(claim, Evidence(self._around(turn), turn)))
+        found = self._wait(evaluate_assertion(claim, CheckContext(self._around(turn), turn)))
         self._talk.waiting_for = "script"
         note(self._talk, found)
         for suggestion in found.verdict.suggestions:
@@ -98,9 +98,9 @@ class T:
         verdict = found.verdict
         return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
 
-    def _around(self, turn: Turn) -> Talk:
+    def _around(self, turn: Turn) -> TrialState:
         """The conversation that a validator sees. Where nobody has said anything, it begins with the response."""
-        history, turns = turn.utterance.history or (), [turn]
+        history, turns = turn.user_message.history or (), [turn]
         if not self._talk.turns and turn.reply is not None:
             history, turns = (Message("assistant", turn.reply.content, data=turn.reply.data),), []
         return structs.replace(self._talk, case=structs.replace(self._talk.case, history=history), turns=turns)
@@ -109,25 +109,25 @@ class T:
         """The turn that brought a response forth; for one that no agent gave, a turn of its own."""
         reply = response if isinstance(response, Reply) else _as_reply(response)
         for turn in reversed(self._talk.turns):
-            if turn.reply is not None and text_of(turn.reply) == text_of(reply):
+            if turn.reply is not None and reply_text(turn.reply) == reply_text(reply):
                 return turn
-        last = self._talk.last
-        return Turn(len(self._talk.turns) + 1, last.utterance if last else Utterance(Message("user")), reply)
+        last = self._talk.last_turn
+        return Turn(len(self._talk.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)
 
 
-def note(talk: Talk, each: Judged) -> None:
+def note(talk: TrialState, each: AssertionResult) -> None:
     """With the turn that it is about: the last one, if there is one."""
-    (talk.turns[-1].judged if talk.turns else talk.finals).append(each)
+    (talk.turns[-1].results if talk.turns else talk.final_results).append(each)
 
 
-def note_failure(talk: Talk, kind: str, said: str) -> None:
+def note_failure(talk: TrialState, kind: str, said: str) -> None:
     """A failure that the test states itself."""
-    note(talk, Judged(Claim(Stated(kind), {"type": kind}), Verdict("failed", said)))
+    note(talk, AssertionResult(Assertion(Stated(kind), {"type": kind}), Verdict("failed", said)))
 
 
-def noted(talk: Talk) -> list[Judged]:
+def noted(talk: TrialState) -> list[AssertionResult]:
     """All that was judged in a talk, in order."""
-    return [*talk.finals, *(each for turn in talk.turns for each in turn.judged)]
+    return [*talk.final_results, *(each for turn in talk.turns for each in turn.results)]
 
 
 def _as_reply(response: Any) -> Reply:

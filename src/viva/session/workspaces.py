@@ -10,7 +10,7 @@ from msgspec import structs
 
 from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
-from viva.protocols import Workspace, Workspaces
+from viva.protocols import Workspace, WorkspaceFactory
 from viva.session import terminal_agents
 from viva.session.agents import NamedAgent
 from viva.session.options import RunOptions
@@ -71,7 +71,7 @@ class Places:
         self._folders: Folders | None = None
         spare = SpareWorkspaces(settings, options.sandbox)
         self._sandbox = spare.sandbox
-        self.spare: Workspaces = spare
+        self.spare: WorkspaceFactory = spare
 
     def placed(self, case: Case) -> Case:
         spec = case.workspace

@@ -128,7 +128,7 @@ def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[s
             signed = {"type": "signature_delta", "signature": block["signature"]}
             return block | {"thinking": "", "signature": ""}, iter([*thoughts, signed])
         case _:
-            texts = ["", *pieces(codec.compact(block["input"]))]
+            texts = ["", *pieces(codec.compact_json(block["input"]))]
             return block | {"input": {}}, ({"type": "input_json_delta", "partial_json": text} for text in texts)
 
 

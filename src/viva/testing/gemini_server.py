@@ -96,7 +96,7 @@ class GeminiServer(ModelServer):
         chore = next((answer for name, answer in _CHORES.items() if name in schema.get("properties", {})), None)
         if chore is None or not self.is_asked(path):
             return None
-        return _answer(Say(), [{"text": codec.compact(chore)}], "STOP", self.model_of(path, asked))
+        return _answer(Say(), [{"text": codec.compact_json(chore)}], "STOP", self.model_of(path, asked))
 
     def read(self, asked: Any) -> Sequence[Message]:
         return list(_messages(asked))
@@ -142,7 +142,7 @@ def _messages(asked: Any) -> Iterator[Message]:
         role = _SPEAKERS[content.get("role", "user")]
         for part in content["parts"]:
             if answer := part.get("functionResponse"):
-                said = codec.compact(answer.get("response"))
+                said = codec.compact_json(answer.get("response"))
                 yield Message("tool", said, name=answer["name"], tool_call_id=answer.get("id"))
         text = "\n".join(part["text"] for part in content["parts"] if "text" in part and not part.get("thought"))
         calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]

@@ -34,7 +34,7 @@ def messages(asked: Any) -> Iterator[Message]:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(part.get("text", "") for part in content) if isinstance(content, list) else codec.compact(content)
+    return "\n".join(part.get("text", "") for part in content) if isinstance(content, list) else codec.compact_json(content)
 
 
 def response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _items(say: Say, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
             {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed", "content": [text]}
         )
     for index, call in enumerate(say.tool_calls):
-        arguments = call.arguments if isinstance(call.arguments, str) else codec.compact(call.arguments or {})
+        arguments = call.arguments if isinstance(call.arguments, str) else codec.compact_json(call.arguments or {})
         names = {"id": f"fc_{turn}_{index + 1}", "call_id": call.id or f"call_{index + 1}", "name": call.name}
         items.append({"type": "function_call", **names, "arguments": arguments, "status": "completed"})
     return items

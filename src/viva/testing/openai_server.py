@@ -120,7 +120,7 @@ def _thought(say: Say) -> dict[str, Any]:
 
 
 def _tool_call(index: int, call: ToolCall) -> dict[str, Any]:
-    arguments = call.arguments if isinstance(call.arguments, str) else codec.compact(call.arguments or {})
+    arguments = call.arguments if isinstance(call.arguments, str) else codec.compact_json(call.arguments or {})
     return {
         "id": call.id or f"call_{index + 1}",
         "type": "function",

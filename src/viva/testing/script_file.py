@@ -68,7 +68,7 @@ def _line(written: Mapping[str, Any]) -> Line:
         return Fail(written["error"], **told, delay_s=delay_s)
     plain = ("thought", "finish_reason", "input_tokens", "output_tokens", "cut")
     return Say(
-        content=codec.compact(written["json"]) if "json" in written else written.get("text"),
+        content=codec.compact_json(written["json"]) if "json" in written else written.get("text"),
         tool_calls=tuple(codec.convert(call, ToolCall) for call in written.get("tool_calls", ())),
         delay_s=delay_s,
         hold=written.get("hang", False),

@@ -6,16 +6,16 @@ from contextlib import aclosing
 
 from msgspec import Struct, structs
 
-from viva.model.case import Utterance
-from viva.model.duration import show_duration
+from viva.model.case import UserMessage
+from viva.model.duration import format_duration
 from viva.model.message import Message, Text
-from viva.model.talk import Talk
-from viva.protocols import Asking, Choice, Question, User
+from viva.model.talk import TrialState
+from viva.protocols import PersonPrompt, PersonChoice, PersonQuestion, User
 from viva.users.script import Script
 
-STOPPED = "the person stopped the conversation"
+STOPPED_MESSAGE = "the person stopped the conversation"
 
-Save = Callable[[str, Talk, Sequence[Utterance]], str]
+Save = Callable[[str, TrialState, Sequence[UserMessage]], str]
 """Keeps a talk in a file, with its lines as their authors wrote them, and says what came of it."""
 
 
@@ -27,58 +27,58 @@ class Person(Struct, frozen=True):
     """
 
     inner: User | None
-    asking: Asking
+    prompt: PersonPrompt
     save: Save
 
     @property
-    def lines(self) -> Sequence[Utterance]:
-        return self.inner.lines if self.inner is not None else ()
+    def planned_messages(self) -> Sequence[UserMessage]:
+        return self.inner.planned_messages if self.inner is not None else ()
 
     @property
     def simulator(self) -> str | None:
         return self.inner.simulator if self.inner is not None else None
 
-    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
-        said: list[Utterance] = []  # as it would be written in a case: with its {{variables}}
+    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+        said: list[UserMessage] = []  # as it would be written in a case: with its {{variables}}
         inner = Script(()) if self.inner is None else self.inner
         async with aclosing(inner.speak(talk)) as lines:
             while (line := await self._next(talk, lines, said)) is not None:
-                planned = len(said) < len(self.lines) and line.by != "interactive"
-                said.append(self.lines[len(said)] if planned else line)
+                planned = len(said) < len(self.planned_messages) and line.source != "interactive"
+                said.append(self.planned_messages[len(said)] if planned else line)
                 yield line
 
     async def _next(
-        self, talk: Talk, lines: AsyncGenerator[Utterance, None], said: Sequence[Utterance]
-    ) -> Utterance | None:
+        self, talk: TrialState, lines: AsyncGenerator[UserMessage, None], said: Sequence[UserMessage]
+    ) -> UserMessage | None:
         """What is said now; None: nothing more."""
-        simulator = self.simulator if len(said) >= len(self.lines) else None
+        simulator = self.simulator if len(said) >= len(self.planned_messages) else None
         proposed = await anext(lines, None) if simulator is None else None
-        awaited = talk.last is not None and talk.last.unanswered
+        awaited = talk.last_turn is not None and talk.last_turn.is_unanswered
         if proposed is None and simulator is None and self.inner is not None and not awaited:
             return None
         while True:
-            choice = await self._asked(Question(talk, proposed, simulator if proposed is None else None))
+            choice = await self._asked(PersonQuestion(talk, proposed, simulator if proposed is None else None))
             if choice is None:
                 return None
-            match choice.do:
+            match choice.action:
                 case "accept" if proposed is not None:
                     return proposed
                 case "say":
-                    return instead_of(proposed, choice.text)
+                    return replace_text(proposed, choice.text)
                 case "simulate" if proposed is None and simulator is not None:
                     proposed = await anext(lines, None)
                     if proposed is None:
                         return None
                 case "save":
-                    self.asking.tell(self.save(choice.text, talk, said))
+                    self.prompt.show_notice(self.save(choice.text, talk, said))
                 case "stop":
                     if proposed is not None or simulator is not None:
-                        talk.input_missing = STOPPED
+                        talk.missing_input = STOPPED_MESSAGE
                     return None
                 case _:  # nothing is there to be accepted, or nobody to be asked
                     continue
 
-    async def _asked(self, question: Question) -> Choice | None:
+    async def _asked(self, question: PersonQuestion) -> PersonChoice | None:
         """The person's choice; None if they took too long. The case's own time stands still."""
         talk = question.talk
         limit_s = talk.case.interactive.timeout_s
@@ -86,20 +86,20 @@ class Person(Struct, frozen=True):
         before, talk.waiting_for = talk.waiting_for, "person"
         try:
             async with talk.clock.pause(), limit:
-                return await self.asking.ask(question)
+                return await self.prompt.ask(question)
         except TimeoutError:
             if not limit.expired():
                 raise
-            talk.input_missing = f"no answer from the person within {show_duration(limit_s or 0)}"
+            talk.missing_input = f"no answer from the person within {format_duration(limit_s or 0)}"
             return None
         finally:
             talk.waiting_for = before
 
 
-def instead_of(proposed: Utterance | None, text: str) -> Utterance:
+def replace_text(proposed: UserMessage | None, text: str) -> UserMessage:
     """The person's words. All else that belongs to the line they replace stays: claims, options, attachments."""
     if proposed is None:
-        return Utterance(Message("user", text), by="interactive")
+        return UserMessage(Message("user", text), source="interactive")
     content = proposed.message.content
     attached = () if isinstance(content, str) else tuple(part for part in content if not isinstance(part, Text))
     message = Message("user", (Text(text), *attached) if attached else text)

@@ -6,35 +6,35 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from msgspec import Struct
 
 from viva.errors import TrialFault
-from viva.model.case import Utterance
-from viva.model.talk import Talk, Turn
+from viva.model.case import UserMessage
+from viva.model.talk import TrialState, Turn
 
-Say = Callable[[Utterance], Awaitable[Turn]]
+SendMessage = Callable[[UserMessage], Awaitable[Turn]]
 """Says a line, and waits for the turn that comes of it; the agent's fault is raised here."""
 
 
-class Program(Struct, frozen=True):
+class CodeUser(Struct, frozen=True):
     """Speaks as long as `play` runs. What `play` raises ends the talk."""
 
-    play: Callable[[Talk, Say], Awaitable[None]]
+    talk_to_agent: Callable[[TrialState, SendMessage], Awaitable[None]]
 
     @property
-    def lines(self) -> Sequence[Utterance]:
+    def planned_messages(self) -> Sequence[UserMessage]:
         return ()
 
     @property
     def simulator(self) -> str | None:
         return None
 
-    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
-        spoken: asyncio.Queue[tuple[Utterance, asyncio.Future[Turn]] | None] = asyncio.Queue()
+    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+        spoken: asyncio.Queue[tuple[UserMessage, asyncio.Future[Turn]] | None] = asyncio.Queue()
 
-        async def say(line: Utterance) -> Turn:
+        async def say(line: UserMessage) -> Turn:
             heard: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
             spoken.put_nowait((line, heard))
             return await heard
 
-        playing = asyncio.ensure_future(self.play(talk, say))
+        playing = asyncio.ensure_future(self.talk_to_agent(talk, say))
         playing.add_done_callback(lambda _: spoken.put_nowait(None))
         try:
             while (said := await spoken.get()) is not None:

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from viva.errors import HelperFailed
 from viva.model import codec
-from viva.model.case import Utterance
+from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import EXAMPLE_INPUT, Talk, answer_in, text_of
-from viva.model.template import fill
-from viva.users.script import filled_line
+from viva.model.talk import EXAMPLE_INPUT, TrialState, structured_answer, reply_text
+from viva.model.template import fill_variables
+from viva.users.script import fill_user_message
 
 FIRST = "Write the user's first message."
 _OTHER_SIDE = re.compile(r"[\s*_#>(\[\"'“]*(?:ai\s+)?(?:assistant|agent)[\s*_)\]\"'”]*[:：]", re.IGNORECASE)
@@ -20,7 +20,7 @@ _SPACE = re.compile(r"\s+")
 _MARKS = " \"'“”„‘’«».!?…*_`"
 
 
-class Spoken(Struct, frozen=True):
+class SimulatorReply(Struct, frozen=True):
     """What a simulator answered."""
 
     text: str
@@ -37,59 +37,59 @@ class Simulator(Struct, frozen=True):
 
     use: str
     options: Mapping[str, Any] = {}
-    lines: tuple[Utterance, ...] = ()
+    planned_messages: tuple[UserMessage, ...] = ()
     can_end: bool = True
-    filled: bool = True
+    has_variables: bool = True
 
     @property
     def simulator(self) -> str | None:
         return self.use
 
-    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
-        for line in self.lines:
-            yield filled_line(line, talk) if self.filled else line
-        options = self._filled_options(talk) if self.filled else self.options
+    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+        for line in self.planned_messages:
+            yield fill_user_message(line, talk) if self.has_variables else line
+        options = self._filled_options(talk) if self.has_variables else self.options
         options = {**options, "metadata": {**options.get("metadata", {}), "can_end": self.can_end}}
         heard: int | None = None
         async with talk.helpers.open("simulator", self.use, talk, options) as helper:
             while True:
-                guard = Guard(talk, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end)
-                spoken = await helper.ask(_prompt(talk, options, heard), guard.usable)
+                guard = SimulatorGuard(talk, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end)
+                spoken = await helper.ask(_prompt(talk, options, heard), guard.parse)
                 heard = len(talk.turns)
                 if spoken.goal_achieved and self.can_end:
                     if not talk.turns:
                         raise HelperFailed(
                             "simulator", "says that the goal is achieved before the agent has said anything"
                         )
-                    talk.goal_achieved = spoken.reasoning or "the simulator says so"
+                    talk.goal_reason = spoken.reasoning or "the simulator says so"
                     return
-                yield Utterance(Message("user", spoken.text), by="simulated", remark=spoken.reasoning or None)
+                yield UserMessage(Message("user", spoken.text), source="simulated", comment=spoken.reasoning or None)
 
-    def _filled_options(self, talk: Talk) -> Mapping[str, Any]:
+    def _filled_options(self, talk: TrialState) -> Mapping[str, Any]:
         """The options with variables filled in: the facts of this user, and those of the case."""
-        facts: Mapping[str, Any] = fill(facts_in(self.options), talk.variables, why_unset=talk.not_found)
-        return fill(self.options, {**talk.variables, **facts}, why_unset=talk.not_found)
+        facts: Mapping[str, Any] = fill_variables(facts_from_options(self.options), talk.variables, unset_reasons=talk.unset_variables)
+        return fill_variables(self.options, {**talk.variables, **facts}, unset_reasons=talk.unset_variables)
 
 
-def facts_in(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def facts_from_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a simulated user knows, by `metadata.facts` of its options."""
     metadata: Any = options.get("metadata")
     facts: Any = cast("Mapping[str, Any]", metadata).get("facts") if isinstance(metadata, Mapping) else None
     return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
 
 
-def _prompt(talk: Talk, options: Mapping[str, Any], heard: int | None) -> str:
+def _prompt(talk: TrialState, options: Mapping[str, Any], heard: int | None) -> str:
     """What is new for the one who plays the user and has `heard` of so many turns: the agent's reply to its own words,
     what a person said in its place or, the first time, who the user is and all that was said.
     """
     new = talk.turns[heard or 0 :]
-    if heard is not None and len(new) == 1 and new[0].utterance.by == "simulated":
-        return text_of(new[0].reply) if new[0].reply else ""
+    if heard is not None and len(new) == 1 and new[0].user_message.source == "simulated":
+        return reply_text(new[0].reply) if new[0].reply else ""
     metadata = options.get("metadata", {}) if heard is None else {}
     about = [f"{key.capitalize()}: {metadata[key]}" for key in ("persona", "goal") if metadata.get(key)]
     for turn in new:
-        about.append(f"You have said: {turn.utterance.message.text}")
-        about.append(f"The assistant answered: {text_of(turn.reply) if turn.reply else ''}")
+        about.append(f"You have said: {turn.user_message.message.text}")
+        about.append(f"The assistant answered: {reply_text(turn.reply) if turn.reply else ''}")
     return "\n".join([*about, FIRST if not talk.turns else "Write the user's next message."])
 
 
@@ -99,26 +99,26 @@ def _facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return {str(slot): value for slot, value in facts.items()} if isinstance(facts, Mapping) else {}
 
 
-class Guard(Struct, frozen=True):
+class SimulatorGuard(Struct, frozen=True):
     """Tells, without a model, whether a simulator's answer can be used; what cannot is the simulator's fault."""
 
-    talk: Talk
+    talk: TrialState
     facts: Mapping[str, Any]
     may_repeat: bool = False
     can_end: bool = True
 
-    def usable(self, reply: Reply) -> Spoken:
+    def parse(self, reply: Reply) -> SimulatorReply:
         """The answer, or ValueError with the reason."""
-        spoken = understood(reply)
+        spoken = parse_simulator_reply(reply)
         if spoken.goal_achieved and self.can_end:
             return spoken
         if not spoken.text.strip():
             raise ValueError("it is empty" + ("" if self.can_end else ", but the conversation goes on"))
-        if folded(spoken.text) == EXAMPLE_INPUT:
+        if normalize_text(spoken.text) == EXAMPLE_INPUT:
             raise ValueError("it copies the example; the user's own words are wanted")
         if _OTHER_SIDE.match(spoken.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
-        if not self.may_repeat and (last := folded(self._last_reply())) and folded(spoken.text) == last:
+        if not self.may_repeat and (last := normalize_text(self._last_reply())) and normalize_text(spoken.text) == last:
             raise ValueError("it repeats the assistant's last reply")
         if not self.may_repeat and self._third_time(spoken.text):
             raise ValueError("it is the same message a third time running, although the assistant answered differently")
@@ -127,44 +127,44 @@ class Guard(Struct, frozen=True):
 
     def _last_reply(self) -> str:
         """What the agent said last, be it before the first turn."""
-        if (last := self.talk.last) is not None:
-            return text_of(last.reply) if last.reply is not None else ""
+        if (last := self.talk.last_turn) is not None:
+            return reply_text(last.reply) if last.reply is not None else ""
         before = [message.text for message in self.talk.case.history if message.role == "assistant"]
         return before[-1] if before else ""
 
     def _third_time(self, text: str) -> bool:
         before = self.talk.turns[-2:]
-        if len(before) < 2 or any(folded(turn.utterance.message.text) != folded(text) for turn in before):
+        if len(before) < 2 or any(normalize_text(turn.user_message.message.text) != normalize_text(text) for turn in before):
             return False
         first, second = (_reaction(turn.reply) for turn in before)
         return first != second
 
     def _check_facts(self, text: str, reply: Reply) -> None:
-        answer = answer_in(reply)
+        answer = structured_answer(reply)
         claimed = cast("Mapping[str, Any]", answer).get("facts") if isinstance(answer, Mapping) else None
         for slot, value in self.facts.items():
-            if isinstance(claimed, Mapping) and slot in claimed and folded(str(claimed[slot])) != folded(str(value)):
+            if isinstance(claimed, Mapping) and slot in claimed and normalize_text(str(claimed[slot])) != normalize_text(str(value)):
                 raise ValueError(f"it says that {slot} is {claimed[slot]!r}, but its facts say {value!r}")
             other = other_value(text, slot, str(value))
             if other is not None:
                 raise ValueError(f"it says that {slot} is {other!r}, but its facts say {value!r}")
 
 
-def understood(reply: Reply) -> Spoken:
+def parse_simulator_reply(reply: Reply) -> SimulatorReply:
     """`{input|message, goal_achieved, reasoning}`, fenced or with words around it; a plain text is the message."""
     if reply.finish_reason == "length":
         raise ValueError("it was cut off at its longest; answer more briefly")
-    answer = answer_in(reply)
+    answer = structured_answer(reply)
     if not isinstance(answer, Mapping):
         text = reply.content.strip() if reply.data is None else ""
         if text.startswith(("{", "```")):
             raise ValueError("it is no valid JSON")
-        return Spoken(text)
+        return SimulatorReply(text)
     given = cast("Mapping[str, Any]", answer)
     if "input" not in given and "message" not in given and "goal_achieved" not in given:
         whole = reply.data is not None or reply.content.strip().startswith(("{", "```"))
         if not whole:  # a message that happens to hold some JSON
-            return Spoken(reply.content.strip())
+            return SimulatorReply(reply.content.strip())
         raise ValueError(f"it has no `input`; it holds {', '.join(map(repr, given)) or 'nothing'}")
     if "input" in given and "message" in given and given["input"] != given["message"]:
         raise ValueError("it gives both `input` and `message`")
@@ -174,7 +174,7 @@ def understood(reply: Reply) -> Spoken:
     achieved = given.get("goal_achieved") or False
     if not isinstance(achieved, bool):
         raise ValueError("its `goal_achieved` is neither true nor false")
-    return Spoken(text or "", achieved, str(given.get("reasoning") or ""))
+    return SimulatorReply(text or "", achieved, str(given.get("reasoning") or ""))
 
 
 def _reaction(reply: Reply | None) -> tuple[str, str]:
@@ -182,10 +182,10 @@ def _reaction(reply: Reply | None) -> tuple[str, str]:
     if reply is None:
         return "", ""
     calls = [(call.name, call.arguments) for call in reply.tool_calls]
-    return folded(text_of(reply)), codec.compact(calls)
+    return normalize_text(reply_text(reply)), codec.compact_json(calls)
 
 
-def folded(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Without differences in white space and case, and without marks around the whole: "Refund me!" is `refund me`."""
     return _SPACE.sub(" ", text).strip(_MARKS).casefold()
 

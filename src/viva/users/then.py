@@ -5,26 +5,26 @@ from contextlib import aclosing
 
 from msgspec import Struct
 
-from viva.model.case import Utterance
-from viva.model.talk import Talk
+from viva.model.case import UserMessage
+from viva.model.talk import TrialState
 from viva.protocols import User
 
 
-class Then(Struct, frozen=True):
+class UserSequence(Struct, frozen=True):
     """When the `first` has said all that it has to say, the `second` goes on."""
 
     first: User
     second: User
 
     @property
-    def lines(self) -> Sequence[Utterance]:
-        return (*self.first.lines, *self.second.lines)
+    def planned_messages(self) -> Sequence[UserMessage]:
+        return (*self.first.planned_messages, *self.second.planned_messages)
 
     @property
     def simulator(self) -> str | None:
         return self.second.simulator or self.first.simulator
 
-    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
+    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
         for user in (self.first, self.second):
             async with aclosing(user.speak(talk)) as lines:
                 async for line in lines:

@@ -37,8 +37,8 @@ class _Line(Struct):
     key: Key | None = None
 
 
-_lines = codec.Decoder[_Line](_Line, codec.KEPT_DEPTH)
-_heads = codec.Decoder[Head](Head, codec.KEPT_DEPTH)
+_lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
+_heads = codec.Decoder[Head](Head, codec.OWN_MAX_DEPTH)
 
 
 class RunFile:
@@ -88,7 +88,7 @@ class RunFile:
                 case _:
                     pass
         except codec.DecodeError as wrong:
-            raise BadInput.saying(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
+            raise BadInput.of(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
 
     def case(self, index: int) -> CaseTrials | None:
         """A case with its records as they stand in the file; None where none of its trials has ended."""
@@ -143,7 +143,7 @@ class Runs:
         try:
             file.refresh()
         except FileNotFoundError as gone:
-            raise BadInput.saying(f"the journal of run {run} is gone") from gone
+            raise BadInput.of(f"the journal of run {run} is gone") from gone
         return file
 
     def live(self) -> list[str]:
@@ -151,7 +151,7 @@ class Runs:
 
     def listed(self) -> list[dict[str, Any]]:
         """Newest first."""
-        return [{**codec.builtins(row), "live": self._is_live(row)} for row in self.history.runs()]
+        return [{**codec.to_builtins(row), "live": self._is_live(row)} for row in self.history.runs()]
 
     def compared(self, base: str, head: str) -> Comparison:
         """Two runs; what takes seconds for many cases is kept as long as neither of them goes on."""

@@ -61,4 +61,4 @@ def _end(run: RunFile) -> RunEnd:
     name = run.path.parent.name
     if (ended := run.ended) is None:
         return RunEnd(run=name, killed=True, why=CUT_OFF.format(run=name))
-    return RunEnd(run=name, exit_code=ended.exit_code, stopped=ended.stopped, why=ended.why)
+    return RunEnd(run=name, exit_code=ended.exit_code, stopped=ended.stopped, why=ended.stop_message)

@@ -65,5 +65,5 @@ def _listening(port: int) -> socket.socket:
         listener.bind((HOST, port))
     except OSError as taken:
         listener.close()
-        raise BadInput.saying(f"--port {port}: {taken.strerror}") from taken
+        raise BadInput.of(f"--port {port}: {taken.strerror}") from taken
     return listener

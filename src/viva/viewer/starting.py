@@ -55,14 +55,14 @@ class Starter:
         agents = set(config.load(self._file, self._folder).agents) | {row.agent for row in known}
         inputs = {text for row in known for text in row.inputs}
         if not wanted.inputs:
-            raise BadInput.saying("inputs: there is none")
+            raise BadInput.of("inputs: there is none")
         if wanted.agent and wanted.agent not in agents:
-            raise BadInput.saying(f"agent: {wanted.agent!r} is neither in the config nor in an earlier run")
+            raise BadInput.of(f"agent: {wanted.agent!r} is neither in the config nor in an earlier run")
         if not 1 <= wanted.runs <= 1000:
-            raise BadInput.saying("runs: from 1 to 1000")
+            raise BadInput.of("runs: from 1 to 1000")
         for text in wanted.inputs:
             if text not in inputs and not self._is_file_here(text):
-                raise BadInput.saying(
+                raise BadInput.of(
                     f"inputs: {text!r} is neither a file of this project nor an input of an earlier run"
                 )
         arguments = [f"--input={text}" for text in wanted.inputs]
@@ -77,7 +77,7 @@ class Starter:
         """One case of an earlier run, against the same agent and with the settings that the run had."""
         found = only_case(record)
         if found is None:
-            raise BadInput.saying("no file holds this case: it cannot be run by itself")
+            raise BadInput.of("no file holds this case: it cannot be run by itself")
         suite, pattern = found
         return await self._like(started, [f"--input={suite}", f"--run={pattern}"], record.agent)
 
@@ -113,7 +113,7 @@ class Starter:
     async def _run(self, arguments: Sequence[str], folder: Path) -> str:
         """Starts the process and gives the run's id, which its first event says."""
         if len(self._running) >= _MOST_AT_ONCE:
-            raise BadInput.saying(f"{_MOST_AT_ONCE} runs go on already; wait for one of them to end")
+            raise BadInput.of(f"{_MOST_AT_ONCE} runs go on already; wait for one of them to end")
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "viva", "test", "--json", *arguments),
@@ -125,7 +125,7 @@ class Starter:
                 limit=_LINE_BYTES,
             )
         except OSError as wrong:
-            raise BadInput.saying(f"cannot start a run in {folder}: {wrong.strerror}") from wrong
+            raise BadInput.of(f"cannot start a run in {folder}: {wrong.strerror}") from wrong
         assert process.stdout is not None
         assert process.stderr is not None
         said = asyncio.create_task(_tail(process.stderr))
@@ -136,7 +136,7 @@ class Starter:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            raise BadInput.saying((await said).strip() or "the run did not start") from wrong
+            raise BadInput.of((await said).strip() or "the run did not start") from wrong
         self._running[process] = asyncio.create_task(self._wait(process, process.stdout, said))
         return run
 
@@ -162,5 +162,5 @@ def _regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as wrong:
-        raise BadInput.saying(f"only: {wrong}") from wrong
+        raise BadInput.of(f"only: {wrong}") from wrong
     return text

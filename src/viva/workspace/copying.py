@@ -7,7 +7,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from viva.errors import Undecidable
+from viva.errors import Undetermined
 from viva.model.case import WorkspaceSpec
 from viva.workspace.snapshot import mode_of, shown_path
 
@@ -91,11 +91,11 @@ class Loader:
         for written in spec.link_paths:
             path = os.path.normpath(written)
             if os.path.isabs(path) or path.split("/")[0] == "..":
-                raise Undecidable(f"link_paths: {written!r} leads out of the working folder")
+                raise Undetermined(f"link_paths: {written!r} leads out of the working folder")
             if not os.path.exists(f"{spec.root}/{path}"):
-                raise Undecidable(f"link_paths: there is no {written!r} in {os.path.abspath(spec.root)}")
+                raise Undetermined(f"link_paths: there is no {written!r} in {os.path.abspath(spec.root)}")
             if not _is_in(os.path.realpath(f"{spec.root}/{path}"), self._root):
-                raise Undecidable(f"link_paths: {written!r} leads outside the working folder")
+                raise Undetermined(f"link_paths: {written!r} leads outside the working folder")
             if path == ".":  # the folder itself stands already: all that is in it, then
                 yield from (name for name in sorted(os.listdir(spec.root)) if name != ".viva")
             else:
@@ -183,9 +183,9 @@ class Loader:
         self._files += 1
         self._bytes += size
         if self._files > self._max_files:
-            raise Undecidable(f"the workspace would be a copy of more than {self._max_files:,} files; {_INSTEAD}")
+            raise Undetermined(f"the workspace would be a copy of more than {self._max_files:,} files; {_INSTEAD}")
         if self._bytes > self._max_bytes:
-            raise Undecidable(f"the workspace would be a copy of more than {self._max_bytes:,} bytes; {_INSTEAD}")
+            raise Undetermined(f"the workspace would be a copy of more than {self._max_bytes:,} bytes; {_INSTEAD}")
 
 
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.ESTALE})
@@ -209,9 +209,9 @@ def _git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as wrong:
-        raise Undecidable(f"workspace: {folder}: {wrong.strerror}") from wrong
+        raise Undetermined(f"workspace: {folder}: {wrong.strerror}") from wrong
     if ended.returncode and arguments[0] != "rev-parse":
-        raise Undecidable(f"workspace: git {arguments[0]} in {folder}: {ended.stderr.decode(errors='replace').strip()}")
+        raise Undetermined(f"workspace: git {arguments[0]} in {folder}: {ended.stderr.decode(errors='replace').strip()}")
     return os.fsdecode(ended.stdout) if not ended.returncode else ""
 
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
-from viva.errors import Undecidable
+from viva.errors import Undetermined
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.talk import FileChange, FileImage
 from viva.workspace import processes, snapshot
@@ -70,7 +70,7 @@ class Folders:
             try:
                 folder = Folder(self, spec, key)
             except OSError as wrong:
-                raise Undecidable(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
+                raise Undetermined(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
             try:
                 await surely(asyncio.to_thread(folder.fill))
                 yield folder
@@ -105,38 +105,38 @@ class Folder:
         self._warnings: list[str] = []
 
     @property
-    def linked(self) -> Sequence[str]:
+    def link_targets(self) -> Sequence[str]:
         return list(self._links.values())
 
     @property
     def env(self) -> Mapping[str, str]:
         return self._spec.env
 
-    def confined(self, argv: Sequence[str]) -> list[str]:
+    def sandbox_command(self, argv: Sequence[str]) -> list[str]:
         sandbox = self._folders.sandbox
         if sandbox is None:
             return list(argv)
         # A case that runs beside this one may have put a link there meanwhile.
-        linked = (each for each in self.linked if os.path.realpath(each) == each)
+        linked = (each for each in self.link_targets if os.path.realpath(each) == each)
         return sandbox.wrapped(argv, path=self.path, writable=(self.path, self.home, self.tmp, *linked))
 
-    def inside(self, path: str) -> str | None:
+    def resolve_inside(self, path: str) -> str | None:
         if os.path.isabs(path):
             return None
         real = os.path.realpath(f"{self.path}/{path}")
-        allowed = (self.path, *self.linked)
+        allowed = (self.path, *self.link_targets)
         return real if any(real == root or real.startswith(f"{root.rstrip('/')}/") for root in allowed) else None
 
-    async def mark(self) -> Mark:
+    async def take_snapshot(self) -> Mark:
         return await asyncio.to_thread(self._look)
 
-    async def changes(self, since: Mark) -> tuple[FileChange, ...]:
+    async def changes_since(self, since: Mark) -> tuple[FileChange, ...]:
         if self._told is not None:
             told, self._told = self._told, None
             return told
         return await asyncio.to_thread(lambda: snapshot.changes(since, self._look(), self._folders.texts))
 
-    async def images(self, since: Mark) -> tuple[FileImage, ...]:
+    async def files_since(self, since: Mark) -> tuple[FileImage, ...]:
         """Undecidable where there is more than a cassette should hold."""
 
         def taken() -> tuple[FileImage, ...]:
@@ -145,15 +145,15 @@ class Folder:
         try:
             return await asyncio.to_thread(taken)
         except snapshot.TooLarge as large:
-            raise Undecidable(f"its files came to {large.size:,} bytes, which is more than {IMAGE_BYTES:,}") from None
+            raise Undetermined(f"its files came to {large.size:,} bytes, which is more than {IMAGE_BYTES:,}") from None
 
-    async def put(self, images: Sequence[FileImage], told: Sequence[FileChange] | None = None) -> None:
-        self._told = None if told is None else tuple(told)
-        self._replayed += told or ()
+    async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
+        self._told = None if changes is None else tuple(changes)
+        self._replayed += changes or ()
         try:
             await surely(asyncio.to_thread(snapshot.put, self.path, images))
         except (OSError, ValueError) as wrong:
-            raise Undecidable(f"the files of this turn cannot be put into the workspace: {wrong}") from wrong
+            raise Undetermined(f"the files of this turn cannot be put into the workspace: {wrong}") from wrong
 
     async def warnings(self) -> list[str]:
         await asyncio.to_thread(self._look_at_hosts)
@@ -163,14 +163,14 @@ class Folder:
         self._kept = True
 
     @property
-    def kept(self) -> bool:
+    def is_kept(self) -> bool:
         """Is there something to look at? The agent may have deleted it."""
         return self._in_place or (self._kept and os.path.isdir(self.path))
 
     def fill(self) -> None:
         """Puts there what the case wants to find."""
         spec = self._spec
-        loader = Loader(self.path, spec.leave_out, *self._folders.limits)
+        loader = Loader(self.path, spec.exclude, *self._folders.limits)
         replaying = self._folders.replaying
         try:
             os.mkdir(self.home, 0o700)
@@ -184,7 +184,7 @@ class Folder:
             elif not self._in_place:
                 loader.repository(spec.root, self._folders.environ)
         except OSError as wrong:
-            raise Undecidable(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
+            raise Undetermined(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
         if loader.skipped:
             self._warnings.append(f"not readable, so not in the workspace: {_some(loader.skipped)}")
         if loader.outside:
@@ -195,7 +195,7 @@ class Folder:
     def close(self) -> None:
         """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""
         try:
-            if self.kept and not self._in_place:
+            if self.is_kept and not self._in_place:
                 remove(self.home)
                 remove(self.tmp)
                 with suppress(OSError):
@@ -215,7 +215,7 @@ class Folder:
         if really:
             self._links = dict(links)
         self._hosts = {path: self._look_at(path, snapshot.NOTHING) for path in links}
-        seen = [os.path.relpath(path, self._spec.root) for path in readable_through(links, self._spec.leave_out)]
+        seen = [os.path.relpath(path, self._spec.root) for path in readable_through(links, self._spec.exclude)]
         if seen:
             self._warnings.append(f"the agent could read what it is examined by, through a link: {_some(sorted(seen))}")
 

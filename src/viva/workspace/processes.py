@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from viva.errors import AgentFailed, Undecidable, Unreachable
+from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.workspace import supervisor
 from viva.workspace.output import Output, new_file, new_pipe
 
@@ -243,7 +243,7 @@ async def running(
         except OSError as wrong:  # too many processes or files, too long a command line
             raise Unreachable(f"{argv[0]}: cannot be started: {wrong.strerror}") from wrong
         except ValueError as wrong:  # a message with a character that no command line can hold
-            raise Undecidable(f"{argv[0]}: cannot be started: {wrong}") from wrong
+            raise Undetermined(f"{argv[0]}: cannot be started: {wrong}") from wrong
         ours.pop_all()
     control.setblocking(False)
     process = Process(command, control, out, err, grace_s=grace_s, max_line_bytes=max_line_bytes, max_bytes=max_bytes)

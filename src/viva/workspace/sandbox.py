@@ -47,7 +47,7 @@ def find_bubblewrap(environ: Mapping[str, str]) -> Bubblewrap:
     """The sandbox; BadInput with what is missing where there is none, or where it does not work."""
     binary = shutil.which("bwrap", path=environ.get("PATH"))
     if binary is None:
-        raise BadInput.saying(
+        raise BadInput.of(
             "--sandbox bwrap: bubblewrap is not installed (apt install bubblewrap, dnf install bubblewrap; Linux only)"
         )
     hidden = tuple(dict.fromkeys(os.path.realpath(each) for each in _private(environ) if os.path.isdir(each)))
@@ -99,10 +99,10 @@ def _try(sandbox: Bubblewrap) -> None:
     try:
         ended = subprocess.run(command, capture_output=True, check=False, timeout=_TRY_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as wrong:
-        raise BadInput.saying(f"--sandbox bwrap: {sandbox.binary} does not run: {wrong}") from wrong
+        raise BadInput.of(f"--sandbox bwrap: {sandbox.binary} does not run: {wrong}") from wrong
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").strip() or f"exit code {ended.returncode}"
-        raise BadInput.saying(
+        raise BadInput.of(
             f"--sandbox bwrap: bubblewrap is installed but cannot make a sandbox here ({said}); "
             "it needs unprivileged user namespaces, which the kernel or a container may forbid"
         )

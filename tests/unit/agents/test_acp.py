@@ -13,7 +13,7 @@ from viva.agents.acp import AcpAgent
 from viva.agents.acp_updates import update_events
 from viva.agents.cli.events import Called, unfold
 from viva.awaiting.detector import detect
-from viva.engine.sending import sent
+from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
@@ -134,9 +134,9 @@ def test_a_request_for_permission_is_answered_by_policy(tmp_path, permissions, o
 def test_a_denied_permission_is_an_agent_that_waits_and_a_call_that_does_not_count():
     told = talk(playing("acp_gemini_reject", permissions="deny"), *prompts("acp_gemini_reject"))
     allowed, denied = told.replies
-    assert not detect(allowed).awaiting
+    assert not detect(allowed).is_awaiting
     waits = detect(denied)
-    assert (waits.awaiting, waits.reason, denied.input_hint) == (True, "protocol_state", "Writing to rej.txt")  # N22
+    assert (waits.is_awaiting, waits.reason, denied.input_hint) == (True, "protocol_state", "Writing to rej.txt")  # N22
     assert [(call.name, call.error) for call in denied.tool_calls] == [
         ("write_file", "the permission that it asked for was denied")  # P9
     ]
@@ -263,7 +263,7 @@ for line in sys.stdin:
         calls: list[ModelCall] = []
         context = SessionContext(key=Key("s", "c"), meter=calls.append, http=HttpTransport())
         async with broken(tmp_path, body).open(context) as session:
-            await sent(session, Message("user", "x"), {}, 2, context.progress)
+            await send_with_timeout(session, Message("user", "x"), {}, 2, context.progress)
 
     with pytest.raises(AgentFailed, match="timeout after 2s"):
         asyncio.run(scenario())

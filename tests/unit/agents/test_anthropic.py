@@ -200,4 +200,4 @@ def test_arguments_that_were_cut_off_with_the_answer_are_none():
 def test_a_secret_is_struck_out_of_what_is_said():
     with pytest.raises(Unreachable) as failed:
         ask([AnthropicServer().error(403, "no: k-123456")], "?", connector={"api_key": Secret("k-123456")})
-    assert failed.value.said == "stand-in: 403 Forbidden: no: ***"
+    assert failed.value.message == "stand-in: 403 Forbidden: no: ***"

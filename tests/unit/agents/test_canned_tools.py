@@ -41,7 +41,7 @@ def test_a_tool_without_an_answer_gets_an_error_and_never_runs():
     """W3."""
     ran: list[str] = []
     tools = [Tool("refund", run=lambda: ran.append("refund"))]
-    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stubbed=True), CallProgress()).use(ToolCall("refund", {})))
+    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stub_all_tools=True), CallProgress()).use(ToolCall("refund", {})))
     assert (used.error, ran) == ("no canned response for the tool 'refund'", [])
     live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},)), CallProgress()).use(ToolCall("refund", {})))
     assert (live.error, ran) == (None, ["refund"])  # a memory alone cans no tool
@@ -79,7 +79,7 @@ def test_calls_that_a_python_agent_does_not_report_are_in_its_reply():
         tools.call("lookup")
         return {"content": "x", "tool_calls": [{"name": "mine", "arguments": {}}]}
 
-    fixtures = Fixtures(LOOKUP, stubbed=True)
+    fixtures = Fixtures(LOOKUP, stub_all_tools=True)
     assert [(call.name, call.result) for call in reply_of(quiet, fixtures).tool_calls] == [("lookup", {"n": 1})]
     assert [call.name for call in reply_of(telling, fixtures).tool_calls] == ["mine"]
 
@@ -89,7 +89,7 @@ def test_without_canned_tools_a_python_agent_keeps_its_own():
         return f"{tools} {memory}"
 
     assert reply_of(agent, Fixtures(memory=(1,))).content == "None [1]"
-    assert reply_of(agent, Fixtures(stubbed=True)).content == "[] []"
+    assert reply_of(agent, Fixtures(stub_all_tools=True)).content == "[] []"
     assert reply_of(agent).content == "None None"
 
 

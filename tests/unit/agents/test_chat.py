@@ -234,8 +234,8 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
 def test_an_answer_that_is_none_is_the_providers_fault(answer, said):  # N17
     with pytest.raises(Unreachable) as failed:
         talk([answer], "?")
-    assert failed.value.said.startswith("stand-in: ")
-    assert said in failed.value.said
+    assert failed.value.message.startswith("stand-in: ")
+    assert said in failed.value.message
 
 
 def test_a_provider_that_recovers_is_tried_again():
@@ -259,7 +259,7 @@ def test_a_key_does_not_come_back_in_an_error():
         talk(
             [error_answer(401, "Incorrect API key: sk-geheim-123")], "?", connector={"api_key": Secret("sk-geheim-123")}
         )
-    assert failed.value.said == "stand-in: 401 Unauthorized: Incorrect API key: ***"
+    assert failed.value.message == "stand-in: 401 Unauthorized: Incorrect API key: ***"
 
 
 def test_a_cancelled_turn_closes_its_connection():

@@ -73,5 +73,5 @@ WHOLE = stream(Say(content="Hello there, this is long"), {})
 def test_a_stream_that_breaks_is_the_providers_fault(answer, said):  # N17
     with pytest.raises(Unreachable) as failed:
         talk([answer], "?", stream=True)
-    assert failed.value.said.startswith("stand-in: ")
-    assert said in failed.value.said
+    assert failed.value.message.startswith("stand-in: ")
+    assert said in failed.value.message

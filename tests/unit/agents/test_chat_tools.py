@@ -108,7 +108,7 @@ def test_the_tool_loop_has_a_limit():
     again = Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(AgentFailed) as failed:
         talk(lambda r: again, "?", tools=(ADD,), max_tool_rounds=3)
-    assert failed.value.said == "tool loop exceeded 3 rounds"
+    assert failed.value.message == "tool loop exceeded 3 rounds"
     assert only(talk([again, again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=3)).content == "ok"
 
 
@@ -137,7 +137,7 @@ def test_the_result_of_such_a_tool_may_be_the_next_message():
 
 
 def stubbed(*stubs: ToolStub, memory: tuple[Any, ...] = ()) -> Mapping[str, Any]:
-    return {"fixtures": Fixtures(tools=stubs, memory=memory, stubbed=True)}
+    return {"fixtures": Fixtures(tools=stubs, memory=memory, stub_all_tools=True)}
 
 
 def test_stubs_are_used_in_order_and_the_last_repeats():  # W3

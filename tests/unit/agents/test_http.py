@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET, Struct
 
 from viva.agents.http import HttpAgent
-from viva.errors import AgentFailed, NotSent, Unreachable
+from viva.errors import AgentFailed, ConnectFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Image, Message, ModelCall, Reply, Text, ToolCall
@@ -166,7 +166,7 @@ def test_attachments_and_workspace_can_be_sent():  # N5, P5
 
 
 def test_fixtures_are_forwarded_when_asked_for():  # W3
-    context = {"fixtures": Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("tea",), stubbed=True)}
+    context = {"fixtures": Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("tea",), stub_all_tools=True)}
     expected = {"tools": [{"tool": "look", "response": {"n": 1}, "error": None}], "memory": ["tea"], "stubbed": True}
     assert talk(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
     own = talk(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})
@@ -248,7 +248,7 @@ def test_every_part_of_a_reply_is_found_in_its_usual_place():
             ToolCall("pay", {"b": 2}, error="refused"),
             ToolCall("log", {"c": 3}, "3"),
         ),
-        declared="awaiting",
+        declared_state="awaiting",
         input_hint="a number",
         finish_reason="stop",
         calls=(ModelCall(input_tokens=7, output_tokens=2, cost_usd=0.5),),
@@ -263,8 +263,8 @@ def test_usage_is_metered():
 
 @pytest.mark.parametrize(("flag", "declared"), [(True, "awaiting"), (False, "done"), (None, None)])
 def test_the_awaiting_flag_is_the_agents_own_word(flag, declared):  # N22
-    assert reply_to({"content": "x", "awaiting_input": flag}).declared == declared
-    assert reply_to({"content": "x", "state": {"waits": flag}}, awaiting="$.state.waits").declared == declared
+    assert reply_to({"content": "x", "awaiting_input": flag}).declared_state == declared
+    assert reply_to({"content": "x", "state": {"waits": flag}}, awaiting="$.state.waits").declared_state == declared
 
 
 def test_paths_point_where_the_user_says():
@@ -340,7 +340,7 @@ def test_ten_megabytes_of_reply_are_fine():
 def test_an_agent_that_answers_rubbish_has_failed(answer, said):  # N17
     with pytest.raises(AgentFailed) as failed:
         talk(lambda r: answer, "a")
-    assert said in failed.value.said
+    assert said in failed.value.message
 
 
 def test_a_path_that_finds_nothing_is_named_with_what_is_there():  # N17
@@ -381,7 +381,7 @@ def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
         async with HttpAgent(url=gone.url, retries=0).open(context) as session:
             await session.send(Message("user", "x"), {})
 
-    with pytest.raises(NotSent, match="connection refused"):
+    with pytest.raises(ConnectFailed, match="connection refused"):
         asyncio.run(scenario())
 
 
@@ -393,4 +393,4 @@ def test_an_agent_that_does_not_answer_in_time_is_cut_off():
 def test_a_secret_header_does_not_come_back_in_an_error():
     with pytest.raises(AgentFailed) as failed:
         talk(lambda r: Answer(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"})
-    assert failed.value.said == "HTTP 403: bad token ***"
+    assert failed.value.message == "HTTP 403: bad token ***"

@@ -151,8 +151,8 @@ def test_memory_and_history_reach_the_agent_under_test():  # W3
 @pytest.mark.parametrize("stand_in", [AnthropicServer, GeminiServer])
 def test_any_provider_will_do(stand_in: type[ModelServer]):
     told = ask("You are {{persona}}.", ("one", {"persona": "a"}), stand_in=stand_in, output=OUTPUTS["simulator"])
-    assert "You are a." in codec.compact(told.sent[0])
-    assert "goal_achieved" in codec.compact(told.sent[0])
+    assert "You are a." in codec.compact_json(told.sent[0])
+    assert "goal_achieved" in codec.compact_json(told.sent[0])
 
 
 # Anew each time

@@ -165,7 +165,7 @@ def test_what_was_returned_becomes_a_reply():
     }
     metered: list[ModelCall] = []
     (reply,) = talk(lambda messages: whole, "x", metered=metered)
-    assert (reply.content, reply.declared, reply.input_hint, reply.finish_reason) == ("c", "awaiting", "h", "stop")
+    assert (reply.content, reply.declared_state, reply.input_hint, reply.finish_reason) == ("c", "awaiting", "h", "stop")
     assert reply.data == {"a": [1, 2], "when": "x"}
     first, second = reply.tool_calls
     assert first == ToolCall("t", {"x": 1}, "1", [1])
@@ -179,7 +179,7 @@ def test_what_was_returned_becomes_a_reply():
 )
 def test_what_it_says_about_waiting_is_its_own_word(returned: dict[str, Any], declared: str | None):
     (reply,) = talk(lambda messages: {"content": "x", **returned}, "x")
-    assert reply.declared == declared  # N22
+    assert reply.declared_state == declared  # N22
 
 
 def test_a_reply_or_data_alone_will_do():
@@ -238,7 +238,7 @@ def test_a_constructor_or_closer_that_raises_is_its_failure_too():
     ):
         with pytest.raises(AgentFailed) as failed:
             talk(target, "x")
-        assert failed.value.said == said
+        assert failed.value.message == said
 
 
 def test_an_object_of_its_own_is_closed_and_a_shared_one_is_not():
@@ -294,7 +294,7 @@ def test_fixtures_are_in_the_options_of_an_agent_that_only_says_that_it_takes_th
         given = options.get("fixtures")
         return f"{given['tools'].call('t')['a']} {given['memory'][0]}" if given else "none"
 
-    stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",), stubbed=True)
+    stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",), stub_all_tools=True)
     (reply,) = talk(agent, "x", fixtures=stubs)
     assert (reply.content, [call.name for call in reply.tool_calls]) == ("1 m", ["t"])
     assert [reply.content for reply in talk(agent, "x")] == ["none"]

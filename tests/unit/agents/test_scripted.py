@@ -58,7 +58,7 @@ def test_a_reply_may_hold_all_that_a_reply_can():
         "usage": {"input_tokens": 2, "output_tokens": 1},
     }
     (reply,) = talk(ScriptedAgent((written,)), "x", metered=metered)
-    assert (reply.content, reply.data, reply.declared, reply.input_hint) == ("c", {"n": 1}, "done", "h")
+    assert (reply.content, reply.data, reply.declared_state, reply.input_hint) == ("c", {"n": 1}, "done", "h")
     assert reply.tool_calls[0].result == "r"
     assert reply.finish_reason == "length"
     assert len(metered) == 1

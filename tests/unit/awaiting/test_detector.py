@@ -30,7 +30,7 @@ def _benchmark():
 
 def said(text: str) -> tuple[bool, str]:
     found = detect(Reply(content=text))
-    return found.awaiting, found.reason
+    return found.is_awaiting, found.reason
 
 
 ASKED = ToolCall("ask_user", {"question": "Which one?"})
@@ -44,13 +44,13 @@ ANSWERED = ToolCall("ask_user", {"question": "Which one?"}, result="the red one"
 def test_the_agents_own_word_beats_every_other_layer(declared, awaiting):
     reply = Reply(
         "Which one?" if declared == "done" else "Done.",
-        declared=declared,
+        declared_state=declared,
         protocol_state="completed" if awaiting else "input-required",
         tool_calls=() if awaiting else (ASKED,),
         finish_reason="length",
     )
     found = detect(reply)
-    assert (found.awaiting, found.reason, found.confidence) == (awaiting, "agent_declared", 1.0)
+    assert (found.is_awaiting, found.reason, found.confidence) == (awaiting, "agent_declared", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_protocols_state_beats_tools_finish_reason_and_wording(state, awaiting
         finish_reason="length" if awaiting else "stop",
     )
     found = detect(reply)
-    assert (found.awaiting, found.reason) == (awaiting, "protocol_state")
+    assert (found.is_awaiting, found.reason) == (awaiting, "protocol_state")
 
 
 def test_a_state_that_says_nothing_about_waiting_leaves_it_to_the_wording():
@@ -82,7 +82,7 @@ def test_a_state_that_says_nothing_about_waiting_leaves_it_to_the_wording():
 
 def test_a_pending_confirmation_tool_beats_the_finish_reason_and_wording():
     found = detect(Reply("Done.", tool_calls=(ASKED,), finish_reason="tool_calls"))
-    assert (found.awaiting, found.reason) == (True, "tool_requires_confirmation")
+    assert (found.is_awaiting, found.reason) == (True, "tool_requires_confirmation")
 
 
 @pytest.mark.parametrize("name", ["mcp.ask_user", "server__ask_user", "ui:ask_user", "tools/ask_user"])
@@ -92,12 +92,12 @@ def test_a_confirmation_tool_is_known_behind_a_namespace(name):
 
 @pytest.mark.parametrize("name", ["ask_user_later", "task_user", "ask"])
 def test_a_confirmation_tool_is_not_known_by_a_part_of_its_name(name):
-    assert not detect(Reply("Done.", tool_calls=(ToolCall(name),))).awaiting
+    assert not detect(Reply("Done.", tool_calls=(ToolCall(name),))).is_awaiting
 
 
 def test_the_names_of_confirmation_tools_can_be_configured():
     reply = Reply("Done.", tool_calls=(ToolCall("poke_user"),))
-    assert not detect(reply).awaiting
+    assert not detect(reply).is_awaiting
     assert detect(reply, CONFIRMATION_TOOLS | {"poke_user"}).reason == "tool_requires_confirmation"
 
 
@@ -113,13 +113,13 @@ def test_a_confirmation_that_was_refused_is_no_longer_pending():
 
 def said_of(call: ToolCall, text: str) -> tuple[bool, str]:
     found = detect(Reply(text, tool_calls=(call,)))
-    return found.awaiting, found.reason
+    return found.is_awaiting, found.reason
 
 
 @pytest.mark.parametrize("reason", ["length", "tool_calls", "content_filter", "MAX_TOKENS", "tool_use"])
 def test_a_reply_that_was_cut_short_does_not_wait_whatever_it_says(reason):
     found = detect(Reply("Which one do you want?", finish_reason=reason))
-    assert (found.awaiting, found.reason) == (False, "finish_reason")
+    assert (found.is_awaiting, found.reason) == (False, "finish_reason")
 
 
 @pytest.mark.parametrize("reason", [None, "stop", "end_turn", "STOP"])
@@ -369,7 +369,7 @@ def test_a_wish_or_a_word_of_a_goodbye_does_not_end_it(text):
 )
 def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
     found = detect(Reply(text))
-    assert (found.awaiting, found.reason, found.confidence) == (True, "content_is_request", 0.6)
+    assert (found.is_awaiting, found.reason, found.confidence) == (True, "content_is_request", 0.6)
 
 
 @pytest.mark.parametrize(

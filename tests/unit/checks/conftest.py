@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from viva import catalog
-from viva.model.case import Claim
-from viva.model.component import Building
-from viva.model.judging import judge
-from viva.model.talk import Evidence, Judged, Verdict
+from viva.model.case import Assertion
+from viva.model.component import BuildContext
+from viva.model.judging import evaluate
+from viva.model.talk import CheckContext, AssertionResult, Verdict
 
 _OURS = ("type", "message", "negate", "weight")
 
@@ -26,17 +26,17 @@ class Bench:
         self.own: dict[str, type[Any]] = {}  # checks that no catalog knows
 
     @property
-    def building(self) -> Building:
-        return Building(str(self.folder), self.roots, self.claim, self.update_snapshots)
+    def building(self) -> BuildContext:
+        return BuildContext(str(self.folder), self.roots, self.claim, self.update_snapshots)
 
-    def claim(self, written: Mapping[str, Any]) -> Claim:
+    def claim(self, written: Mapping[str, Any]) -> Assertion:
         found = self.own.get(written["type"]) or catalog.find("check", written["type"])
         if found is None:
             raise ValueError(f"unknown type {written['type']}")
         fields = {key: value for key, value in written.items() if key not in _OURS}
-        return Claim(
+        return Assertion(
             check=found.build(fields, self.building),
-            written=written,
+            definition=written,
             negate=written.get("negate", False),
             weight=written.get("weight", 1.0),
         )
@@ -44,14 +44,14 @@ class Bench:
     def label(self, type_: str, **fields: Any) -> str:
         return self.claim({"type": type_, **fields}).check.label
 
-    def judge(self, written: Mapping[str, Any], evidence: Evidence) -> Verdict:
+    def judge(self, written: Mapping[str, Any], evidence: CheckContext) -> Verdict:
         """The verdict of a claim whose check need not wait."""
-        found = judge(self.claim(written), evidence)
-        assert isinstance(found, Judged)
+        found = evaluate(self.claim(written), evidence)
+        assert isinstance(found, AssertionResult)
         return found.verdict
 
-    async def judge_later(self, written: Mapping[str, Any], evidence: Evidence) -> Verdict:
-        found = judge(self.claim(written), evidence)
+    async def judge_later(self, written: Mapping[str, Any], evidence: CheckContext) -> Verdict:
+        found = evaluate(self.claim(written), evidence)
         return (await found if inspect.isawaitable(found) else found).verdict
 
 

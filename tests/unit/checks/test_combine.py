@@ -7,10 +7,10 @@ from collections.abc import Awaitable
 import pytest
 from msgspec import field
 
-from viva.errors import CheckBroken
-from viva.model.component import Written
+from viva.errors import CheckError
+from viva.model.component import Component
 from viva.model.message import ModelCall
-from viva.model.talk import Evidence, Quote, Verdict
+from viva.model.talk import CheckContext, Quote, Verdict
 from viva.testing.evidence import evidence_of
 
 P = {"type": "contains", "value": "a"}
@@ -18,7 +18,7 @@ F = {"type": "contains", "value": "z"}
 E = {"type": "max_tokens", "value": 1}  # the agent reports no usage
 
 
-class Slow(Written, frozen=True, kw_only=True):
+class Slow(Component, frozen=True, kw_only=True):
     """A judge that takes a while, costs something and counts how often it was asked."""
 
     passes: bool | None
@@ -26,14 +26,14 @@ class Slow(Written, frozen=True, kw_only=True):
     costly: bool = True
     label: str = "slow"
 
-    def check(self, evidence: Evidence) -> Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
         return self._think()
 
     async def _think(self) -> Verdict:
         await asyncio.sleep(0)
         self.asked.append(1)
         if self.passes is None:
-            raise CheckBroken("judge down")
+            raise CheckError("judge down")
         return Verdict(
             "passed" if self.passes else "failed",
             "thought so",

@@ -33,7 +33,7 @@ class Desk:
             async with folders(self.top / "base")(spec, Key("s", "c")) as folder:
                 prepare(folder)
                 evidence = evidence_of("done")
-                evidence.talk.workspace = folder
+                evidence.state.workspace = folder
                 return [await self.bench.judge_later(each, evidence) for each in written]
 
         return asyncio.run(scenario())

@@ -7,7 +7,7 @@ import pytest
 
 from viva.checks.golden import Golden, Returned, stringified
 from viva.model.message import Reply
-from viva.model.talk import output_of
+from viva.model.talk import reply_output
 from viva.testing.evidence import evidence_of
 
 
@@ -105,9 +105,9 @@ def test_nan_is_refused_on_both_sides(strategy: Any, odd: float):
 
 
 def test_the_output_is_the_data_if_there_is_some():
-    assert output_of(Reply("text", data={"a": 1})) == {"a": 1}  # W1
-    assert output_of(Reply("text", data=False)) is False
-    assert output_of(Reply("text")) == "text"
+    assert reply_output(Reply("text", data={"a": 1})) == {"a": 1}  # W1
+    assert reply_output(Reply("text", data=False)) is False
+    assert reply_output(Reply("text")) == "text"
 
 
 def test_a_rubric_judges_the_output_too():

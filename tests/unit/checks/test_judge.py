@@ -11,7 +11,7 @@ from msgspec import structs
 from unit.checks.conftest import Bench
 from viva.errors import HelperFailed, Role, RunStopped
 from viva.model.message import Message, Reply, ToolCall
-from viva.model.talk import Evidence, FileChange, Quote, Talk, Verdict
+from viva.model.talk import CheckContext, FileChange, Quote, TrialState, Verdict
 from viva.testing.evidence import evidence_of
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Judges:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Judges"]:
         self.told.append((options or {})["metadata"])
         yield self
@@ -57,9 +57,9 @@ CALL = ToolCall("pay", {"id": "W1"}, result={"ok": True})
 SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}, tool_calls=(CALL,))
 
 
-def verdict_of(bench: Bench, judges: Judges, evidence: Evidence | None = None, **written: Any) -> Verdict:
+def verdict_of(bench: Bench, judges: Judges, evidence: CheckContext | None = None, **written: Any) -> Verdict:
     evidence = evidence or evidence_of("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
-    evidence.talk.helpers = judges
+    evidence.state.helpers = judges
     claim = {"type": "agent", "criteria": "It is paid", **written}
     return asyncio.run(bench.judge_later(claim, evidence))
 
@@ -78,10 +78,10 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
     """P4: of the step; where the whole case is judged, of all of it, with the conversation."""
     judges = Judges({"passed": True}, {"passed": True})
     evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
-    evidence.talk.turns[0].files = (FileChange("old.txt", "removed"),)
-    evidence.talk.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
+    evidence.state.turns[0].files = (FileChange("old.txt", "removed"),)
+    evidence.state.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
     verdict_of(bench, judges, evidence)
-    verdict_of(bench, judges, Evidence(evidence.talk, evidence.turn, over="case"))
+    verdict_of(bench, judges, CheckContext(evidence.state, evidence.turn, turn_scope="case"))
     step, whole = judges.asked
     assert "Criteria: It is paid" in step
     assert '{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}' in step
@@ -147,7 +147,7 @@ def test_quotes_are_looked_up_in_all_that_the_agent_said_and_did(bench: Bench, q
         Message("user", "Earlier"),
         Message("assistant", "", tool_calls=(ToolCall("look", result="before all"),)),
     )
-    evidence.talk.case = structs.replace(evidence.talk.case, history=history)
+    evidence.state.case = structs.replace(evidence.state.case, history=history)
     judges = Judges({"passed": True, "evidence": [{"turn": 7, "quote": quote}]})
     assert verdict_of(bench, judges, evidence).evidence == (Quote(turn, quote),)
 
@@ -229,7 +229,7 @@ def test_the_majority_decides_if_there_is_one(bench: Bench, ballots: Sequence[An
 @pytest.mark.parametrize("written", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
 def test_a_run_that_has_to_stop_stops_whatever_the_others_say(bench: Bench, written: Mapping[str, Any]):
     with pytest.raises(RunStopped):
-        verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", budget=True)), **written)
+        verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", is_budget=True)), **written)
 
 
 CRITERIA = [{"criterion": "a", "weight": 3}, "b"]

@@ -15,7 +15,7 @@ from viva.errors import HelperFailed
 from viva.model.case import Fixtures, ToolStub
 from viva.model.finding import KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, ToolCall
-from viva.model.talk import Evidence
+from viva.model.talk import CheckContext
 from viva.testing.evidence import evidence_of
 
 GITHUB = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
@@ -168,10 +168,10 @@ def test_a_tool_outside_the_allow_list_is_found():
     assert kinds(call("refund")) == set()
 
 
-def stubbed(reply: Reply, *tools: str) -> Evidence:
+def stubbed(reply: Reply, *tools: str) -> CheckContext:
     evidence = evidence_of(reply)
-    fixtures = Fixtures(tuple(ToolStub(tool) for tool in tools), stubbed=True)
-    evidence.talk.case = structs.replace(evidence.talk.case, fixtures=fixtures)
+    fixtures = Fixtures(tuple(ToolStub(tool) for tool in tools), stub_all_tools=True)
+    evidence.state.case = structs.replace(evidence.state.case, fixtures=fixtures)
     return evidence
 
 
@@ -258,7 +258,7 @@ class Judge:
 
 def judged(answer: Any) -> Any:
     evidence = evidence_of("a reply")
-    evidence.talk.helpers = Judge(answer)
+    evidence.state.helpers = Judge(answer)
     return asyncio.run(SafetyJudge(use="agents:guard").check(evidence))
 
 
@@ -271,7 +271,7 @@ def test_a_judge_adds_findings_of_the_closed_list():
 def test_a_judge_is_shown_all_that_was_said_and_done():
     """Its question asks for the tool calls: so they have to be in it, and data beside a text."""
     evidence = evidence_of(Reply("text", data={"a": "DATA"}, tool_calls=(ToolCall("shell", {"run": "rm -rf /"}),)))
-    evidence.talk.helpers = judge = Judge({"findings": []})
+    evidence.state.helpers = judge = Judge({"findings": []})
     asyncio.run(SafetyJudge(use="guard").check(evidence))
     for part in ('"text"', "DATA", "rm -rf /"):
         assert part in judge.asked

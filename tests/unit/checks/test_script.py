@@ -109,7 +109,7 @@ def test_a_script_cannot_change_what_happened(bench):
     source = "def check(transcript, metadata):\n transcript[0]['tool_calls'][0]['arguments']['n'] = 2\n metadata['a'].append(2)\n return True"
     seen(bench, source, evidence)
     assert reply.tool_calls[0].arguments == {"n": 1}
-    assert evidence.talk.case.metadata == {"a": [1]}
+    assert evidence.state.case.metadata == {"a": [1]}
 
 
 def test_a_sync_script_runs_in_a_thread_and_an_async_one_on_the_loop(bench):

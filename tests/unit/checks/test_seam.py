@@ -13,11 +13,11 @@ from viva.checks.script import Function, Script
 from viva.checks.snapshot import Shelf, Snapshot
 from viva.checks.text import Contains, FlowContains, NotContains, Regex
 from viva.checks.tools import ToolCalled, ToolCallsContain, ToolNotCalled, ToolResult, ToolSequence
-from viva.model.case import Claim
-from viva.model.judging import looks_outside
+from viva.model.case import Assertion
+from viva.model.judging import may_look_outside
 from viva.protocols import Check
 
-CLAIM = Claim(Contains(value="a"))
+CLAIM = Assertion(Contains(value="a"))
 CHECKS: dict[str, Check] = {
     "equals": Equals(value=1),
     "contains": Contains(value="a"),
@@ -59,15 +59,15 @@ def test_a_check_is_found_by_its_name_and_can_be_named_and_weighed(name):
 @pytest.mark.parametrize("name", CHECKS)
 def test_only_a_script_looks_at_more_than_the_conversation_and_the_workspace(name):
     """In a replay it asks the world, not the cassette, and is marked."""
-    assert looks_outside(CHECKS[name]) is (name == "script")
+    assert may_look_outside(CHECKS[name]) is (name == "script")
 
 
 def test_what_is_made_of_a_script_looks_out_as_well_and_of_a_plugin_nobody_knows():
-    script = Claim(CHECKS["script"])
-    assert looks_outside(All(claims=(CLAIM, script)))
-    assert looks_outside(Not(claim=Claim(AnyOf(claims=(script,)))))
+    script = Assertion(CHECKS["script"])
+    assert may_look_outside(All(claims=(CLAIM, script)))
+    assert may_look_outside(Not(claim=Assertion(AnyOf(claims=(script,)))))
 
     class Plugin:
         costly, label = False, "polite"
 
-    assert looks_outside(Plugin())
+    assert may_look_outside(Plugin())

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from viva.model.judging import judge
+from viva.model.judging import evaluate
 from viva.model.message import Reply, ToolCall
-from viva.model.talk import Judged
+from viva.model.talk import AssertionResult
 from viva.testing.evidence import evidence_of
 
 SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
@@ -129,8 +129,8 @@ def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
     claim = bench.claim({"type": "snapshot", "path": "out/x.txt"})
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
-    judged = judge(claim, evidence_of("x"))
-    assert isinstance(judged, Judged)
+    judged = evaluate(claim, evidence_of("x"))
+    assert isinstance(judged, AssertionResult)
     assert judged.verdict.status == "error"
     assert os.listdir(elsewhere) == []
 

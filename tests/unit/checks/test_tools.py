@@ -3,7 +3,7 @@
 import pytest
 
 from viva.awaiting.detector import detect
-from viva.checks.tools import is_named
+from viva.checks.tools import matches_tool
 from viva.model.message import Reply, ToolCall
 from viva.testing.evidence import evidence_of
 
@@ -29,7 +29,7 @@ from viva.testing.evidence import evidence_of
     ],
 )
 def test_a_name_is_exact_or_stands_after_a_namespace(called, name, meant):  # N25
-    assert is_named(called, name) is meant
+    assert matches_tool(called, name) is meant
 
 
 def calls(*made: ToolCall | str) -> Reply:

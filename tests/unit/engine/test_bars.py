@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from viva.engine.bars import SuiteTally, case_score, trial_score
-from viva.engine.summary import Tally, exit_code
-from viva.model.case import Bar, Baseline
-from viva.model.event import Standing, TrialRetried
+from viva.engine.summary import RunTally, exit_code
+from viva.model.case import Threshold, Baseline
+from viva.model.event import SuiteSummary, TrialRetried
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
@@ -46,50 +46,50 @@ def record(
     )
 
 
-def standing(bar: Bar, *records: TrialRecord, cases: int | None = None, rule: Rule | None = None) -> Standing:
+def standing(bar: Threshold, *records: TrialRecord, cases: int | None = None, rule: Rule | None = None) -> SuiteSummary:
     tally = SuiteTally(
         "s", bar, len({each.id for each in records}) if cases is None else cases, "1.0.0", rule or Rule()
     )
     for each in records:
         tally.add(each)
-    return tally.standing()
+    return tally.summary()
 
 
 def test_the_score_of_a_suite_is_the_mean_of_its_cases():
-    found = standing(Bar(0.5), record("a", score=1.0), record("b", "failed", 0.25), record("c", "failed", None))
+    found = standing(Threshold(0.5), record("a", score=1.0), record("b", "failed", 0.25), record("c", "failed", None))
     assert found.score == pytest.approx(1.25 / 3, abs=1e-6)  # section 4: aggregate
     assert (found.cases, found.passed_cases, found.failed_cases) == (3, 1, 2)
-    assert found.missed == ("score 0.4167, needs 0.5",)  # R16
+    assert found.unmet == ("score 0.4167, needs 0.5",)  # R16
 
 
 def test_a_suite_can_pass_although_a_case_fails():
-    found = standing(Bar(0.5), record("a"), record("b", "failed", 0.0))
+    found = standing(Threshold(0.5), record("a"), record("b", "failed", 0.0))
     assert (found.passed, found.score) == (True, 0.5)
 
 
 def test_without_a_pass_score_every_case_must_pass():
-    assert standing(Bar(), record("a")).passed
-    assert standing(Bar(), record("a"), record("b", "failed", 0.9)).missed == ("1 of 2 cases failed",)
+    assert standing(Threshold(), record("a")).passed
+    assert standing(Threshold(), record("a"), record("b", "failed", 0.9)).unmet == ("1 of 2 cases failed",)
 
 
 def test_means_of_decimal_fractions_reach_their_value():
     trials = [record(f"c{n}", score=score) for n, score in enumerate((0.1, 0.2, 0.3))]
-    assert standing(Bar(0.2), *trials).passed
+    assert standing(Threshold(0.2), *trials).passed
 
 
 def test_an_error_is_no_zero_of_the_agents_but_the_suite_does_not_pass():
     """W4."""
     records = (record("a"), record("b", "error", None, fault="judge"))
-    for bar in (Bar(0.0), Bar(1.0), Bar()):
+    for bar in (Threshold(0.0), Threshold(1.0), Threshold()):
         found = standing(bar, *records)
-        assert found.missed == ("1 case ended in an error that is not the agent's",)
+        assert found.unmet == ("1 case ended in an error that is not the agent's",)
         assert not found.passed
-    assert standing(Bar(1.0), record("a", "failed", 0.5), records[1]).missed[1:] == ("score 0.5, needs 1",)
+    assert standing(Threshold(1.0), record("a", "failed", 0.5), records[1]).unmet[1:] == ("score 0.5, needs 1",)
 
 
 def test_cases_that_did_not_run_keep_a_suite_from_passing():
-    assert standing(Bar(0.0), record("a"), cases=3).missed == ("1 of 3 cases ran",)
-    assert standing(Bar(0.0), cases=2).missed == ("no case ran",)
+    assert standing(Threshold(0.0), record("a"), cases=3).unmet == ("1 of 3 cases ran",)
+    assert standing(Threshold(0.0), cases=2).unmet == ("no case ran",)
 
 
 PRICED = Usage(calls=1, cost_usd=0.02)
@@ -110,34 +110,34 @@ UNPRICED = Usage(calls=1, cost_usd=None)
 )
 def test_the_cost_fails_closed(usages: Any, cost: float | None, missed: Any):
     records = [record(f"c{n}", usage=usage) for n, usage in enumerate(usages)]
-    found = standing(Bar(0.5, max_cost_usd=0.03), *records)
-    assert (found.cost_usd, found.missed) == (cost, missed)  # R16, section 4: cost
-    assert standing(Bar(0.5), *records).passed  # without a limit an unknown price is only unknown
+    found = standing(Threshold(0.5, max_cost_usd=0.03), *records)
+    assert (found.cost_usd, found.unmet) == (cost, missed)  # R16, section 4: cost
+    assert standing(Threshold(0.5), *records).passed  # without a limit an unknown price is only unknown
 
 
 def test_a_cost_above_the_limit_beats_a_perfect_score():
-    assert not standing(Bar(1.0, max_cost_usd=0.01), record(usage=PRICED)).passed  # R16
+    assert not standing(Threshold(1.0, max_cost_usd=0.01), record(usage=PRICED)).passed  # R16
 
 
 def test_what_was_run_again_cost_too():
-    tally = Tally(1, Rule(), [SuiteTally("s", Bar(0.5, max_cost_usd=0.03), 1)])
+    tally = RunTally(1, Rule(), [SuiteTally("s", Threshold(0.5, max_cost_usd=0.03), 1)])
     tally.append(TrialRetried(record().key, 0, 2, usage=PRICED))
     tally.add(record(usage=PRICED))
-    assert tally.summary().suites[0].missed == ("cost $0.04, at most $0.03",)
+    assert tally.summary().suites[0].unmet == ("cost $0.04, at most $0.03",)
 
 
 def test_p95_is_by_nearest_rank_over_all_cases_failed_ones_included():
     """Section 4: latency. Of 20 values the 19th; judges are not in it."""
     records = [record(f"c{n}", "failed" if n == 19 else "passed", ms=n * 10.0) for n in range(1, 21)]
-    assert standing(Bar(0.0), *records).p95_ms == 190
-    assert standing(Bar(0.0, max_p95_ms=190), *records).passed
-    assert standing(Bar(0.0, max_p95_ms=189), *records).missed == ("p95 latency 190 ms, at most 189 ms",)
-    assert standing(Bar(0.0), *records[:1]).p95_ms == 10
+    assert standing(Threshold(0.0), *records).p95_ms == 190
+    assert standing(Threshold(0.0, max_p95_ms=190), *records).passed
+    assert standing(Threshold(0.0, max_p95_ms=189), *records).unmet == ("p95 latency 190 ms, at most 189 ms",)
+    assert standing(Threshold(0.0), *records[:1]).p95_ms == 10
 
 
 def test_a_latency_that_nobody_measured_fails_closed():
-    found = standing(Bar(0.0, max_p95_ms=100), record(status="failed", score=None, ms=None))
-    assert found.missed == ("p95 latency unknown (nothing was measured), at most 100 ms",)
+    found = standing(Threshold(0.0, max_p95_ms=100), record(status="failed", score=None, ms=None))
+    assert found.unmet == ("p95 latency unknown (nothing was measured), at most 100 ms",)
 
 
 def test_repeats_count_by_their_mean():
@@ -150,18 +150,18 @@ def test_repeats_count_by_their_mean():
     found = case_score("a", [trial_score(each) for each in trials], Rule(min_pass=0.3))
     assert (found.status, found.score, found.latency_ms, found.cost_usd) == ("passed", 0.5, 200, 0.04)
     assert found.findings == (LEAK,)
-    assert standing(Bar(0.5), *trials, rule=Rule(min_pass=0.3)).passed
+    assert standing(Threshold(0.5), *trials, rule=Rule(min_pass=0.3)).passed
 
 
 def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
     """W4."""
     before = Baseline("run-1", 1.0, {"a": 1.0, "b": 0.5})
     records = (record("a", "failed", 0.0), record("b", score=1.0))
-    found = standing(Bar(0.5, baseline=before), *records)
-    assert (found.passed, found.regressed, found.worse) == (True, "score 0.5, was 1 in run-1", ("a 1, now 0",))
-    assert code(Bar(0.5, baseline=before), *records) == 0
-    assert code(Bar(0.5, baseline=before, no_worse=True), *records) == 1
-    assert standing(Bar(0.5, baseline=Baseline("run-1", 0.5)), *records).regressed is None
+    found = standing(Threshold(0.5, baseline=before), *records)
+    assert (found.passed, found.regression, found.worse_cases) == (True, "score 0.5, was 1 in run-1", ("a 1, now 0",))
+    assert code(Threshold(0.5, baseline=before), *records) == 0
+    assert code(Threshold(0.5, baseline=before, fail_on_regression=True), *records) == 1
+    assert standing(Threshold(0.5, baseline=Baseline("run-1", 0.5)), *records).regression is None
 
 
 @pytest.mark.parametrize(
@@ -175,15 +175,15 @@ def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
 def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(before: Any, records: Any):
     """W4: an error never counts as the agent's failure in a comparison; where worse must fail, unknown fails too."""
     baseline = Baseline("run-1", 1.0, before)
-    found = standing(Bar(0.0, baseline=baseline), *records)
-    assert (found.regressed, found.worse, found.uncompared, found.change) == (None, (), ("b",), None)
-    strict = standing(Bar(0.0, baseline=baseline, no_worse=True), *records)
-    assert strict.not_reached[-1] == "not compared with the baseline: b"
+    found = standing(Threshold(0.0, baseline=baseline), *records)
+    assert (found.regression, found.worse_cases, found.uncompared_cases, found.score_change) == (None, (), ("b",), None)
+    strict = standing(Threshold(0.0, baseline=baseline, fail_on_regression=True), *records)
+    assert strict.failures[-1] == "not compared with the baseline: b"
 
 
-def code(bar: Bar, *records: TrialRecord, cases: int | None = None) -> int:
+def code(bar: Threshold, *records: TrialRecord, cases: int | None = None) -> int:
     count = len({(each.suite, each.id) for each in records}) if cases is None else cases
-    tally = Tally(count, Rule(), [SuiteTally("s", bar, count)])
+    tally = RunTally(count, Rule(), [SuiteTally("s", bar, count)])
     for each in records:
         tally.add(each)
     return exit_code(tally.summary(), None)
@@ -191,16 +191,16 @@ def code(bar: Bar, *records: TrialRecord, cases: int | None = None) -> int:
 
 def test_the_exit_code_follows_the_suite():
     """W4: by its bar, whatever single cases do; errors and what did not run fail it all the same."""
-    assert code(Bar(0.5), record("a"), record("b", "failed", 0.0)) == 0
-    assert code(Bar(0.6), record("a"), record("b", "failed", 0.0)) == 1
-    assert code(Bar(0.0), record("b", "failed", 0.0)) == 0
-    assert code(Bar(0.5), record("a"), record("b", "error", None)) == 1
-    assert code(Bar(0.5), record("a"), cases=2) == 1
-    assert code(Bar(0.5, max_cost_usd=0.0), record("a", usage=PRICED)) == 1
+    assert code(Threshold(0.5), record("a"), record("b", "failed", 0.0)) == 0
+    assert code(Threshold(0.6), record("a"), record("b", "failed", 0.0)) == 1
+    assert code(Threshold(0.0), record("b", "failed", 0.0)) == 0
+    assert code(Threshold(0.5), record("a"), record("b", "error", None)) == 1
+    assert code(Threshold(0.5), record("a"), cases=2) == 1
+    assert code(Threshold(0.5, max_cost_usd=0.0), record("a", usage=PRICED)) == 1
 
 
 def test_a_failure_outside_of_the_suite_still_fails_the_run():
-    tally = Tally(2, Rule(), [SuiteTally("s", Bar(0.0), 1)])
+    tally = RunTally(2, Rule(), [SuiteTally("s", Threshold(0.0), 1)])
     tally.add(record("a", "failed", 0.0))
     assert exit_code(tally.summary(), None) == 1  # the other case has not run
     tally.add(record("x", "failed", 0.0, suite="native.jsonl"))

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from viva.engine.conversation import converse
-from viva.engine.outcome import Ending
-from viva.errors import AgentFailed, CheckBroken
-from viva.model.case import Case, Checkpoint, Claim, Goal, Key, Limits, Utterance
+from viva.engine.conversation import run_conversation
+from viva.engine.outcome import Outcome
+from viva.errors import AgentFailed, CheckError
+from viva.model.case import Case, Checkpoint, Assertion, Goal, Key, Limits, UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import PASSED, Evidence, Talk, Turn, Verdict
+from viva.model.talk import PASSED, CheckContext, TrialState, Turn, Verdict
 from viva.testing.evidence import NoHelpers, StillClock
 from viva.users.script import Script
-from viva.users.then import Then
+from viva.users.then import UserSequence
 
 
 class Says:
@@ -25,25 +25,25 @@ class Says:
         self.text = text
         self.label = f"says {text}"
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         if self.text == "!":
-            raise CheckBroken("cannot be evaluated")
+            raise CheckError("cannot be evaluated")
         return PASSED if self.text in evidence.text else Verdict("failed", "it does not")
 
 
-def line(text: str, *claims: str, **fields: Any) -> Utterance:
-    return Utterance(Message("user", text), claims=tuple(Claim(Says(each)) for each in claims), **fields)
+def line(text: str, *claims: str, **fields: Any) -> UserMessage:
+    return UserMessage(Message("user", text), assertions=tuple(Assertion(Says(each)) for each in claims), **fields)
 
 
 NO_GOAL = Goal()
 
 
-def talk_of(*lines: Utterance, goal: Goal = NO_GOAL, max_turns: int = 20) -> Talk:
+def talk_of(*lines: UserMessage, goal: Goal = NO_GOAL, max_turns: int = 20) -> TrialState:
     case = Case(id="c", user=Script(lines), goal=goal, limits=Limits(max_turns=max_turns))
-    return Talk(case, Key("s", "c"), NoHelpers(), StillClock())
+    return TrialState(case, Key("s", "c"), NoHelpers(), StillClock())
 
 
-def driven(work: Coroutine[Any, Any, Ending | None]) -> Ending | None:
+def driven(work: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
     """Runs a coroutine that never waits."""
     try:
         work.send(None)
@@ -52,45 +52,45 @@ def driven(work: Coroutine[Any, Any, Ending | None]) -> Ending | None:
     raise AssertionError("it waited for something")
 
 
-def held(talk: Talk, *replies: Reply | Exception, watch: Callable[[Turn], None] = lambda _turn: None) -> Ending | None:
+def held(talk: TrialState, *replies: Reply | Exception, watch: Callable[[Turn], None] = lambda _turn: None) -> Outcome | None:
     due = iter(replies)
 
-    async def send(said: Utterance) -> Reply:
+    async def send(said: UserMessage) -> Reply:
         reply = next(due)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    return driven(converse(talk, talk.case.user, send, watch))
+    return driven(run_conversation(talk, talk.case.user, send, watch))
 
 
-def statuses(talk: Talk) -> Sequence[list[str]]:
-    return [[judged.verdict.status for judged in turn.judged] for turn in talk.turns]
+def statuses(talk: TrialState) -> Sequence[list[str]]:
+    return [[judged.verdict.status for judged in turn.results] for turn in talk.turns]
 
 
 def test_every_line_is_said_whatever_the_agent_answers():
     """The awaiting state of a reply changes nothing for a script (N10)."""
     talk = talk_of(line("a", "ok"), line("b"), line("c", "ok"))
-    assert held(talk, Reply("ok", declared="done"), Reply("?", declared="awaiting"), Reply("ok")) is None
-    assert [turn.utterance.message.text for turn in talk.turns] == ["a", "b", "c"]
+    assert held(talk, Reply("ok", declared_state="done"), Reply("?", declared_state="awaiting"), Reply("ok")) is None
+    assert [turn.user_message.message.text for turn in talk.turns] == ["a", "b", "c"]
     assert statuses(talk) == [["passed"], [], ["passed"]]
 
 
 def test_the_first_failing_turn_ends_it_after_all_its_claims():
     talk = talk_of(line("a", "x", "ok", "y"), line("b", "ok"))
-    assert held(talk, Reply("ok"), Reply("ok")) == Ending("failed", "agent")  # N10, N17
+    assert held(talk, Reply("ok"), Reply("ok")) == Outcome("failed", "agent")  # N10, N17
     assert statuses(talk) == [["failed", "passed", "failed"]]
 
 
 @pytest.mark.parametrize(
     ("claims", "ending"),
     [
-        (("!", "ok"), Ending("error", "undetermined", "cannot be evaluated")),
-        (("!", "x"), Ending("failed", "agent")),
-        (("x", "!"), Ending("failed", "agent")),
+        (("!", "ok"), Outcome("error", "undetermined", "cannot be evaluated")),
+        (("!", "x"), Outcome("failed", "agent")),
+        (("x", "!"), Outcome("failed", "agent")),
     ],
 )
-def test_failed_beats_error(claims: tuple[str, ...], ending: Ending):
+def test_failed_beats_error(claims: tuple[str, ...], ending: Outcome):
     assert held(talk_of(line("a", *claims), line("b")), Reply("ok")) == ending  # N10, N17
 
 
@@ -120,12 +120,12 @@ def test_what_is_set_can_be_said_later():
     talk = talk_of(*lines)
     held(talk, Reply(data={"n": 1, "l": [1, 2]}), Reply('```json\n{"m": "x"}\n```'), Reply("no JSON"))
     assert talk.variables == {"one": 1, "many": [1, 2], "two": "x"}  # N21
-    assert list(talk.not_found) == ["none"]
+    assert list(talk.unset_variables) == ["none"]
     assert len(talk.warnings) == 1
 
 
 def goal(*names: str, **fields: Any) -> Goal:
-    return Goal(tuple(Checkpoint(name, Claim(Says(name), on="reply_and_tools"), **fields) for name in names))
+    return Goal(tuple(Checkpoint(name, Assertion(Says(name), on="reply_and_tools"), **fields) for name in names))
 
 
 def test_a_goal_is_looked_for_once_the_planned_lines_are_said():
@@ -133,48 +133,48 @@ def test_a_goal_is_looked_for_once_the_planned_lines_are_said():
     talk = talk_of(line("a"), line("b"), goal=goal("ok"))
     assert held(talk, Reply("ok"), Reply("ok")) is None
     assert len(talk.turns) == 2
-    assert talk.sightings["ok"].turn == 2
+    assert talk.checkpoints["ok"].turn == 2
 
 
 def test_checkpoints_that_are_missing_when_the_user_is_done_are_a_failure():
     talk = talk_of(line("a"), goal=goal("x", "ok", "y"))
-    assert held(talk, Reply("ok")) == Ending("failed", "agent", "missing checkpoints: x, y")  # N16
-    assert talk.sightings["ok"].turn == 1
+    assert held(talk, Reply("ok")) == Outcome("failed", "agent", "missing checkpoints: x, y")  # N16
+    assert talk.checkpoints["ok"].turn == 1
 
 
 def test_a_declaration_ends_it_and_max_turns_do():
     done = talk_of(line("a"), goal=goal("x"))
-    assert held(done, Reply("no", declared="done")) == Ending("failed", "agent", "missing checkpoints: x")  # N15
+    assert held(done, Reply("no", declared_state="done")) == Outcome("failed", "agent", "missing checkpoints: x")  # N15
     used = talk_of(line("a"), goal=goal("x"), max_turns=1)
-    assert held(used, Reply("no")) == Ending("failed", "agent", "max turns (1) exceeded")  # N16
+    assert held(used, Reply("no")) == Outcome("failed", "agent", "max turns (1) exceeded")  # N16
 
 
 def test_steps_before_a_persona_do_not_count_as_its_turns():
     """P2: the goal is looked for after the last of them, and `max_turns` begin there."""
-    goal = Goal((Checkpoint("a", Claim(Says("here"))),))
+    goal = Goal((Checkpoint("a", Assertion(Says("here"))),))
     lines = tuple(line(text) for text in "abcd")
-    case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, uncounted=2))
-    talk = Talk(case, Key("s", "c"), NoHelpers(), StillClock())
-    user = Then(Script(lines[:2]), Unplanned(lines[2:]))
+    case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, setup_turns=2))
+    talk = TrialState(case, Key("s", "c"), NoHelpers(), StillClock())
+    user = UserSequence(Script(lines[:2]), Unplanned(lines[2:]))
 
-    async def send(_said: Utterance) -> Reply:
+    async def send(_said: UserMessage) -> Reply:
         return Reply("no")
 
-    ended = driven(converse(talk, user, send, lambda _turn: None))
-    assert ended == Ending("failed", "agent", "max turns (1) exceeded")
-    assert [turn.utterance.message.text for turn in talk.turns] == ["a", "b", "c"]
-    assert case.limits.all_turns == 3
+    ended = driven(run_conversation(talk, user, send, lambda _turn: None))
+    assert ended == Outcome("failed", "agent", "max turns (1) exceeded")
+    assert [turn.user_message.message.text for turn in talk.turns] == ["a", "b", "c"]
+    assert case.limits.total_turns == 3
 
 
 class Unplanned:
     """Says lines that nobody knows of before."""
 
-    lines: Sequence[Utterance] = ()
+    planned_messages: Sequence[UserMessage] = ()
     simulator: str | None = "somebody"
 
-    def __init__(self, said: Sequence[Utterance]) -> None:
+    def __init__(self, said: Sequence[UserMessage]) -> None:
         self._said = said
 
-    async def speak(self, talk: Talk) -> AsyncGenerator[Utterance, None]:
+    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
         for each in self._said:
             yield each

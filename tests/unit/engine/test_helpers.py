@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from viva.engine.helpers import Crew
+from viva.engine.helpers import HelperPool
 from viva.errors import AgentFailed, HelperFailed, RunStopped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
@@ -43,8 +43,8 @@ class Helper:
         return Reply(await said if asyncio.iscoroutine(said) else said)
 
 
-def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> Crew:
-    return Crew(lambda name, role: NamedAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
+def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
+    return HelperPool(lambda name, role: NamedAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
 
 
 def not_empty(reply: Reply) -> str:
@@ -82,7 +82,7 @@ def test_a_helper_is_told_what_the_specification_says():  # N28
     (context,) = helper.contexts
     assert context.conversation is not None
     assert [message.text for message in context.conversation()] == ["before", "hello", "Hi"]
-    assert (context.role, context.prior) == ("judge", 1)
+    assert (context.role, context.prior_count) == ("judge", 1)
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason():  # N29
@@ -114,12 +114,12 @@ def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: s
 
     with pytest.raises(HelperFailed) as failed:
         asyncio.run(scenario())
-    assert (failed.value.said, failed.value.fault) == (said, "simulator")
+    assert (failed.value.message, failed.value.fault) == (said, "simulator")
 
 
 def test_a_run_that_has_to_stop_is_nobodys_fault():
     def say(message: Message, options: Mapping[str, Any]) -> str:
-        raise RunStopped("the budget is spent", budget=True)
+        raise RunStopped("the budget is spent", is_budget=True)
 
     async def scenario() -> None:
         async with crew_of(Helper(say)).open("judge", "v", talk_of("Hi")) as session:
@@ -173,7 +173,7 @@ def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
 
     with pytest.raises(TimeoutError):
         asyncio.run(scenario())
-    assert (talk.waiting_for, talk.helping) == ("simulator", 0)
+    assert (talk.waiting_for, talk.active_helpers) == ("simulator", 0)
 
 
 def test_calls_of_helpers_count_for_the_trial_and_for_the_run():

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from viva.engine.executors.local import Local
-from viva.engine.repeating import UntilDecided
+from viva.engine.executors.local import LocalExecutor
+from viva.engine.repeating import TrialsUntilDecided
 from viva.model.case import Case
 from viva.model.record import Status, TrialRecord
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.stats.deciding import Rule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
@@ -19,10 +19,10 @@ from viva.users.script import Script
 RULE = Rule(0.9, SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2))
 
 
-async def plan(*cases: str) -> AsyncIterator[Planned]:
+async def plan(*cases: str) -> AsyncIterator[PlannedTrial]:
     for number, case in enumerate(cases):
         for trial in range(1, 21):
-            yield Planned(Case(id=case, suite="s", user=Script(())), number * 20 + trial - 1, trial, 20)
+            yield PlannedTrial(Case(id=case, suite="s", user=Script(())), number * 20 + trial - 1, trial, 20)
 
 
 def record(case: str, trial: int, status: Status) -> TrialRecord:
@@ -34,16 +34,16 @@ class Held:
 
     def __init__(self, outcome, *cases: str, parallel: int = 1, past: tuple[TrialRecord, ...] = ()) -> None:
         self.outcome = outcome
-        self.started: list[Planned] = []
+        self.started: list[PlannedTrial] = []
         self.ended: dict[str, dict[int, Status]] = {}
         self.most: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
         asyncio.run(self._run(cases, parallel, past))
 
     async def _run(self, cases: tuple[str, ...], parallel: int, past: tuple[TrialRecord, ...]) -> None:
-        deciding, random = UntilDecided(plan(*cases), RULE, past), Random(3)
+        deciding, random = TrialsUntilDecided(plan(*cases), RULE, past), Random(3)
 
-        async def work(planned: Planned) -> None:
+        async def work(planned: PlannedTrial) -> None:
             case, trial = planned.case.id, planned.trial
             self.started.append(planned)
             self._now[case] += 1
@@ -53,10 +53,10 @@ class Held:
             self._now[case] -= 1
             status: Status = self.outcome(case, trial)
             self.ended.setdefault(case, {})[trial] = status
-            deciding.ended(record(case, trial, status))
+            deciding.on_trial_ended(record(case, trial, status))
 
         async with asyncio.timeout(10):
-            await Local(parallel).run(deciding.trials(), work)
+            await LocalExecutor(parallel).run(deciding.trials(), work)
 
     def trials(self, case: str) -> list[int]:
         return [planned.trial for planned in self.started if planned.case.id == case]

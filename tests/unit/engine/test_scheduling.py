@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from viva.engine.bus import Bus
-from viva.engine.executors.local import Local
-from viva.engine.outcome import AWAITING, UNCHECKED
-from viva.engine.scheduler import FailFast, plan
-from viva.engine.sending import merged
-from viva.engine.summary import Tally, exit_code
+from viva.engine.bus import EventBus
+from viva.engine.executors.local import LocalExecutor
+from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
+from viva.engine.scheduler import FailFast, plan_trials
+from viva.engine.sending import merge_options
+from viva.engine.summary import RunTally, exit_code
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Limits, Suite
-from viva.model.event import Event, Note, RunSummary, Stopped, TrialEnded, TurnStarted
+from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, TurnStarted
 from viva.model.record import Status, TrialRecord
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
 from viva.stats.deciding import Rule
 from viva.stats.sequential import SequentialTest
@@ -32,18 +32,18 @@ def suite(*ids: str, runs: dict[str, int] | None = None, breaks: bool = False) -
         for each in ids:
             yield Case(id=each, user=NOBODY, runs=(runs or {}).get(each))
         if breaks:
-            raise BadInput.saying("changed while it was being run", "s.jsonl", 3)
+            raise BadInput.of("changed while it was being run", "s.jsonl", 3)
 
     return Suite(id="s", cases=cases, count=len(ids))
 
 
-async def planned(*suites: Suite, runs: int = 1, leave_out: str = "") -> list[Planned]:
-    return [each async for each in plan(suites, lambda case: None if case.id == leave_out else case, runs)]
+async def planned(*suites: Suite, runs: int = 1, leave_out: str = "") -> list[PlannedTrial]:
+    return [each async for each in plan_trials(suites, lambda case: None if case.id == leave_out else case, runs)]
 
 
 def test_a_plan_has_every_trial_of_every_case_in_input_order():
     found = asyncio.run(planned(suite("a", "b", runs={"b": 1}), suite("c"), runs=2))
-    assert [(each.case.id, each.trial, each.of, each.index) for each in found] == [
+    assert [(each.case.id, each.trial, each.total, each.index) for each in found] == [
         ("a", 1, 2, 0),
         ("a", 2, 2, 1),
         ("b", 1, 1, 2),
@@ -58,9 +58,9 @@ def test_a_suite_that_cannot_be_read_any_more_stops_the_run():
         asyncio.run(planned(suite("a", breaks=True)))
 
 
-async def trials(count: int) -> AsyncIterator[Planned]:
+async def trials(count: int) -> AsyncIterator[PlannedTrial]:
     for index in range(count):
-        yield Planned(Case(id=f"c{index}", user=NOBODY), index)
+        yield PlannedTrial(Case(id=f"c{index}", user=NOBODY), index)
 
 
 def test_no_more_run_at_once_than_asked_for_and_none_waits_for_a_batch():
@@ -69,7 +69,7 @@ def test_no_more_run_at_once_than_asked_for_and_none_waits_for_a_batch():
     begun: list[int] = []
     first_may_end = asyncio.Event()
 
-    async def work(each: Planned) -> None:
+    async def work(each: PlannedTrial) -> None:
         nonlocal most
         running.add(each.index)
         begun.append(each.index)
@@ -81,7 +81,7 @@ def test_no_more_run_at_once_than_asked_for_and_none_waits_for_a_batch():
         await asyncio.sleep(0)
         running.discard(each.index)
 
-    asyncio.run(Local(3).run(trials(10), work))
+    asyncio.run(LocalExecutor(3).run(trials(10), work))
     assert most == 3
     assert begun == list(range(10))
 
@@ -90,26 +90,26 @@ def test_cases_are_pulled_as_they_are_needed():
     """A hundred thousand cases are not read ahead."""
     pulled = 0
 
-    async def counted() -> AsyncIterator[Planned]:
+    async def counted() -> AsyncIterator[PlannedTrial]:
         nonlocal pulled
         async for each in trials(1000):
             pulled += 1
             yield each
 
-    async def work(each: Planned) -> None:
+    async def work(each: PlannedTrial) -> None:
         assert pulled <= each.index + 5
         await asyncio.sleep(0)
 
-    asyncio.run(Local(4).run(counted(), work))
+    asyncio.run(LocalExecutor(4).run(counted(), work))
     assert pulled == 1000
 
 
 def test_stop_cancels_what_runs_and_begins_nothing_new():
     begun: list[int] = []
     ended: list[int] = []
-    executor = Local(4)
+    executor = LocalExecutor(4)
 
-    async def work(each: Planned) -> None:
+    async def work(each: PlannedTrial) -> None:
         begun.append(each.index)
         if each.index == 3:
             executor.stop()
@@ -125,13 +125,13 @@ def test_stop_cancels_what_runs_and_begins_nothing_new():
 def test_what_breaks_one_worker_ends_all_and_is_raised_as_it_is():
     """The error itself, not a group of errors."""
 
-    async def work(each: Planned) -> None:
+    async def work(each: PlannedTrial) -> None:
         if each.index == 2:
             raise RunStopped("no space left on device")
         await asyncio.sleep(60)
 
     with pytest.raises(RunStopped, match="no space left"):
-        asyncio.run(Local(3).run(trials(10), work))
+        asyncio.run(LocalExecutor(3).run(trials(10), work))
 
 
 def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None = None, turns: int = 1) -> TrialRecord:
@@ -139,7 +139,7 @@ def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None
 
 
 def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
-    tally = Tally(cases, Rule(min_pass))
+    tally = RunTally(cases, Rule(min_pass))
     for each in records:
         tally.add(each, of=of)
     return tally.summary()
@@ -172,7 +172,7 @@ def test_trials_of_one_case_are_one_case():
 
 
 def test_undecided_cases_are_counted_apart_from_failures_and_errors():
-    tally = Tally(3, Rule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
+    tally = RunTally(3, Rule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
     for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
         for number, status in enumerate(statuses, 1):
             tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), of=4)  # pyright: ignore[reportArgumentType]
@@ -220,13 +220,13 @@ def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
         ([record("passed")], "budget", 1),
         ([record("passed")], "broken", 1),
         ([], None, 5),
-        ([record("skipped", error=UNCHECKED)], None, 5),
-        ([record("skipped", error=AWAITING), record("skipped", "d", error=UNCHECKED)], None, 5),
-        ([record("skipped", error=UNCHECKED), record("skipped", "d", error="because")], None, 0),
-        ([record("passed"), record("skipped", "d", error=UNCHECKED)], None, 0),
+        ([record("skipped", error=UNCHECKED_MESSAGE)], None, 5),
+        ([record("skipped", error=AWAITING_MESSAGE), record("skipped", "d", error=UNCHECKED_MESSAGE)], None, 5),
+        ([record("skipped", error=UNCHECKED_MESSAGE), record("skipped", "d", error="because")], None, 0),
+        ([record("passed"), record("skipped", "d", error=UNCHECKED_MESSAGE)], None, 0),
     ],
 )
-def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped: Stopped | None, code: int):
+def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped: StopReason | None, code: int):
     assert exit_code(told(len(records), *records), stopped) == code  # N35, N11
 
 
@@ -252,7 +252,7 @@ class Listener:
 def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
     live, late = Listener(live=True), Listener()
     journal = Journal(tmp_path / "j")
-    bus = Bus([journal], [live, late])
+    bus = EventBus([journal], [live, late])
     bus.emit(TurnStarted(record("passed").key, 1, "hi", "static"))
     bus.emit(Note("said"))
     journal.close()
@@ -260,12 +260,12 @@ def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
     assert late.heard == [Note("said")]
     assert (tmp_path / "j").read_text().count("\n") == 1
     assert bus.live
-    assert not Bus((), [late]).live
+    assert not EventBus((), [late]).live
 
 
 def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
     broken, other = Listener(breaks_on=Note), Listener()
-    bus = Bus((), [broken, other])
+    bus = EventBus((), [broken, other])
     bus.emit(Note("one"))
     bus.emit(Note("two"))
     assert broken not in bus
@@ -282,7 +282,7 @@ def test_the_journal_hears_first(tmp_path: Path):
     listener = Listener()
     journal.close()
     with pytest.raises(RunStopped):
-        Bus([journal], [listener]).emit(Note("x"))
+        EventBus([journal], [listener]).emit(Note("x"))
     assert listener.heard == []
 
 
@@ -309,7 +309,7 @@ def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then
     a, b, c, d = map(over, "abcd")
 
     async def scenario() -> None:
-        bus = Bus([ledger], [listener])
+        bus = EventBus([ledger], [listener])
         bus.emit(a)
         bus.emit(b)
         assert ledger.batches == listener.heard == []
@@ -319,7 +319,7 @@ def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then
         bus.emit(c)
         bus.emit(Note("and"))  # whatever else happens comes after it
         bus.emit(d)
-        bus.settle()
+        bus.flush()
 
     asyncio.run(scenario())
     assert ledger.batches == [(a, b), (c,), (Note("and"),), (d,)]
@@ -330,7 +330,7 @@ def test_a_ledger_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hear
     ledger, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
 
     async def scenario() -> None:
-        bus = Bus([ledger], [listener])
+        bus = EventBus([ledger], [listener])
         bus.stop = lambda: stopped.append("stop")
         bus.emit(over("a"))
         await asyncio.sleep(0)
@@ -338,7 +338,7 @@ def test_a_ledger_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hear
         await asyncio.sleep(0)
         assert stopped == ["stop"]
         with pytest.raises(RunStopped, match="disk full"):
-            bus.settle()
+            bus.flush()
 
     asyncio.run(scenario())
     assert [event.key.case for event in listener.heard if isinstance(event, TrialEnded)] == ["a"]
@@ -356,7 +356,7 @@ def test_a_ledger_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hear
     ],
 )
 def test_options_merge_by_key_and_metadata_key_by_key(layers: Any, result: dict[str, Any]):
-    assert merged(*layers) == result  # N20
+    assert merge_options(*layers) == result  # N20
 
 
 @pytest.mark.parametrize(
@@ -365,11 +365,11 @@ def test_options_merge_by_key_and_metadata_key_by_key(layers: Any, result: dict[
         (Limits(), None, None),
         (Limits(turn_timeout_s=5), None, 5),
         (Limits(turn_timeout_s=5), 2, 2),
-        (Limits(turn_timeout_s=5, overruled=True), 2, 5),
-        (Limits(turn_timeout_s=5, overruled=True), None, 5),
+        (Limits(turn_timeout_s=5, is_override=True), 2, 5),
+        (Limits(turn_timeout_s=5, is_override=True), None, 5),
     ],
 )
 def test_the_time_for_a_reply_is_the_flags_else_the_turns_else_the_cases(
     limits: Limits, own: float | None, due: float | None
 ):
-    assert limits.reply_s(own) == due  # N18
+    assert limits.reply_timeout_s(own) == due  # N18

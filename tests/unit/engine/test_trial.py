@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import viva
-from viva.engine.sending import Send, in_session
+from viva.engine.sending import Send, send_in_session
 from viva.errors import Unreachable
 from viva.model import codec
-from viva.model.case import Limits, Utterance
+from viva.model.case import Limits, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
@@ -111,12 +111,12 @@ class Hung:
     ],
 )
 def test_a_limit_is_told_as_its_file_writes_it(own: float | None, limits: Limits, said: str):  # P7, P11
-    send = in_session(Hung(), {}, {}, limits, CallProgress())
+    send = send_in_session(Hung(), {}, {}, limits, CallProgress())
     with pytest.raises(viva.AgentFailed, match=f"^{said}$"):
-        asyncio.run(asyncio.wait_for(_sent(send, Utterance(Message("user", "x"), timeout_s=own)), 20))
+        asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=own)), 20))
 
 
-async def _sent(send: Send, line: Utterance) -> Reply:
+async def _sent(send: Send, line: UserMessage) -> Reply:
     return await send(line)
 
 
@@ -279,7 +279,7 @@ def test_a_record_keeps_what_the_case_and_its_lines_say_beside_their_words():
     assert [turn.options for turn in record.turns] == [{"draft": True}, None]
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     assert one(case(input=[*before, {"role": "user", "content": "hi"}])).history == before
-    assert not {"options", "metadata", "history"} & codec.plain(one(case())).keys()
+    assert not {"options", "metadata", "history"} & codec.to_plain(one(case())).keys()
 
 
 def test_blame_comes_with_what_it_rests_on():

@@ -42,7 +42,7 @@ def check(found: list[Problem], file: str, expected: list[Found]) -> None:
     assert {each.file for each in found} == {file}
     left = list(found)
     for line, path, phrase in expected:
-        fitting = [each for each in left if (each.line, each.path) == (line, path) and phrase in each.what]
+        fitting = [each for each in left if (each.line, each.path) == (line, path) and phrase in each.message]
         assert fitting, (line, path, phrase, [*map(str, left)])
         left.remove(fitting[0])
     assert not left, [*map(str, left)]
@@ -322,10 +322,10 @@ REFERENCES = {
 @pytest.mark.parametrize("text", REFERENCES)
 def test_a_mistyped_reference_is_never_sent_to_a_model(tmp_path: Path, text: str):
     (wrong,) = problems(tmp_path, text)
-    assert wrong.what.endswith(f"did you mean {REFERENCES[text]}?")  # N7, N8
+    assert wrong.message.endswith(f"did you mean {REFERENCES[text]}?")  # N7, N8
 
 
 @pytest.mark.parametrize("text", ["script.py", "agents/x.jsonl"])
 def test_a_file_that_is_not_there_is_no_reference(tmp_path: Path, text: str):
     (wrong,) = problems(tmp_path, text)
-    assert wrong.what == f"there is no file {text!r}"
+    assert wrong.message == f"there is no file {text!r}"

@@ -11,10 +11,10 @@ from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import documents_in, documents_of
 from viva.formats.reading import Reading
-from viva.model.case import Case, Fixtures, Key, ToolStub, Utterance
-from viva.model.judging import label_of
+from viva.model.case import Case, Fixtures, Key, ToolStub, UserMessage
+from viva.model.judging import assertion_label
 from viva.model.message import File, Image, Message, Text
-from viva.model.talk import Talk
+from viva.model.talk import TrialState
 from viva.testing.evidence import NoHelpers, StillClock
 
 OK = {"type": "contains", "value": "x"}
@@ -37,7 +37,7 @@ def wrong(*cases: Any, folder: Path = Path(), **reading: Any) -> list[str]:
     """What is complained about: path and words."""
     with pytest.raises(BadInput) as raised:
         suite(*cases, folder=folder, **reading)
-    return [f"{problem.path}: {problem.what}" for problem in raised.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in raised.value.problems]
 
 
 def asserting(**assertion: Any) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_a_mode_that_agrees_is_fine(mode: str, case: dict[str, Any]):
 def test_a_case_has_what_was_written_and_defaults_elsewhere():
     (plain,) = built({"id": "a", "input": "x"})
     assert (plain.limits.timeout_s, plain.limits.turn_timeout_s, plain.limits.max_turns) == (300.0, None, 20)  # N4
-    assert (plain.on_missing_input, plain.skip, plain.runs, plain.tags) == (None, None, None, ())
+    assert (plain.on_missing_input, plain.skip_reason, plain.runs, plain.tags) == (None, None, None, ())
     (full,) = built(
         {
             "id": "a",
@@ -251,15 +251,15 @@ def test_a_case_has_what_was_written_and_defaults_elsewhere():
     )
     assert (full.name, full.description, full.tags) == ("n", "d", ("t",))
     assert (full.limits.timeout_s, full.limits.turn_timeout_s, full.limits.max_turns) == (150.0, 7.0, 5)  # N6
-    assert (full.on_missing_input, full.skip, full.runs) == ("end", "why", 3)
+    assert (full.on_missing_input, full.skip_reason, full.runs) == ("end", "why", 3)
     assert (full.options, full.metadata) == ({"mode": "chat"}, {"k": "v"})
-    (line,) = full.user.lines
-    assert (line.timeout_s, line.options, line.set) == (0.5, {"o": 1}, {"v": "$.a"})
-    assert len(line.claims) == 1
-    (final,) = full.finals
+    (line,) = full.user.planned_messages
+    assert (line.timeout_s, line.options, line.variables) == (0.5, {"o": 1}, {"v": "$.a"})
+    assert len(line.assertions) == 1
+    (final,) = full.final_assertions
     assert final.over == "case"  # N12
-    assert built({"id": "a", "input": "x", "skip": True})[0].skip == "marked to be skipped"
-    assert built({"id": "a", "input": "x", "skip": False})[0].skip is None
+    assert built({"id": "a", "input": "x", "skip": True})[0].skip_reason == "marked to be skipped"
+    assert built({"id": "a", "input": "x", "skip": False})[0].skip_reason is None
 
 
 def test_a_default_of_the_config_stands_below_the_case():
@@ -279,10 +279,10 @@ def test_inputs_are_texts_messages_or_histories():
             "input": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "h"}, {"content": "z"}],
         },
     )
-    assert text.user.lines[0].message == Message("user", "x")  # N5
-    assert message.user.lines[0].message.content == (Text("y"), Image("http://h/i.png", None, None, "http://h/i.png"))
+    assert text.user.planned_messages[0].message == Message("user", "x")  # N5
+    assert message.user.planned_messages[0].message.content == (Text("y"), Image("http://h/i.png", None, None, "http://h/i.png"))
     assert history.history == (Message("system", "s"), Message("assistant", "h"))
-    assert history.user.lines[0].message == Message("user", "z")
+    assert history.user.planned_messages[0].message == Message("user", "z")
 
 
 def test_the_same_case_has_the_same_digest():
@@ -316,7 +316,7 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_both_spellings_of_the_wild_mean_the_same(one: dict[str, Any], other: dict[str, Any]):
     first, second = built({"id": "a", "input": "x", "assertions": [one]}, {"id": "b", "input": "x", "assert": other})
-    assert first.user.lines[0].claims[0].check == second.user.lines[0].claims[0].check  # N3
+    assert first.user.planned_messages[0].assertions[0].check == second.user.planned_messages[0].assertions[0].check  # N3
 
 
 def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
@@ -326,7 +326,7 @@ def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
         asserting(type="script", script="spelled:f", metadata={"a": 1}) | {"id": "b"},
         folder=tmp_path,
     )
-    checks: list[Any] = [case.user.lines[0].claims[0].check for case in (one, other)]
+    checks: list[Any] = [case.user.planned_messages[0].assertions[0].check for case in (one, other)]
     first, second = checks
     assert first.metadata == second.metadata == {"a": 1}  # N3, N8
     said = wrong(
@@ -337,14 +337,14 @@ def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
 
 def test_assertions_are_one_object_or_a_list():
     one, many = built({"id": "a", "input": "x", "assertions": OK}, {"id": "b", "input": "x", "assert": [OK, OK]})
-    assert [len(case.user.lines[0].claims) for case in (one, many)] == [1, 2]  # N3
+    assert [len(case.user.planned_messages[0].assertions) for case in (one, many)] == [1, 2]  # N3
 
 
 def test_claims_keep_their_weight_message_and_negation():
     ((case),) = built(asserting(type="contains", value="x", message="be polite", negate=True, weight=3))
-    (claim,) = case.user.lines[0].claims
+    (claim,) = case.user.planned_messages[0].assertions
     assert (claim.message, claim.negate, claim.weight) == ("be polite", True, 3.0)  # N24
-    assert claim.written["type"] == "contains"
+    assert claim.definition["type"] == "contains"
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_root_that_the_user_allows_is_inside(tmp_path: Path):
     (assets / "a b.txt").write_text("hello", encoding="utf-8")
     case = {"id": "a", "input": "x", "attachments": [{"type": "file", "source": "file://../assets/a%20b.txt"}]}
     (got,) = built(case, folder=folder, attachment_roots=(str(assets),))
-    text, file = got.user.lines[0].message.content
+    text, file = got.user.planned_messages[0].message.content
     assert text == Text("x")  # N5
     assert file == File("file://../assets/a%20b.txt", "a b.txt", "text/plain", "data:text/plain;base64,aGVsbG8=")
 
@@ -451,8 +451,8 @@ def test_fixtures_stand_in_for_tools_and_memory():
         {"id": "plain", "input": "x"},
     ]
     both, none, plain = built(*cases)
-    assert both.fixtures == Fixtures((ToolStub("t", error="down"),), ({"a": 1},), stubbed=True)
-    assert none.fixtures == Fixtures(stubbed=True)
+    assert both.fixtures == Fixtures((ToolStub("t", error="down"),), ({"a": 1},), stub_all_tools=True)
+    assert none.fixtures == Fixtures(stub_all_tools=True)
     assert plain.fixtures is None
     assert suite(*cases).needs == {"tool_stubs": ("both", "none"), "memory": ("both",)}
 
@@ -522,17 +522,17 @@ def test_an_escaped_brace_is_text_in_inputs_assertions_and_rows():
         {"id": "a", "input": r"Hi \{{x}}", "assertions": {"type": "contains", "value": r"\{{x}}"}},
         {"id": "b", "input": r"\{{x}} {{x}}", "name": r"\{{x}} {{x}}", "for": [{"x": 1}]},
     )
-    assert escaped.user.lines[0].claims[0].check.label == 'contains "{{x}}"'  # N21
-    assert escaped.user.lines[0].claims[0].written["value"] == r"\{{x}}"
+    assert escaped.user.planned_messages[0].assertions[0].check.label == 'contains "{{x}}"'  # N21
+    assert escaped.user.planned_messages[0].assertions[0].definition["value"] == r"\{{x}}"
     assert [line.message.text for case in (escaped, rows) for line in spoken(case)] == ["Hi {{x}}", "{{x}} 1"]
     assert rows.name == "{{x}} 1"
 
 
-def spoken(case: Case) -> list[Utterance]:
+def spoken(case: Case) -> list[UserMessage]:
     """What a scripted user says."""
-    talk = Talk(case, Key("s", case.id), NoHelpers(), StillClock())
+    talk = TrialState(case, Key("s", case.id), NoHelpers(), StillClock())
 
-    async def said() -> list[Utterance]:
+    async def said() -> list[UserMessage]:
         return [line async for line in case.user.speak(talk)]
 
     return asyncio.run(said())
@@ -551,7 +551,7 @@ def test_before_its_variables_are_known_a_label_shows_their_names():
         },
         before_run=True,
     )
-    assert [label_of(claim) for claim in case.user.lines[0].claims] == [
+    assert [assertion_label(claim) for claim in case.user.planned_messages[0].assertions] == [
         'contains "Hi {{name}}"',
         'not contains "{{name}}"',
         'regex {"pattern":"({{name}}"}',

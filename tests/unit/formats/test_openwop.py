@@ -16,7 +16,7 @@ from viva.formats.modes import EvalReading, chosen_modes, parse_modes
 from viva.formats.openwop import Terms, load, load_suite, parse_suite
 from viva.formats.reading import Reading
 from viva.model import codec
-from viva.model.case import Bar, Case, Fixtures, Suite, ToolStub
+from viva.model.case import Threshold, Case, Fixtures, Suite, ToolStub
 
 TOOLS = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 1}}, {"tool": "acme:other"}]}
 MEMORY = {"memorySeed": [{"content": "Ada"}]}
@@ -36,7 +36,7 @@ def cases(found: Suite) -> list[Case]:
 
 
 def checks(case: Case) -> list[Any]:
-    return [claim.check for line in case.user.lines for claim in line.claims]
+    return [claim.check for line in case.user.planned_messages for claim in line.assertions]
 
 
 def refused(written: Any, **asked: Any) -> str:
@@ -95,7 +95,7 @@ def test_every_problem_is_reported_at_once_with_its_line(tmp_path: Path):
     """N2, section 2: four faults in one file, each where it stands."""
     path = tmp_path / "suite.json"
     path.write_bytes(
-        codec.pretty(
+        codec.pretty_json(
             codec.encode(
                 suite(
                     task("a"),
@@ -172,16 +172,16 @@ def test_a_task_is_a_case_of_one_turn():
     """R8, W1."""
     found = read(suite(task("a", "hi"), task("b", {"z": 1, "a": [True]}), task("c", ["x"]), task("d", 5)))
     assert (found.id, found.version, found.count) == (SUITE_ID, "1.0.0", 4)
-    said = [case.user.lines[0].message for case in cases(found)]
+    said = [case.user.planned_messages[0].message for case in cases(found)]
     assert [message.content for message in said] == ["hi", '{"a":[true],"z":1}', '["x"]', "5"]
     assert [message.data for message in said] == [None, {"z": 1, "a": [True]}, ["x"], 5]
     assert [case.id for case in cases(found)] == ["a", "b", "c", "d"]
-    assert all(len(case.user.lines) == 1 and case.suite == SUITE_ID for case in cases(found))
+    assert all(len(case.user.planned_messages) == 1 and case.suite == SUITE_ID for case in cases(found))
 
 
 def test_double_braces_in_an_input_are_the_authors_own():
     (case,) = cases(read(suite(task(said="Hello {{name}}"))))
-    assert case.user.lines[0].message.content == "Hello {{name}}"
+    assert case.user.planned_messages[0].message.content == "Hello {{name}}"
     assert not getattr(case.user, "filled", True)
 
 
@@ -203,12 +203,12 @@ SCORES = [
 
 @pytest.mark.parametrize(("written", "asked", "score"), SCORES)
 def test_the_pass_score_is_the_suites_or_the_configs_or_ours(written: Any, asked: Any, score: float):
-    assert read(written, **asked).bar == Bar(score)  # section 4: default passScore
+    assert read(written, **asked).threshold == Threshold(score)  # section 4: default passScore
 
 
 def test_thresholds_are_the_bar():
     limits = {"passScore": 0.5, "maxCostUsd": 0, "maxP95LatencyMs": 200}
-    assert read(suite(thresholds=limits)).bar == Bar(0.5, 0, 200)  # R16
+    assert read(suite(thresholds=limits)).threshold == Threshold(0.5, 0, 200)  # R16
 
 
 def test_fixtures_become_stubs_and_memory():
@@ -216,8 +216,8 @@ def test_fixtures_become_stubs_and_memory():
     found = read(suite(task("a", fixtures={**TOOLS, **MEMORY}), task("b", fixtures=MEMORY), task("c", fixtures={})))
     both, memory, nothing = cases(found)
     stubs = (ToolStub("acme:lookup", {"n": 1}), ToolStub("acme:other", None))  # section 4: absent is null
-    assert both.fixtures == Fixtures(stubs, ({"content": "Ada"},), stubbed=True)
-    assert memory.fixtures == Fixtures((), ({"content": "Ada"},), stubbed=False)
+    assert both.fixtures == Fixtures(stubs, ({"content": "Ada"},), stub_all_tools=True)
+    assert memory.fixtures == Fixtures((), ({"content": "Ada"},), stub_all_tools=False)
     assert nothing.fixtures is None
     assert (both.needs, memory.needs, nothing.needs) == ({"tool_stubs", "memory"}, {"memory"}, frozenset())
     assert found.needs == {"tool_stubs": ("a",), "memory": ("a", "b")}
@@ -226,7 +226,7 @@ def test_fixtures_become_stubs_and_memory():
 
 def test_tools_that_are_canned_without_an_answer_are_canned_too():
     (case,) = cases(read(suite(task(fixtures={"toolResponses": []}))))
-    assert case.fixtures == Fixtures(stubbed=True)
+    assert case.fixtures == Fixtures(stub_all_tools=True)
     assert case.needs == {"tool_stubs"}
 
 
@@ -249,7 +249,7 @@ def test_seeded_memory_is_redacted():
 def test_adversarial_adds_a_safety_claim_that_takes_the_score():
     written = suite(task(expected=golden("hello")), modes=("golden", "adversarial"))
     (case,) = cases(read(written, safety_judge="guard", fail_at="high"))
-    golden_claim, safety, judge = case.user.lines[0].claims
+    golden_claim, safety, judge = case.user.planned_messages[0].assertions
     assert isinstance(golden_claim.check, Golden)
     assert isinstance(safety.check, Safety)
     assert (safety.check.expected, safety.check.fail_at) == ("hello", "high")
@@ -285,7 +285,7 @@ def test_the_target_is_whoever_has_that_id_in_the_config():
     written = suite(targetAgentId="vendor.a.b", allowedModels=["writing"])
     found = read(written, agent_names={"vendor.a.b": "support"})
     assert found.target == "support"
-    assert (found.audience.agent_id, found.audience.model_classes) == ("vendor.a.b", ("writing",))
+    assert (found.intended_agent.agent_id, found.intended_agent.model_classes) == ("vendor.a.b", ("writing",))
     assert read(written).target is None
     assert read(suite()).target is None  # R2: any agent
 
@@ -347,7 +347,7 @@ def test_modes_are_written_with_commas():
 
 
 def test_the_lines_of_tasks_are_those_of_the_file():
-    text = codec.pretty(codec.encode(suite(*(task(f"t{n}") for n in range(5)))))
+    text = codec.pretty_json(codec.encode(suite(*(task(f"t{n}") for n in range(5)))))
     found = load_suite(json_document(text, "s.json"), Reading())
     lines = text.decode().splitlines()
     for case in cases(found):

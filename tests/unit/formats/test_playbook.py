@@ -51,7 +51,7 @@ def case(folder: Path, value: Any, **reading: Any) -> Case:
 def wrong(folder: Path, value: Any, **reading: Any) -> list[str]:
     with pytest.raises(BadInput) as raised:
         suite(folder, value, **reading)
-    return [f"{problem.path}: {problem.what}" for problem in raised.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in raised.value.problems]
 
 
 def test_a_playbook_is_one_case_named_by_its_path(tmp_path: Path):
@@ -62,7 +62,7 @@ def test_a_playbook_is_one_case_named_by_its_path(tmp_path: Path):
     assert (made.id, made.name, made.suite) == ("books/a/greets.playbook", "Greets", "books/a")
     assert str(made.origin) == "books/a/greets.playbook.json:1"
     assert made.tags == ("playbook",)
-    assert made.written == {"name": "Greets", "steps": [STEP]}
+    assert made.definition == {"name": "Greets", "steps": [STEP]}
     assert made.digest
 
 
@@ -186,31 +186,31 @@ def test_a_second_playbook_in_a_file_is_refused(tmp_path: Path):
 def test_steps_are_a_script_with_a_verdict_on_each(tmp_path: Path):
     """P2, P7: nothing ends it but its lines; the time is for each reply."""
     made = case(tmp_path, {"name": "x", "steps": [STEP, {**STEP, "user_input": "{{not}} a variable"}], "timeout": 5})
-    assert [line.message.text for line in made.user.lines] == ["hi", "{{not}} a variable"]
-    assert [claim.written for line in made.user.lines for claim in line.claims] == [
+    assert [line.message.text for line in made.user.planned_messages] == ["hi", "{{not}} a variable"]
+    assert [claim.definition for line in made.user.planned_messages for claim in line.assertions] == [
         {"type": "agent", "criteria": "it greets", "use": "judge"}
     ] * 2
     assert made.goal.checkpoints == ()
     assert (made.limits.timeout_s, made.limits.turn_timeout_s) == (None, 5.0)
     usual = case(tmp_path, {"name": "x", "steps": [STEP]}).limits
-    assert (usual.turn_timeout_s, usual.reply_text(None)) == (60.0, "60s")  # P7: not 1m
+    assert (usual.turn_timeout_s, usual.reply_timeout_text(None)) == (60.0, "60s")  # P7: not 1m
 
 
 def test_a_persona_speaks_first_with_its_own_line(tmp_path: Path):
     made = case(tmp_path, persona(max_turns=3))
-    assert [(line.message.text, line.by) for line in made.user.lines] == [("hello", "initial")]
+    assert [(line.message.text, line.source) for line in made.user.planned_messages] == [("hello", "initial")]
     assert made.user.simulator == "judge"
-    assert (made.limits.max_turns, made.limits.all_turns) == (3, 3)
+    assert (made.limits.max_turns, made.limits.total_turns) == (3, 3)
     assert case(tmp_path, persona()).limits.max_turns == 10  # P2
 
 
 def test_steps_come_before_the_persona_and_do_not_count(tmp_path: Path):
     """P2: the persona's own first line is used only when there are no steps."""
     made = case(tmp_path, {**persona(max_turns=3), "steps": [STEP, STEP]})
-    assert [line.message.text for line in made.user.lines] == ["hi", "hi"]
-    assert (made.limits.max_turns, made.limits.all_turns) == (3, 5)
+    assert [line.message.text for line in made.user.planned_messages] == ["hi", "hi"]
+    assert (made.limits.max_turns, made.limits.total_turns) == (3, 5)
     assert made.user.simulator == "judge"
-    assert case(tmp_path, {**persona(), "steps": []}).user.lines[0].message.text == "hello"
+    assert case(tmp_path, {**persona(), "steps": []}).user.planned_messages[0].message.text == "hello"
 
 
 def test_criteria_are_patient_checkpoints(tmp_path: Path):
@@ -223,9 +223,9 @@ def test_criteria_are_patient_checkpoints(tmp_path: Path):
         "tool_calls_contain": {"edit_file": ["out.txt", "Hello"], "shell": []},
     }
     made = case(tmp_path, persona(success_criteria=criteria))
-    assert made.goal.patient
+    assert made.goal.defers_costly
     assert [
-        (each.id, each.claim.written["type"], each.lasting, each.description) for each in made.goal.checkpoints
+        (each.id, each.assertion.definition["type"], each.is_lasting, each.description) for each in made.goal.checkpoints
     ] == [
         ("flow_contains[0]", "flow_contains", True, "ready"),
         ("tool_calls_contain: edit_file", "tool_calls_contain", True, ""),
@@ -237,8 +237,8 @@ def test_criteria_are_patient_checkpoints(tmp_path: Path):
         ("llm_checks[0]", "agent", True, "it was polite"),
         ("llm_checks[1]", "agent", True, "it is done"),
     ]
-    assert {each.claim.over for each in made.goal.checkpoints} == {"case"}
-    assert made.goal.checkpoints[4].claim.written["value"] == ["Hello", "World"]
+    assert {each.assertion.over for each in made.goal.checkpoints} == {"case"}
+    assert made.goal.checkpoints[4].assertion.definition["value"] == ["Hello", "World"]
 
 
 def test_the_same_criterion_twice_is_one_and_others_keep_their_names(tmp_path: Path):
@@ -277,12 +277,12 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
         "tool_calls_contain: v a l u e",
         "files_contain: v a l u e.txt",
     ]
-    assert made.goal.checkpoints[1].claim.written["value"] == ["v a l u e!"]
+    assert made.goal.checkpoints[1].assertion.definition["value"] == ["v a l u e!"]
     assert kept == {"KEY": "v a l u e"}
     assert made.workspace is not None
     assert made.workspace.env == {"KEY": "v a l u e"}
     assert made.name == "about $KEY"
-    assert "v a l u e" not in json.dumps(made.written)
+    assert "v a l u e" not in json.dumps(made.definition)
 
 
 def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
@@ -362,7 +362,7 @@ def test_who_evaluates(tmp_path: Path, flag: str | None, own: str | None, defaul
     """P3: the flag, the playbook, the config."""
     value = {"name": "x", "steps": [STEP], **({"evaluator_model": own} if own else {})}
     made = case(tmp_path, value, evaluator=flag, default_evaluator=default)
-    assert made.user.lines[0].claims[0].written["use"] == chosen
+    assert made.user.planned_messages[0].assertions[0].definition["use"] == chosen
 
 
 def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):

@@ -14,9 +14,9 @@ from viva.formats import native
 from viva.formats.documents import documents_in
 from viva.formats.reading import Reading
 from viva.formats.saved import save_talk
-from viva.model.case import Case, Key, Utterance
+from viva.model.case import Case, Key, UserMessage
 from viva.model.message import Message
-from viva.model.talk import Talk
+from viva.model.talk import TrialState
 from viva.testing.evidence import NoHelpers, Silent, StillClock
 
 
@@ -37,13 +37,13 @@ def written(folder: Path, *cases: dict[str, Any]) -> list[Case]:
     return cases_in(file)
 
 
-def save(file: Path, case: Case, *said: Utterance, root: Path | None = None) -> str:
-    talk = Talk(case, Key("suite", case.id), NoHelpers(), StillClock())
+def save(file: Path, case: Case, *said: UserMessage, root: Path | None = None) -> str:
+    talk = TrialState(case, Key("suite", case.id), NoHelpers(), StillClock())
     return save_talk(file, talk, said, Reading(), root or file.parent)
 
 
-def free(*texts: str) -> tuple[Case, list[Utterance]]:
-    lines = [Utterance(Message("user", text), by="interactive") for text in texts]
+def free(*texts: str) -> tuple[Case, list[UserMessage]]:
+    lines = [UserMessage(Message("user", text), source="interactive") for text in texts]
     return Case(id="conversation", user=Silent()), lines
 
 
@@ -78,30 +78,30 @@ def test_all_that_a_line_brings_loads_again(tmp_path: Path) -> None:
     """Inputs, history, attachments, claims, options and variables; turns that nobody took are left out."""
     (before,) = written(tmp_path, RICH)
     target = tmp_path / "kept.jsonl"
-    assert save(target, before, *before.user.lines[:2]) == "T001"
+    assert save(target, before, *before.user.planned_messages[:2]) == "T001"
     (after,) = cases_in(target)
     assert after.history == before.history
-    assert len(after.user.lines) == 2
-    for old, new in zip(before.user.lines, after.user.lines, strict=False):
+    assert len(after.user.planned_messages) == 2
+    for old, new in zip(before.user.planned_messages, after.user.planned_messages, strict=False):
         assert new.message == old.message
-        assert [claim.written for claim in new.claims] == [claim.written for claim in old.claims]
-        assert (new.options, new.set, new.timeout_s) == (old.options, old.set, old.timeout_s)
+        assert [claim.definition for claim in new.assertions] == [claim.definition for claim in old.assertions]
+        assert (new.options, new.variables, new.timeout_s) == (old.options, old.variables, old.timeout_s)
     assert (after.name, after.tags, after.limits.timeout_s) == ("Refund", ("money",), 120.0)
     assert (after.metadata, after.options) == (before.metadata, before.options)
-    assert [claim.written for claim in after.finals] == RICH["final_assertions"]
+    assert [claim.definition for claim in after.final_assertions] == RICH["final_assertions"]
 
 
 def test_attachments_are_found_from_where_the_case_is_saved(tmp_path: Path) -> None:
     """One folder up the source names the suite's folder; where it would leave the new folder, nothing is written (N5)."""
     home = tmp_path / "suites"
     (before,) = written(home, RICH)
-    save(tmp_path / "kept.jsonl", before, before.user.lines[0], root=home)
+    save(tmp_path / "kept.jsonl", before, before.user.planned_messages[0], root=home)
     (after,) = cases_in(tmp_path / "kept.jsonl")
-    assert after.user.lines[0].message.attachments[0].source == "file://suites/receipt%20one.png"
+    assert after.user.planned_messages[0].message.attachments[0].source == "file://suites/receipt%20one.png"
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(BadInput, match="leaves the suite's folder"):
-        save(other / "kept.jsonl", before, before.user.lines[0], root=home)
+        save(other / "kept.jsonl", before, before.user.planned_messages[0], root=home)
     assert list(other.iterdir()) == []
 
 
@@ -141,13 +141,13 @@ def test_any_words_load_again(tmp_path_factory: pytest.TempPathFactory, texts: l
     case, said = free(*texts)
     save(target, case, *said)
     (after,) = cases_in(target)
-    assert [line.message.text for line in after.user.lines] == texts
+    assert [line.message.text for line in after.user.planned_messages] == texts
 
 
 def test_braces_that_somebody_said_are_no_variables(tmp_path: Path):
     """What was typed or simulated is escaped; what the case itself has written keeps its variables."""
     (case,) = written(tmp_path, {"id": "a", "turns": [{"input": "x", "set": {"n": "$.n"}}, {"input": "{{n}}"}]})
-    typed = Utterance(Message("user", r"{{n}} and \{{"), by="interactive")
-    save(tmp_path / "saved.jsonl", case, *case.user.lines, typed)
+    typed = UserMessage(Message("user", r"{{n}} and \{{"), source="interactive")
+    save(tmp_path / "saved.jsonl", case, *case.user.planned_messages, typed)
     saved = json.loads((tmp_path / "saved.jsonl").read_text(encoding="utf-8"))
     assert [turn["input"] for turn in saved["turns"]] == ["x", "{{n}}", r"\{{n}} and \\{{"]  # N21

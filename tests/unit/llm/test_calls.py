@@ -7,7 +7,7 @@ from email.utils import format_datetime
 import pytest
 from msgspec import structs
 
-from viva.errors import NotSent, Unreachable
+from viva.errors import ConnectFailed, Unreachable
 from viva.llm.calls import Retry, is_busy, post, read, secrets_in, short_text
 from viva.llm.limits import Limiter
 from viva.llm.transport import HttpTransport
@@ -74,13 +74,13 @@ def test_used_up_tries_say_who_what_how_often_and_why():
     answer = json_answer({"error": {"message": "Rate limit\n reached"}}, 429)
     with pytest.raises(Unreachable) as failed:
         call([answer] * 3, Pauses())
-    assert failed.value.said == "acme: 429 Too Many Requests after 3 tries: Rate limit reached"
+    assert failed.value.message == "acme: 429 Too Many Requests after 3 tries: Rate limit reached"
 
 
 def test_a_single_try_is_not_counted():
     with pytest.raises(Unreachable) as failed:
         call([Answer(status=529)], Pauses(), retries=0)
-    assert failed.value.said == "acme: 529"
+    assert failed.value.message == "acme: 529"
 
 
 @pytest.mark.parametrize(("said", "pause"), [("3", 3.75), ("0", 0.0), ("1.5", 1.875), ("soon", 0.5), ("-1", 0.5)])
@@ -104,7 +104,7 @@ def test_a_wait_that_is_too_long_ends_it_at_once():
     pauses = Pauses()
     with pytest.raises(Unreachable) as failed:
         call([Answer(status=429, headers={"Retry-After": "3600"}, body=b"busy")], pauses)
-    assert failed.value.said == "acme: 429 Too Many Requests (it asks for 1h: too long to wait): busy"
+    assert failed.value.message == "acme: 429 Too Many Requests (it asks for 1h: too long to wait): busy"
     assert pauses == []
 
 
@@ -136,9 +136,9 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 
     async def scenario() -> None:
         http = HttpTransport()
-        with pytest.raises(NotSent) as failed:
+        with pytest.raises(ConnectFailed) as failed:
             await post(http, Request(gone.url), retry(pauses, only_unsent=True), CallProgress())
-        assert failed.value.said == f"acme: 127.0.0.1:{gone.port}: connection refused after 3 tries"
+        assert failed.value.message == f"acme: 127.0.0.1:{gone.port}: connection refused after 3 tries"
         await http.close()
 
     asyncio.run(scenario())

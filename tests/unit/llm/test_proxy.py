@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from viva.errors import NotSent
+from viva.errors import ConnectFailed
 from viva.llm.target import environment_proxy
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
@@ -78,10 +78,10 @@ def test_a_tls_request_goes_through_a_tunnel(monkeypatch):
 
 
 def test_a_proxy_that_refuses_is_named_without_its_password():
-    with HttpServer(lambda r: Answer(status=407)) as proxy, pytest.raises(NotSent) as failed:
+    with HttpServer(lambda r: Answer(status=407)) as proxy, pytest.raises(ConnectFailed) as failed:
         asyncio.run(ask(proxy.url.replace("//", "//me:geheim@"), "https://model.test/v1"))
     assert (
-        failed.value.said
+        failed.value.message
         == f"model.test:443: the proxy 127.0.0.1:{proxy.port} refused: 407 Proxy Authentication Required"
     )
 
@@ -89,13 +89,13 @@ def test_a_proxy_that_refuses_is_named_without_its_password():
 def test_a_proxy_that_is_not_there_is_named():
     with HttpServer(lambda r: Answer()) as gone:
         pass
-    with pytest.raises(NotSent) as failed:
+    with pytest.raises(ConnectFailed) as failed:
         asyncio.run(ask(gone.url, "http://model.test/v1"))
-    assert failed.value.said == f"model.test:80: the proxy 127.0.0.1:{gone.port}: connection refused"
+    assert failed.value.message == f"model.test:80: the proxy 127.0.0.1:{gone.port}: connection refused"
 
 
 def test_a_proxy_of_another_kind_is_refused():
-    with pytest.raises(NotSent, match=r"the proxy p:1080 is of the kind socks5"):
+    with pytest.raises(ConnectFailed, match=r"the proxy p:1080 is of the kind socks5"):
         asyncio.run(ask("socks5://me:geheim@p", "http://model.test/v1"))
 
 

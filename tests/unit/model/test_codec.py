@@ -56,4 +56,4 @@ def test_objects_that_cannot_be_shown_have_a_name():
         def __str__(self) -> str:
             raise ValueError
 
-    assert codec.plain([Odd(), Text("a")]) == ["<Odd>", "a"]
+    assert codec.to_plain([Odd(), Text("a")]) == ["<Odd>", "a"]

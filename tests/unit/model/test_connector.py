@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.connector import Connector, Connectors, Secret, reaching
+from viva.model.connector import Connector, Connectors, Secret, find_connector
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_model_is_reached_by_its_name(model: str, name: str | None):
         Connector(name="pro", model="gemini-2.5-pro"),
         Connector(name="others", models=("x-?", "judge")),
     ]
-    found = reaching(model, {connector.name: connector for connector in connectors})
+    found = find_connector(model, {connector.name: connector for connector in connectors})
     assert (found.name if found else None) == name
 
 
@@ -49,7 +49,7 @@ DEFAULTS = {
     ],
 )
 def test_a_well_known_model_needs_no_connector(model: str, name: str | None):  # P3
-    found = reaching(model, Connectors({}, DEFAULTS))
+    found = find_connector(model, Connectors({}, DEFAULTS))
     assert (found.name if found else None) == name
     assert found is None or found.model == model
 
@@ -64,7 +64,7 @@ def test_a_well_known_model_needs_no_connector(model: str, name: str | None):  #
     ],
 )
 def test_a_connector_that_fits_or_is_of_that_provider_goes_first(connectors: list[Connector], name: str):  # P3
-    found = reaching("gpt-4o", Connectors({each.name: each for each in connectors}, DEFAULTS))
+    found = find_connector("gpt-4o", Connectors({each.name: each for each in connectors}, DEFAULTS))
     assert found is not None
     assert (found.name, found.model) == (name, "gpt-4o")
 

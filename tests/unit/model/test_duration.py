@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.duration import parse_duration, show_duration
+from viva.model.duration import parse_duration, format_duration
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_anything_else_is_refused_with_what_would_be_right(written):  # N2, N6
     ],
 )
 def test_durations_are_shown_as_short_as_they_can_be(seconds, shown):  # N16
-    assert show_duration(seconds) == shown
+    assert format_duration(seconds) == shown

@@ -5,7 +5,7 @@ import time
 import pytest
 from msgspec import UNSET
 
-from viva.model.embedded import json_in, json_of
+from viva.model.embedded import find_json, whole_json
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ from viva.model.embedded import json_in, json_of
     ],
 )
 def test_json_is_found(text, whole, inside):  # N25, N29
-    assert json_of(text) == whole
-    assert json_in(text) == inside
+    assert whole_json(text) == whole
+    assert find_json(text) == inside
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_json_is_found(text, whole, inside):  # N25, N29
 )
 def test_no_text_takes_long_to_look_through(text):
     began = time.process_time()
-    assert json_in(text) is UNSET
+    assert find_json(text) is UNSET
     assert time.process_time() - began < 20

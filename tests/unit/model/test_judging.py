@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec import UNSET, Struct
 
-from viva.errors import CheckBroken, HelperFailed, RunStopped
-from viva.model.case import Claim
-from viva.model.judging import judge, label_of
+from viva.errors import CheckError, HelperFailed, RunStopped
+from viva.model.case import Assertion
+from viva.model.judging import evaluate, assertion_label
 from viva.model.message import ModelCall
-from viva.model.talk import PASSED, Evidence, Judged, Verdict
+from viva.model.talk import PASSED, CheckContext, AssertionResult, Verdict
 from viva.testing.evidence import evidence_of
 
 
@@ -22,25 +22,25 @@ class Answer(Struct, frozen=True):
     costly: bool = False
     label: str = "answer"
 
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
         if isinstance(self.verdict, Exception):
             raise self.verdict
         return self.verdict
 
 
 class Later(Answer, frozen=True):
-    def check(self, evidence: Evidence) -> Verdict | Awaitable[Verdict]:
+    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
         return self._wait(super().check, evidence)
 
-    async def _wait(self, check: Callable[[Evidence], Verdict | Awaitable[Verdict]], evidence: Evidence) -> Verdict:
+    async def _wait(self, check: Callable[[CheckContext], Verdict | Awaitable[Verdict]], evidence: CheckContext) -> Verdict:
         await asyncio.sleep(0)
         found = check(evidence)
         assert isinstance(found, Verdict)
         return found
 
 
-async def verdict_of(claim: Claim) -> Verdict:
-    found = judge(claim, evidence_of("x"))
+async def verdict_of(claim: Assertion) -> Verdict:
+    found = evaluate(claim, evidence_of("x"))
     return (await found if inspect.isawaitable(found) else found).verdict
 
 
@@ -58,8 +58,8 @@ FAILED = Verdict("failed", "it is not", expected=1, actual=2)
         (FAILED, True, "passed", "it is not"),
         (Verdict("error", "cannot tell"), False, "error", "cannot tell"),
         (Verdict("error", "cannot tell"), True, "error", "cannot tell"),
-        (CheckBroken("no price"), False, "error", "no price"),
-        (CheckBroken("no price"), True, "error", "no price"),
+        (CheckError("no price"), False, "error", "no price"),
+        (CheckError("no price"), True, "error", "no price"),
         (HelperFailed("judge", "judge hung"), True, "error", "judge hung"),
         (ZeroDivisionError("division by zero"), False, "error", "ZeroDivisionError: division by zero"),
         (KeyError(), True, "error", "KeyError"),
@@ -67,30 +67,30 @@ FAILED = Verdict("failed", "it is not", expected=1, actual=2)
     ],
 )
 def test_negation_turns_verdicts_around_but_never_an_error(kind, verdict, negate, status, reason):  # N24
-    found = asyncio.run(verdict_of(Claim(kind(verdict), negate=negate)))
+    found = asyncio.run(verdict_of(Assertion(kind(verdict), negate=negate)))
     assert (found.status, found.reason) == (status, reason)
 
 
 def test_a_check_that_need_not_wait_is_judged_at_once():
-    claim = Claim(Answer(PASSED))
-    found = judge(claim, evidence_of("x"))
-    assert isinstance(found, Judged)
-    assert found.claim is claim
+    claim = Assertion(Answer(PASSED))
+    found = evaluate(claim, evidence_of("x"))
+    assert isinstance(found, AssertionResult)
+    assert found.assertion is claim
     assert found.verdict is PASSED
 
 
 @pytest.mark.parametrize("kind", [Answer, Later])
 def test_the_end_of_the_run_is_not_a_verdict(kind):
     with pytest.raises(RunStopped):
-        asyncio.run(verdict_of(Claim(kind(RunStopped("budget spent")))))
+        asyncio.run(verdict_of(Assertion(kind(RunStopped("budget spent")))))
 
 
 def test_a_turned_failure_keeps_what_it_cost_but_not_what_was_expected():
     costly = Verdict("failed", "no", expected=1, actual=2, calls=(ModelCall("m"),))
-    found = asyncio.run(verdict_of(Claim(Answer(costly), negate=True)))
+    found = asyncio.run(verdict_of(Assertion(Answer(costly), negate=True)))
     assert (found.expected, found.actual, found.calls) == (UNSET, UNSET, (ModelCall("m"),))
 
 
 def test_the_label_of_a_negated_claim_says_not():
-    assert label_of(Claim(Answer(PASSED))) == "answer"
-    assert label_of(Claim(Answer(PASSED), negate=True)) == "not answer"
+    assert assertion_label(Assertion(Answer(PASSED))) == "answer"
+    assert assertion_label(Assertion(Answer(PASSED), negate=True)) == "not answer"

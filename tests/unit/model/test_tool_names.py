@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.tool_names import same_tool
+from viva.model.tool_names import is_same_tool
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ from viva.model.tool_names import same_tool
 )
 def test_a_namespace_may_be_there_and_be_set_off_in_any_way(one: str, other: str, same: bool):
     """N25, W3."""
-    assert same_tool(one, other) is same
-    assert same_tool(other, one) is same
+    assert is_same_tool(one, other) is same
+    assert is_same_tool(other, one) is same

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from viva.errors import AgentFailed, BadInput, CutOff, NotRecorded, Role, Skipped, TrialFault, Unreachable
+from viva.errors import AgentFailed, BadInput, CallCutOff, NotRecorded, Role, Skipped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
@@ -178,12 +178,12 @@ def test_faults_are_replayed_as_they_were(deck: Deck):
         then, now = CallProgress(), CallProgress()
         with pytest.raises(type(fault)):
             deck.record(Speaker(lambda _, fault=fault: fault), "a", progress=then)
-        with pytest.raises(type(fault), match=fault.said):
+        with pytest.raises(type(fault), match=fault.message):
             deck.replay("a", progress=now)
         assert now.elapsed_ms == then.elapsed_ms is not None
         with pytest.raises(type(fault)):
             deck.record(Speaker(opening=fault))
-        with pytest.raises(type(fault), match=fault.said):
+        with pytest.raises(type(fault), match=fault.message):
             deck.replay("a")
 
 
@@ -191,7 +191,7 @@ def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
     then, now = CallProgress("", Reply("so far"), "acme: 503", "bye", lag=LAG), CallProgress(lag=LAG)
     with pytest.raises(TimeoutError):
         deck.record(Speaker(lambda _: None), "a", limit_s=0.05, progress=then)
-    with pytest.raises(CutOff) as again:
+    with pytest.raises(CallCutOff) as again:
         deck.replay("a", progress=now)
     assert again.value.elapsed_ms >= 40
     assert now == then
@@ -242,7 +242,7 @@ def test_a_helper_is_asked_about_a_conversation(deck: Deck):
         deck.replay("?", role="judge", conversation=second)
     assert (
         'turn 1: the judge \'bot\' was sent something else: conversation[0].content: "hi" when recorded, "hello" now'
-        in (found.value.said)
+        in (found.value.message)
     )
 
 
@@ -250,7 +250,7 @@ def test_what_was_sent_otherwise_is_named_with_both_values(deck: Deck):
     deck.record(Speaker(), "a", "b", options={"tone": "dry"})
     with pytest.raises(NotRecorded) as found:
         deck.replay("a", "bee", options={"tone": "dry"})
-    assert found.value.said.endswith(
+    assert found.value.message.endswith(
         "case 'c', trial 1, turn 2: the agent 'bot' was sent something else: "
         'message.content: "b" when recorded, "bee" now'
     )
@@ -263,7 +263,7 @@ def test_another_definition_is_named_with_both_values(deck: Deck):
     now = {"system": "Be brief.", "temperature": 0.5, "files": {"a.py": "2", "c.py": "1"}}
     with pytest.raises(NotRecorded) as found:
         deck.replay("a", definition=now)
-    _, _, changes = found.value.said.partition("the agent 'bot' has changed since the recording: ")
+    _, _, changes = found.value.message.partition("the agent 'bot' has changed since the recording: ")
     assert changes.split("; ") == [
         'system: "Be kind." when recorded, "Be brief." now',
         'model: "small" when recorded, not set now',

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rooms import folders, put, tree
-from viva.errors import AgentFailed, CutOff, NotRecorded
+from viva.errors import AgentFailed, CallCutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
@@ -76,13 +76,13 @@ class Deck:
                 context = SessionContext(key=KEY, meter=lambda _: None, http=HttpTransport(), workspace=workspace)
                 async with agent.open(context) as session:
                     for line in said:
-                        before = await workspace.mark()
+                        before = await workspace.take_snapshot()
                         try:
                             async with asyncio.timeout(0.3 if line.startswith("hang") else None):
                                 answer = (await session.send(Message("user", line), {})).content
-                        except (AgentFailed, TimeoutError, CutOff) as fault:
-                            answer = "cut off" if isinstance(fault, TimeoutError | CutOff) else str(fault)
-                        seen += [answer, tree(workspace.path), await workspace.changes(before)]
+                        except (AgentFailed, TimeoutError, CallCutOff) as fault:
+                            answer = "cut off" if isinstance(fault, TimeoutError | CallCutOff) else str(fault)
+                        seen += [answer, tree(workspace.path), await workspace.changes_since(before)]
             return seen
 
         return asyncio.run(scenario())

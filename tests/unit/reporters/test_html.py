@@ -29,7 +29,7 @@ from unit.reporters.samples import (
     trial,
     turn,
 )
-from viva.engine.summary import Tally
+from viva.engine.summary import RunTally
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.finding import Finding
@@ -116,7 +116,7 @@ def test_the_overview_tells_what_the_run_came_to(tmp_path: Path) -> None:
     found = report(tmp_path, [passed_static()], ended(1, stopped="budget", why="$1 is spent")).overview
     assert (found["run"], found["agent"], found["planned"]) == ("r1", "assistants.expense", 5)
     assert (found["exit_code"], found["stopped"], found["why"]) == (1, "budget", "$1 is spent")
-    assert found["summary"] == codec.builtins(ended().summary)
+    assert found["summary"] == codec.to_builtins(ended().summary)
     assert (found["reply_ms"]["count"], found["reply_ms"]["p95"], found["case_ms"]["count"]) == (3, 3200, 1)
 
 
@@ -153,7 +153,7 @@ def test_a_row_has_all_that_the_list_shows(tmp_path: Path) -> None:
 
 def test_checks_are_counted_as_the_summary_counts_them(tmp_path: Path) -> None:
     records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), broken(), missing_checkpoints()]
-    tally = Tally(len(records))
+    tally = RunTally(len(records))
     for record in records:
         record.checks = 20
         tally.add(record)

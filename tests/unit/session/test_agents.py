@@ -210,7 +210,7 @@ def test_a_missing_key_of_an_evaluator_is_told_where_it_is_named(agents, tmp_pat
     known = agents("[defaults]\nevaluator = 'gpt-4o'\n")
     settings = config.load(None, tmp_path)
     (flag,) = evaluator_check(known, settings, "o3")("o3")
-    assert flag.what == "--evaluator: model 'o3' needs a key: the environment variable OPENAI_API_KEY is not set"
+    assert flag.message == "--evaluator: model 'o3' needs a key: the environment variable OPENAI_API_KEY is not set"
     (default,) = evaluator_check(known, settings)("gpt-4o")
     assert (Path(default.file).name, default.line) == ("viva.toml", 2)
 
@@ -238,9 +238,9 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     for name in ("a", "agents:a", "c", "x-1", "viva.rules"):
         assert wrong_with(name) == ()
     (problem,) = wrong_with("d")
-    assert "connector 'd' says no `model`" in problem.what
-    assert "such as y-*" in problem.what
+    assert "connector 'd' says no `model`" in problem.message
+    assert "such as y-*" in problem.message
     (problem,) = wrong_with("judge-9")
-    assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.what
+    assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.message
     (problem,) = evaluator_check(known, settings, "gone")("gone")
-    assert problem.what.startswith("--evaluator: no agent or connector is called 'gone'")
+    assert problem.message.startswith("--evaluator: no agent or connector is called 'gone'")

@@ -76,7 +76,7 @@ def test_each_assertion_holds_or_says_why_not(t, method, good, bad, said):  # N3
     assert passed.verdict.passed
     assert failed.verdict.status == "failed"
     assert said in failed.verdict.reason
-    assert failed.claim.message == "so it must be"
+    assert failed.assertion.message == "so it must be"
 
 
 def test_each_name_of_the_specification_is_the_same_as_its_snake_case_name():  # N31
@@ -140,21 +140,21 @@ def test_assertions_are_soft_and_belong_to_the_last_turn():
     t = T(talk, alone)
     assert t.assert_.nil(1) is False
     t.error("wrong", 5)
-    assert [len(turn.judged) for turn in talk.turns] == [0, 2]
-    assert [each.verdict.reason for each in talk.turns[1].judged] == ["expected nothing, was 1", "wrong 5"]
+    assert [len(turn.results) for turn in talk.turns] == [0, 2]
+    assert [each.verdict.reason for each in talk.turns[1].results] == ["expected nothing, was 1", "wrong 5"]
     assert t.failed
 
 
 def test_before_the_first_turn_they_belong_to_the_case():
     talk = talk_of()
     T(talk, alone).assert_.true_(True)
-    assert len(talk.finals) == 1
+    assert len(talk.final_results) == 1
 
 
 def test_fatal_notes_and_ends(t):
     with pytest.raises(Fatal):
         t.fatal("no", "way")
-    assert [(each.claim.written["type"], each.verdict.reason) for each in noted(t._talk)] == [("fatal", "no way")]
+    assert [(each.assertion.definition["type"], each.verdict.reason) for each in noted(t._talk)] == [("fatal", "no way")]
 
 
 def test_a_test_that_catches_exceptions_does_not_catch_its_own_end(t):

@@ -76,7 +76,7 @@ def test_what_holds_is_silent_and_what_does_not_is_told_all_at_once():  # N10
 def test_what_cannot_be_evaluated_is_no_failure_of_the_agent():  # N24
     async def work(chat):
         await chat.say("hello")
-        with pytest.raises(viva.CheckBroken, match="reported no usage"):
+        with pytest.raises(viva.CheckError, match="reported no usage"):
             chat.expect(viva.contains("hello"), viva.max_tokens(5))
         with pytest.raises(AssertionError, match="reported no usage"):
             chat.expect(viva.contains("bye"), viva.max_tokens(5))
@@ -102,7 +102,7 @@ def test_a_judge_is_waited_for(folder):  # N26
         assert (verdict.passed, verdict.score, verdict.reason) == (True, 0.8, "about polite")
         with pytest.raises(AssertionError, match=r"score 0\.8 is below 0\.9"):
             await chat.judge("polite", use="workers.judge", min_score=0.9)
-        with pytest.raises(viva.CheckBroken, match="the judge is ill"):
+        with pytest.raises(viva.CheckError, match="the judge is ill"):
             await chat.judge("break", use="workers.judge")
         await chat.judge(viva.rubric("polite", use="workers.judge"))
 

@@ -8,8 +8,8 @@ import pytest
 from openwop import official
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.case import Bar, Baseline
-from viva.model.event import Standing
+from viva.model.case import Threshold, Baseline
+from viva.model.event import SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, ToolCallRecord, TrialRecord, TurnRecord
@@ -44,7 +44,7 @@ def record(case: str = "a", status: Status = "passed", score: float | None = 1.0
     return made
 
 
-def standing(**fields: Any) -> Standing:
+def standing(**fields: Any) -> SuiteSummary:
     known: dict[str, Any] = {
         "suite": SUITE,
         "version": "1.2.3",
@@ -52,9 +52,9 @@ def standing(**fields: Any) -> Standing:
         "passed": True,
         "cases": 1,
         "passed_cases": 1,
-        "bar": Bar(0.5),
+        "bar": Threshold(0.5),
     }
-    return Standing(**{**known, **fields})
+    return SuiteSummary(**{**known, **fields})
 
 
 def written(*records: TrialRecord, **fields: Any) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_findings_are_listed_where_they_were_looked_for():
 
 def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture[str]):
     """Semantics of regression: current minus baseline; negative is worse."""
-    bar = Bar(0.5, baseline=Baseline("run-7", 0.8))
+    bar = Threshold(0.5, baseline=Baseline("run-7", 0.8))
     found = written(record(), bar=bar, diff_ref="/v1/runs/x:diff?against=run-7")
     assert found["regression"] == {
         "baselineRunId": "run-7",
@@ -144,7 +144,7 @@ def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture
 
 def test_without_a_verdict_on_every_task_there_is_no_difference():
     """W4."""
-    assert "regression" not in written(record(), bar=Bar(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",))
+    assert "regression" not in written(record(), bar=Threshold(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",))
 
 
 def test_records_of_other_suites_are_not_looked_at():

@@ -46,7 +46,7 @@ WRITTEN = {
 @pytest.mark.parametrize(("assertion", "written"), WRITTEN.values(), ids=WRITTEN)
 def test_each_writes_what_a_file_would_hold(assertion, written):  # N25
     assert assertion == written
-    assert claim_from(assertion, ".").written == written
+    assert claim_from(assertion, ".").definition == written
 
 
 def test_a_script_is_found_from_the_folder(tmp_path):  # N8

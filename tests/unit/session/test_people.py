@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from viva.formats.reading import Reading
-from viva.model.case import Case, Interactive, Key, Origin, Suite, Utterance
+from viva.model.case import Case, Interactive, Key, Origin, Suite, UserMessage
 from viva.model.message import Message
-from viva.model.talk import Talk
-from viva.protocols import Asking, Choice, Question
+from viva.model.talk import TrialState
+from viva.protocols import PersonPrompt, PersonChoice, PersonQuestion
 from viva.session.people import LEFT_OUT, NOBODY, Keeper, People
 from viva.testing.evidence import NoHelpers, Silent, StillClock
 from viva.users.person import Person
@@ -15,18 +15,18 @@ from viva.users.person import Person
 class Somebody:
     """A person who never says anything."""
 
-    async def ask(self, question: Question) -> Choice:
-        return Choice("stop")
+    async def ask(self, question: PersonQuestion) -> PersonChoice:
+        return PersonChoice("stop")
 
-    def tell(self, text: str) -> None: ...
+    def show_notice(self, text: str) -> None: ...
 
 
 PLAIN = Case(id="plain", user=Silent())
 WANTING = Case(id="wanting", user=Silent(), interactive=Interactive(enabled=True))
-SKIPPED = Case(id="skipped", user=Silent(), interactive=Interactive(enabled=True), skip="not today")
+SKIPPED = Case(id="skipped", user=Silent(), interactive=Interactive(enabled=True), skip_reason="not today")
 
 
-def people(asking: Asking | None, *, everywhere: bool = False, left_out: bool = False) -> People:
+def people(asking: PersonPrompt | None, *, everywhere: bool = False, left_out: bool = False) -> People:
     return People(asking, everywhere, left_out, Keeper(Reading(), Path()))
 
 
@@ -45,8 +45,8 @@ def test_a_person_speaks_where_one_is_wanted() -> None:
 def test_cases_that_want_a_person_are_left_out_when_asked() -> None:
     """--skip-interactive skips them with a reason, without another word, and leaves the others as they are."""
     without = people(Somebody(), left_out=True)
-    assert without.placed(WANTING).skip == LEFT_OUT
-    assert without.placed(SKIPPED).skip == "not today"
+    assert without.placed(WANTING).skip_reason == LEFT_OUT
+    assert without.placed(SKIPPED).skip_reason == "not today"
     assert without.placed(PLAIN) is PLAIN
     assert not without.take_part(1)
     assert people(None, left_out=True).note(1) is None
@@ -55,7 +55,7 @@ def test_cases_that_want_a_person_are_left_out_when_asked() -> None:
 def test_without_a_terminal_it_is_as_if_they_were_left_out() -> None:
     """They are skipped and one line says so; --interactive changes nothing but that it is said in any case."""
     nobody, everywhere = people(None), people(None, everywhere=True)
-    assert nobody.placed(WANTING).skip == NOBODY
+    assert nobody.placed(WANTING).skip_reason == NOBODY
     assert nobody.placed(PLAIN) is PLAIN
     assert everywhere.placed(PLAIN) is PLAIN
     assert not everywhere.take_part(1)
@@ -75,8 +75,8 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     running.write_text("", encoding="utf-8")
     suite = Suite(id="suite.jsonl", cases=none, count=0, origin=Origin("suite.jsonl"))
     keeper = Keeper(Reading(), tmp_path, [suite])
-    talk = Talk(PLAIN, Key("suite", "plain"), NoHelpers(), StillClock())
-    said = [Utterance(Message("user", "Hi"))]
+    talk = TrialState(PLAIN, Key("suite", "plain"), NoHelpers(), StillClock())
+    said = [UserMessage(Message("user", "Hi"))]
     assert keeper.save("suite.jsonl", talk, said) == "not saved: suite.jsonl is being run; choose another file"
     assert keeper.save("suite", talk, said).startswith("not saved: ")
     assert keeper.save("other", talk, []) == "not saved: nothing has been said yet"

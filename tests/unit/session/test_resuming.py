@@ -12,7 +12,7 @@ from viva.history.index import History
 from viva.model.case import Case
 from viva.model.event import CaseGenerated, Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded
 from viva.model.record import TrialRecord
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
 from viva.record.redaction import Redactor
 from viva.session.options import RunOptions, kept, kept_again
@@ -51,10 +51,10 @@ def past(folder: Path, *events: Event) -> Past:
     return past_of(history, "latest")
 
 
-def planned(*cases: tuple[str, str]) -> AsyncIterator[Planned]:
-    async def plan() -> AsyncIterator[Planned]:
+def planned(*cases: tuple[str, str]) -> AsyncIterator[PlannedTrial]:
+    async def plan() -> AsyncIterator[PlannedTrial]:
         for index, (name, digest) in enumerate(cases):
-            yield Planned(Case(id=name, suite="s", user=Script(()), digest=digest), index)
+            yield PlannedTrial(Case(id=name, suite="s", user=Script(()), digest=digest), index)
 
     return plan()
 

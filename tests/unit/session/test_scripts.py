@@ -377,7 +377,7 @@ def test_it(t, ctx):
     except Exception:
         pass
 """)
-    assert [(each.line, each.what.partition(";")[0]) for each in wrong.value.problems] == [
+    assert [(each.line, each.message.partition(";")[0]) for each in wrong.value.problems] == [
         (3, "there is no agent 'assistants.expens'"),
         (4, "there is no agent 'workers.jugde'"),
     ]

@@ -43,7 +43,7 @@ def test_who_has_a_workspace():
     assert spec(places("python"), needs=frozenset({"workspace"})) == spec(places("gemini"))
     assert spec(places("gemini"), one_session=False) is None
     found = spec(places("gemini"))
-    assert found == WorkspaceSpec("copy", "/r", leave_out=("/r/books/a.yaml",))
+    assert found == WorkspaceSpec("copy", "/r", exclude=("/r/books/a.yaml",))
 
 
 def test_flags_stand_over_the_config_and_both_over_a_copy():

@@ -12,8 +12,8 @@ from viva.testing.evidence import evidence_of, talk_of
 def test_evidence_is_of_the_last_reply():
     evidence = evidence_of("one", Reply("two"), inputs=["hi"])
     assert evidence.text == "two"
-    assert [turn.number for turn in evidence.talk.turns] == [1, 2]
-    assert [turn.utterance.message.text for turn in evidence.talk.turns] == ["hi", "hello"]
+    assert [turn.number for turn in evidence.state.turns] == [1, 2]
+    assert [turn.user_message.message.text for turn in evidence.state.turns] == ["hi", "hello"]
 
 
 def test_without_a_reply_the_agent_said_nothing():

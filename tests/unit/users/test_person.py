@@ -7,20 +7,20 @@ from typing import Any
 
 from msgspec import structs
 
-from viva.engine.conversation import converse
-from viva.engine.outcome import Ending, by_checks, out_of_input
+from viva.engine.conversation import run_conversation
+from viva.engine.outcome import Outcome, outcome_of_checks, outcome_of_missing_input
 from viva.engine.trial import Deadline
 from viva.errors import Role
-from viva.model.case import Case, Checkpoint, Claim, Goal, Interactive, Key, OnMissingInput, Utterance
+from viva.model.case import Case, Checkpoint, Assertion, Goal, Interactive, Key, OnMissingInput, UserMessage
 from viva.model.message import File, Message, Reply, Text
-from viva.model.talk import PASSED, Evidence, Talk, Verdict
-from viva.protocols import Choice, Question, User
+from viva.model.talk import PASSED, CheckContext, TrialState, Verdict
+from viva.protocols import PersonChoice, PersonQuestion, User
 from viva.testing.evidence import NoHelpers
-from viva.users.person import STOPPED, Person
+from viva.users.person import STOPPED_MESSAGE, Person
 from viva.users.script import Script
 from viva.users.simulator import Simulator
 
-ACCEPT, STOP, SIMULATE = Choice("accept"), Choice("stop"), Choice("simulate")
+ACCEPT, STOP, SIMULATE = PersonChoice("accept"), PersonChoice("stop"), PersonChoice("simulate")
 
 
 class Holds:
@@ -29,7 +29,7 @@ class Holds:
     costly = False
     label = "holds"
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         return PASSED
 
 
@@ -39,11 +39,11 @@ class Never:
     costly = False
     label = "never"
 
-    def check(self, evidence: Evidence) -> Verdict:
+    def check(self, evidence: CheckContext) -> Verdict:
         return Verdict("failed", "not yet")
 
 
-CLAIM = Claim(Holds(), {"type": "contains", "value": "x"})
+CLAIM = Assertion(Holds(), {"type": "contains", "value": "x"})
 
 
 class Clock:
@@ -63,14 +63,14 @@ class Clock:
 class Answers:
     """A person whose choices are known before; who has none left is gone for lunch."""
 
-    def __init__(self, *choices: Choice) -> None:
+    def __init__(self, *choices: PersonChoice) -> None:
         self._choices = iter(choices)
         self.proposed: list[str | None] = []
         self.simulators: list[str | None] = []
         self.seen: list[tuple[bool, str]] = []
         self.told: list[str] = []
 
-    async def ask(self, question: Question) -> Choice:
+    async def ask(self, question: PersonQuestion) -> PersonChoice:
         talk = question.talk
         self.proposed.append(question.proposed.message.text if question.proposed else None)
         self.simulators.append(question.simulator)
@@ -83,7 +83,7 @@ class Answers:
         assert choice is not None
         return choice
 
-    def tell(self, text: str) -> None:
+    def show_notice(self, text: str) -> None:
         self.told.append(text)
 
 
@@ -99,11 +99,11 @@ class Helper:
         self.heard: list[str] = []
         self.paused: list[bool] = []
         self.closed = False
-        self._talk: Talk | None = None
+        self._talk: TrialState | None = None
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Helper"]:
         self._talk = talk
         try:
@@ -126,17 +126,17 @@ class Saved:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def save(self, file: str, talk: Talk, said: Sequence[Utterance]) -> str:
+    def save(self, file: str, talk: TrialState, said: Sequence[UserMessage]) -> str:
         self.calls.append((file, [line.message.text for line in said]))
         return f"saved {len(said)}"
 
 
-def line(text: str, **more: Any) -> Utterance:
-    return Utterance(Message("user", text), **more)
+def line(text: str, **more: Any) -> UserMessage:
+    return UserMessage(Message("user", text), **more)
 
 
 def asking(text: str) -> Reply:
-    return Reply(text, declared="awaiting")
+    return Reply(text, declared_state="awaiting")
 
 
 async def hold(
@@ -146,7 +146,7 @@ async def hold(
     goal: Goal | None = None,
     on_missing_input: OnMissingInput | None = None,
     timeout_s: float | None = None,
-) -> tuple[Talk, Ending]:
+) -> tuple[TrialState, Outcome]:
     """A conversation with canned replies, and what becomes of it."""
     case = Case(
         id="case",
@@ -155,31 +155,31 @@ async def hold(
         on_missing_input=on_missing_input,
         interactive=Interactive(timeout_s=timeout_s),
     )
-    talk = Talk(case, Key("suite", "case"), helper or NoHelpers(), Clock())
+    talk = TrialState(case, Key("suite", "case"), helper or NoHelpers(), Clock())
     talk.variables["order"] = "W1"
     given = iter(replies)
 
-    async def send(_: Utterance) -> Reply:
+    async def send(_: UserMessage) -> Reply:
         return next(given)
 
-    ending = await converse(talk, user, send, lambda _: None)
+    ending = await run_conversation(talk, user, send, lambda _: None)
     assert helper is None or helper.closed == bool(helper.heard)  # nobody is left waiting
-    return talk, ending or out_of_input(talk) or by_checks(talk)
+    return talk, ending or outcome_of_missing_input(talk) or outcome_of_checks(talk)
 
 
-def held(user: User, *replies: Reply, **more: Any) -> tuple[Talk, Ending]:
+def held(user: User, *replies: Reply, **more: Any) -> tuple[TrialState, Outcome]:
     return asyncio.run(hold(user, *replies, **more))
 
 
-def said(talk: Talk) -> list[tuple[str, str]]:
-    return [(turn.utterance.message.text, turn.utterance.by) for turn in talk.turns]
+def said(talk: TrialState) -> list[tuple[str, str]]:
+    return [(turn.user_message.message.text, turn.user_message.source) for turn in talk.turns]
 
 
-def over_script(asking: Answers, *lines: Utterance, saved: Saved | None = None) -> Person:
-    return Person(Script(lines, filled=True), asking, (saved or Saved()).save)
+def over_script(asking: Answers, *lines: UserMessage, saved: Saved | None = None) -> Person:
+    return Person(Script(lines, has_variables=True), asking, (saved or Saved()).save)
 
 
-def over_simulator(asking: Answers, *lines: Utterance) -> Person:
+def over_simulator(asking: Answers, *lines: UserMessage) -> Person:
     return Person(Simulator("sim", {"metadata": {"goal": "a refund"}}, lines), asking, Saved().save)
 
 
@@ -190,7 +190,7 @@ def test_an_accepted_line_is_said_as_it_is() -> None:
     assert said(talk) == [("hello", "static")]
     assert answers.proposed == ["hello"]
     assert answers.simulators == [None]
-    assert len(talk.turns[0].judged) == 1
+    assert len(talk.turns[0].results) == 1
     assert ending.status == "passed"
 
 
@@ -199,15 +199,15 @@ def test_words_of_a_person_take_the_place_of_a_line() -> None:
     receipt = File("file://receipt.png", url="data:,x")
     written = line("hello", claims=(CLAIM,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
     written = structs.replace(written, message=Message("user", (Text("hello"), receipt)))
-    answers = Answers(Choice("say", "good morning"), ACCEPT)
+    answers = Answers(PersonChoice("say", "good morning"), ACCEPT)
     talk, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
     assert said(talk) == [("good morning", "interactive"), ("bye", "static")]
-    first = talk.turns[0].utterance
+    first = talk.turns[0].user_message
     assert first.message.content == (Text("good morning"), receipt)
-    assert (first.claims, first.options, first.set, first.timeout_s) == (
-        written.claims,
+    assert (first.assertions, first.options, first.variables, first.timeout_s) == (
+        written.assertions,
         written.options,
-        written.set,
+        written.variables,
         written.timeout_s,
     )
     assert answers.proposed == ["hello", "bye"]
@@ -215,8 +215,8 @@ def test_words_of_a_person_take_the_place_of_a_line() -> None:
 
 def test_a_person_is_asked_when_the_lines_run_out_and_the_agent_waits() -> None:
     """The talk goes on as long as the agent waits, and ends by itself when it does not."""
-    answers = Answers(ACCEPT, Choice("say", "travel"))
-    talk, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared="done"))
+    answers = Answers(ACCEPT, PersonChoice("say", "travel"))
+    talk, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared_state="done"))
     assert said(talk) == [("hello", "static"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None]
 
@@ -225,15 +225,15 @@ def test_nobody_is_asked_after_a_closing_offer() -> None:
     """An agent that only asks whether there is anything else has finished its task (N22)."""
     answers = Answers(ACCEPT)
     talk, _ = held(over_script(answers, line("hello")), Reply("Done. Is there anything else I can help you with?"))
-    assert talk.last is not None
-    assert talk.last.awaiting is not None
-    assert talk.last.awaiting.reason == "closing_offer"
+    assert talk.last_turn is not None
+    assert talk.last_turn.awaiting is not None
+    assert talk.last_turn.awaiting.reason == "closing_offer"
     assert answers.proposed == ["hello"]
 
 
 def test_a_person_is_asked_before_a_simulator_is() -> None:
     """The case's own first line is proposed; after that no line is made, or paid for, that nobody asked for."""
-    answers, helper = Answers(ACCEPT, Choice("say", "travel"), STOP), Helper("never said")
+    answers, helper = Answers(ACCEPT, PersonChoice("say", "travel"), STOP), Helper("never said")
     user = over_simulator(answers, line("hello", by="initial"))
     talk, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
     assert said(talk) == [("hello", "initial"), ("travel", "interactive")]
@@ -244,7 +244,7 @@ def test_a_person_is_asked_before_a_simulator_is() -> None:
 
 def test_a_simulator_proposes_once_it_is_asked() -> None:
     """What it says can be accepted or replaced like any line; it cannot be asked twice for the same turn."""
-    answers = Answers(SIMULATE, ACCEPT, SIMULATE, Choice("say", "no, meals"), STOP)
+    answers = Answers(SIMULATE, ACCEPT, SIMULATE, PersonChoice("say", "no, meals"), STOP)
     helper = Helper("travel", "lodging")
     talk, _ = held(over_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
     assert said(talk) == [("travel", "simulated"), ("no, meals", "interactive")]
@@ -255,7 +255,7 @@ def test_a_simulator_proposes_once_it_is_asked() -> None:
 
 def test_a_simulator_hears_what_was_said_in_its_place() -> None:
     """Asked late, it is told who it is and all that was said; asked again, what a person said since."""
-    answers = Answers(Choice("say", "hello"), Choice("say", "travel"), SIMULATE, ACCEPT, Choice("say", "$20"), SIMULATE)
+    answers = Answers(PersonChoice("say", "hello"), PersonChoice("say", "travel"), SIMULATE, ACCEPT, PersonChoice("say", "$20"), SIMULATE)
     helper = Helper("it was lunch", "yes")
     replies = [asking(text) for text in ("Which type?", "What for?", "How much?", "Sure?")]
     held(over_simulator(answers), *replies, helper=helper, timeout_s=0.01)
@@ -271,61 +271,61 @@ def test_a_simulator_hears_what_was_said_in_its_place() -> None:
 def test_a_simulator_that_sees_its_goal_reached_ends_the_talk() -> None:
     """Its word is no line to be accepted, even if the agent still waits (N15)."""
     answers, helper = (
-        Answers(Choice("say", "hello"), SIMULATE),
+        Answers(PersonChoice("say", "hello"), SIMULATE),
         Helper({"goal_achieved": True, "reasoning": "refunded"}),
     )
     talk, _ = held(over_simulator(answers), asking("Anything to add?"), helper=helper)
-    assert talk.goal_achieved == "refunded"
-    assert talk.input_missing is None
+    assert talk.goal_reason == "refunded"
+    assert talk.missing_input is None
     assert said(talk) == [("hello", "interactive")]
 
 
 def test_stopping_before_all_was_said_is_neither_a_pass_nor_a_failure() -> None:
     """The checks so far held, but the script was not finished: skipped, unless `on_missing_input` says otherwise (N18)."""
 
-    def stopped(decides: OnMissingInput | None) -> Ending:
+    def stopped(decides: OnMissingInput | None) -> Outcome:
         user = over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,)), line("b"))
         return held(user, Reply("x"), on_missing_input=decides)[1]
 
-    assert stopped(None) == stopped("skip") == Ending("skipped", None, STOPPED)
-    assert stopped("fail") == Ending("failed", "undetermined", STOPPED)
+    assert stopped(None) == stopped("skip") == Outcome("skipped", None, STOPPED_MESSAGE)
+    assert stopped("fail") == Outcome("failed", "undetermined", STOPPED_MESSAGE)
     assert stopped("end").status == "passed"
 
 
 def test_stopping_is_no_failure_of_the_agent_where_checkpoints_are_missing() -> None:
     """Nobody knows whether the agent would have reached them, unless the case says that it ends there (N17)."""
-    goal = Goal((Checkpoint("done", Claim(Never())),))
+    goal = Goal((Checkpoint("done", Assertion(Never())),))
 
-    def stopped(decides: OnMissingInput | None) -> Ending:
+    def stopped(decides: OnMissingInput | None) -> Outcome:
         user = over_simulator(Answers(ACCEPT, STOP), line("hello"))
         return held(user, asking("Which type?"), helper=Helper(), goal=goal, on_missing_input=decides)[1]
 
-    assert stopped(None) == Ending("skipped", None, STOPPED)
-    assert stopped("end") == Ending.failed("missing checkpoints: done")
+    assert stopped(None) == Outcome("skipped", None, STOPPED_MESSAGE)
+    assert stopped("end") == Outcome.failed("missing checkpoints: done")
 
 
 def test_stopping_after_all_was_said_changes_nothing() -> None:
     """The script is finished and the agent waits: the rules for turns used up decide (N11)."""
     talk, ending = held(over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,))), asking("And?"))
-    assert talk.input_missing is None
+    assert talk.missing_input is None
     assert ending.status == "passed"
 
 
 def test_a_person_who_does_not_answer_in_time_gives_no_input() -> None:
     """`interactive.timeout` bounds one question; then `on_missing_input` decides, skip if it is not set (N18)."""
 
-    def unanswered(decides: OnMissingInput | None) -> Ending:
+    def unanswered(decides: OnMissingInput | None) -> Outcome:
         user = over_script(Answers(ACCEPT), line("a", claims=(CLAIM,)), line("b"))
         return held(user, Reply("x"), on_missing_input=decides, timeout_s=0.01)[1]
 
-    assert unanswered(None) == Ending("skipped", None, "no answer from the person within 10ms")
+    assert unanswered(None) == Outcome("skipped", None, "no answer from the person within 10ms")
     assert unanswered("fail").status == "failed"
     assert unanswered("end").status == "passed"
 
 
 def test_the_case_has_no_less_time_because_a_person_thinks() -> None:
     """Its clock stands still while we wait for the person, and runs while we wait for the simulator (N18)."""
-    answers, helper = Answers(Choice("say", "hello"), SIMULATE, ACCEPT, STOP), Helper("travel")
+    answers, helper = Answers(PersonChoice("say", "hello"), SIMULATE, ACCEPT, STOP), Helper("travel")
     talk, _ = held(over_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
     assert answers.seen == [(True, "person")] * 4
     assert helper.paused == [False]
@@ -354,7 +354,7 @@ def test_a_paused_deadline_is_due_later() -> None:
 
 def test_a_talk_is_saved_with_its_lines_as_they_were_written() -> None:
     """An accepted line keeps its {{variable}}; the person is told what came of it and asked again."""
-    saved, answers = Saved(), Answers(Choice("save", "a"), ACCEPT, Choice("say", "soon"), Choice("save", "b"), STOP)
+    saved, answers = Saved(), Answers(PersonChoice("save", "a"), ACCEPT, PersonChoice("say", "soon"), PersonChoice("save", "b"), STOP)
     user = over_script(answers, line("Where is {{order}}?"), line("When?"), line("Bye"), saved=saved)
     talk, _ = held(user, Reply("On its way."), Reply("Friday."))
     assert [text for text, _ in said(talk)] == ["Where is W1?", "soon"]
@@ -365,20 +365,20 @@ def test_a_talk_is_saved_with_its_lines_as_they_were_written() -> None:
 
 def test_a_person_alone_talks_until_they_stop() -> None:
     """Nobody proposes anything, and the agent need not wait; there is nothing to accept and nobody to ask."""
-    answers = Answers(ACCEPT, SIMULATE, Choice("say", "hello"), Choice("say", "bye"), STOP)
+    answers = Answers(ACCEPT, SIMULATE, PersonChoice("say", "hello"), PersonChoice("say", "bye"), STOP)
     user = Person(None, answers, Saved().save)
-    talk, ending = held(user, Reply("Hi."), Reply("Bye.", declared="done"))
+    talk, ending = held(user, Reply("Hi."), Reply("Bye.", declared_state="done"))
     assert said(talk) == [("hello", "interactive"), ("bye", "interactive")]
     assert answers.proposed == [None] * 5
     assert answers.simulators == [None] * 5
-    assert talk.input_missing is None
+    assert talk.missing_input is None
     assert ending.status == "skipped"  # nothing was checked
-    assert list(user.lines) == []
+    assert list(user.planned_messages) == []
     assert user.simulator is None
 
 
 def test_a_person_stands_for_the_one_below() -> None:
     """The engine sees the lines that are planned and the simulator's name as without a person."""
     user = over_simulator(Answers(), line("hello"))
-    assert [each.message.text for each in user.lines] == ["hello"]
+    assert [each.message.text for each in user.planned_messages] == ["hello"]
     assert user.simulator == "sim"

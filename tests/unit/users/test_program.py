@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from viva.engine.conversation import converse
-from viva.errors import AgentFailed, Undecidable
-from viva.model.case import Case, Utterance
+from viva.engine.conversation import run_conversation
+from viva.errors import AgentFailed, Undetermined
+from viva.model.case import Case, UserMessage
 from viva.model.message import Message, Reply
 from viva.testing.evidence import talk_of
-from viva.users.program import Program
+from viva.users.program import CodeUser
 
 
 def line(text):
-    return Utterance(Message("user", text))
+    return UserMessage(Message("user", text))
 
 
 async def answer(said):
@@ -27,11 +27,11 @@ async def answer(said):
 
 def hold(play, timeout_s=None):
     talk = talk_of()
-    talk.case = Case(id="program", user=Program(play), one_session=False)
+    talk.case = Case(id="program", user=CodeUser(play), one_session=False)
 
     async def held():
         async with asyncio.timeout(timeout_s):
-            return await converse(talk, talk.case.user, answer, lambda _turn: None)
+            return await run_conversation(talk, talk.case.user, answer, lambda _turn: None)
 
     return talk, asyncio.run(held())
 
@@ -71,9 +71,9 @@ def test_a_fault_that_it_does_not_catch_ends_the_talk():
 def test_what_it_raises_itself_ends_the_talk():
     async def play(talk, say):
         await say(line("one"))
-        raise Undecidable("its own mistake")
+        raise Undetermined("its own mistake")
 
-    with pytest.raises(Undecidable, match="its own mistake"):
+    with pytest.raises(Undetermined, match="its own mistake"):
         hold(play)
 
 

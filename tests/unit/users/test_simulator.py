@@ -8,25 +8,25 @@ from msgspec import structs
 
 from viva.model.message import Message, Reply, ToolCall
 from viva.testing.evidence import talk_of
-from viva.users.simulator import Guard, Spoken, other_value, understood
+from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, parse_simulator_reply
 
 
 @pytest.mark.parametrize(
     ("reply", "spoken"),
     [
-        (Reply("Hello there"), Spoken("Hello there")),
-        (Reply('{"input": "Hi", "goal_achieved": false, "reasoning": "r"}'), Spoken("Hi", reasoning="r")),
-        (Reply('So:\n```json\n{"message": "Hi"}\n```'), Spoken("Hi")),
-        (Reply(data={"input": "Hi", "message": "Hi"}), Spoken("Hi")),
-        (Reply(data={"goal_achieved": True, "reasoning": "done"}), Spoken("", goal_achieved=True, reasoning="done")),
-        (Reply("Take [1] or [2, 3], please"), Spoken("Take [1] or [2, 3], please")),
-        (Reply('["a", "b"] are my sizes'), Spoken('["a", "b"] are my sizes')),
-        (Reply('Please set {"size": 4}'), Spoken('Please set {"size": 4}')),
-        (Reply(data=["x"]), Spoken("")),
+        (Reply("Hello there"), SimulatorReply("Hello there")),
+        (Reply('{"input": "Hi", "goal_achieved": false, "reasoning": "r"}'), SimulatorReply("Hi", reasoning="r")),
+        (Reply('So:\n```json\n{"message": "Hi"}\n```'), SimulatorReply("Hi")),
+        (Reply(data={"input": "Hi", "message": "Hi"}), SimulatorReply("Hi")),
+        (Reply(data={"goal_achieved": True, "reasoning": "done"}), SimulatorReply("", goal_achieved=True, reasoning="done")),
+        (Reply("Take [1] or [2, 3], please"), SimulatorReply("Take [1] or [2, 3], please")),
+        (Reply('["a", "b"] are my sizes'), SimulatorReply('["a", "b"] are my sizes')),
+        (Reply('Please set {"size": 4}'), SimulatorReply('Please set {"size": 4}')),
+        (Reply(data=["x"]), SimulatorReply("")),
     ],
 )
-def test_an_answer_is_read_tolerantly(reply: Reply, spoken: Spoken):  # N29
-    assert understood(reply) == spoken
+def test_an_answer_is_read_tolerantly(reply: Reply, spoken: SimulatorReply):  # N29
+    assert parse_simulator_reply(reply) == spoken
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_answer_is_read_tolerantly(reply: Reply, spoken: Spoken):  # N29
 )
 def test_an_answer_of_another_shape_is_told_what_is_wrong(data: Mapping[str, Any], said: str):  # N3, N29
     with pytest.raises(ValueError, match=said):
-        understood(Reply(data=data))
+        parse_simulator_reply(Reply(data=data))
 
 
 FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
@@ -65,7 +65,7 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
 )
 def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
     with pytest.raises(ValueError, match=said.replace("$", r"\$")):
-        Guard(talk_of("Which order?"), FACTS).usable(Reply(text))
+        SimulatorGuard(talk_of("Which order?"), FACTS).parse(Reply(text))
 
 
 @pytest.mark.parametrize(
@@ -82,32 +82,32 @@ def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
     ],
 )
 def test_what_a_user_may_say_is_not(text: str):
-    Guard(talk_of("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).usable(Reply(text))
+    SimulatorGuard(talk_of("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(Reply(text))
 
 
 def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29
     same = ["Refund me", "refund  me"]
     with pytest.raises(ValueError, match="a third time running"):
-        Guard(talk_of("Which?", "What?", inputs=same), {}).usable(Reply("Refund me"))
-    Guard(talk_of("Which?", "which?", inputs=same), {}).usable(Reply("Refund me"))
-    Guard(talk_of("Which?", "What?", inputs=["Hello", "Refund me"]), {}).usable(Reply("Refund me"))
-    Guard(talk_of("Which?", "What?", inputs=same), {}, may_repeat=True).usable(Reply("Refund me"))
+        SimulatorGuard(talk_of("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorGuard(talk_of("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorGuard(talk_of("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(Reply("Refund me"))
+    SimulatorGuard(talk_of("Which?", "What?", inputs=same), {}, may_repeat=True).parse(Reply("Refund me"))
     with pytest.raises(ValueError, match="a third time running"):
-        Guard(talk_of("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).usable(Reply("Refund me"))
+        SimulatorGuard(talk_of("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(Reply("Refund me"))
 
 
 def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
     replies = [Reply("One moment.", tool_calls=(ToolCall("look", {"page": n}),)) for n in (1, 2)]
     with pytest.raises(ValueError, match="a third time running"):
-        Guard(talk_of(*replies, inputs=["Go on", "Go on"]), {}).usable(Reply("Go on"))
+        SimulatorGuard(talk_of(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
 
 
 def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
     talk = talk_of()
     talk.case = structs.replace(talk.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
     with pytest.raises(ValueError, match="it repeats the assistant's last reply"):
-        Guard(talk, {}).usable(Reply("How can I help?"))
-    Guard(talk, {}).usable(Reply("Hm."))
+        SimulatorGuard(talk, {}).parse(Reply("How can I help?"))
+    SimulatorGuard(talk, {}).parse(Reply("Hm."))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_only_what_is_surely_another_value_of_the_very_slot_counts(text: str, sl
 )
 def test_half_an_answer_is_asked_for_again(reply: Reply):  # N29
     with pytest.raises(ValueError, match=r"it (is|has|was)"):
-        Guard(talk_of("Which?"), {}).usable(reply)
+        SimulatorGuard(talk_of("Which?"), {}).parse(reply)
 
 
 def test_no_word_on_the_goal_means_that_it_is_not_achieved():
-    assert understood(Reply(data={"input": "x", "goal_achieved": None})) == Spoken("x")
+    assert parse_simulator_reply(Reply(data={"input": "x", "goal_achieved": None})) == SimulatorReply("x")

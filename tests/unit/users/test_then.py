@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from viva.errors import AgentFailed, HelperFailed, Role
-from viva.model.case import Utterance
+from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import Talk
+from viva.model.talk import TrialState
 from viva.testing.evidence import talk_of
 from viva.users.script import Script
-from viva.users.simulator import Guard, Simulator
-from viva.users.then import Then
+from viva.users.simulator import SimulatorGuard, Simulator
+from viva.users.then import UserSequence
 
 
 class Played:
@@ -29,7 +29,7 @@ class Played:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: Talk | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Played"]:
         self.opened.append(options)
         yield self
@@ -42,7 +42,7 @@ class Played:
 
 
 def script(*texts: str) -> Script:
-    return Script(tuple(Utterance(Message("user", text)) for text in texts))
+    return Script(tuple(UserMessage(Message("user", text)) for text in texts))
 
 
 def spoken(user: Any, count: int, helpers: Any = None) -> list[str]:
@@ -59,7 +59,7 @@ def spoken(user: Any, count: int, helpers: Any = None) -> list[str]:
     return asyncio.run(heard())
 
 
-async def _first(lines: AsyncGenerator[Utterance, None], count: int) -> AsyncGenerator[Utterance, None]:
+async def _first(lines: AsyncGenerator[UserMessage, None], count: int) -> AsyncGenerator[UserMessage, None]:
     for _ in range(count):
         line = await anext(lines, None)
         if line is None:
@@ -69,17 +69,17 @@ async def _first(lines: AsyncGenerator[Utterance, None], count: int) -> AsyncGen
 
 def test_the_second_goes_on_where_the_first_ends():
     """P2: all planned lines count as planned."""
-    user = Then(script("a", "b"), script("c"))
+    user = UserSequence(script("a", "b"), script("c"))
     assert spoken(user, 9) == ["a", "b", "c"]
-    assert [line.message.text for line in user.lines] == ["a", "b", "c"]
+    assert [line.message.text for line in user.planned_messages] == ["a", "b", "c"]
     assert user.simulator is None
-    assert Then(script("a"), Simulator("sim")).simulator == "sim"
+    assert UserSequence(script("a"), Simulator("sim")).simulator == "sim"
 
 
 def test_nobody_is_asked_before_it_is_their_turn():
     """P2: a simulated user costs nothing while the steps are said."""
     played = Played({"input": "mine"})
-    user = Then(script("a"), Simulator("sim"))
+    user = UserSequence(script("a"), Simulator("sim"))
     assert spoken(user, 1, played) == ["a"]
     assert played.opened == []
     assert spoken(user, 2, played) == ["a", "mine"]
@@ -89,7 +89,7 @@ def test_a_fault_comes_back_from_where_the_line_was_said():
     """The loop raises it there, and neither user may live with it."""
 
     async def thrown() -> None:
-        lines = Then(script("a"), script("b")).speak(talk_of())
+        lines = UserSequence(script("a"), script("b")).speak(talk_of())
         await anext(lines)
         await lines.athrow(AgentFailed("boom"))
 
@@ -100,8 +100,8 @@ def test_a_fault_comes_back_from_where_the_line_was_said():
 def test_braces_are_words_where_there_are_no_variables():
     """A playbook may speak of templates."""
     played = Played({"input": "mine"})
-    first = (Utterance(Message("user", "{{ first }}")),)
-    user = Simulator("sim", {"metadata": {"persona": "{{ me }}"}}, first, filled=False)
+    first = (UserMessage(Message("user", "{{ first }}")),)
+    user = Simulator("sim", {"metadata": {"persona": "{{ me }}"}}, first, has_variables=False)
     assert spoken(user, 2, played) == ["{{ first }}", "mine"]
     assert played.opened == [{"metadata": {"persona": "{{ me }}", "can_end": True}}]
 
@@ -112,4 +112,4 @@ def test_one_who_cannot_end_the_talk_has_to_say_something():
     assert spoken(user, 2, Played({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
     with pytest.raises(HelperFailed, match="it is empty, but the conversation goes on"):
         spoken(user, 1, Played({"input": "", "goal_achieved": True}))
-    assert Guard(talk_of("x"), {}).usable(Reply(data={"goal_achieved": True})).goal_achieved
+    assert SimulatorGuard(talk_of("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved

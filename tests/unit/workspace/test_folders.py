@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rooms import KEY, files, folders, git, opened, put, tree
-from viva.errors import TrialFault, Undecidable
+from viva.errors import TrialFault, Undetermined
 from viva.model.case import Key, LinkMode, WorkspaceSpec
 from viva.workspace.folders import Folder, sweep
 
@@ -51,7 +51,7 @@ async def look(folder: Folder) -> set[str]:
 
 def test_a_copy_has_what_git_knows_and_does_not_ignore(base: Path, repo: Path):
     """P5: of the repository that holds the working folder, without the suite's own files and `.viva`."""
-    spec = WorkspaceSpec("copy", str(repo / "src"), leave_out=(str(repo / "suite.yaml"),))
+    spec = WorkspaceSpec("copy", str(repo / "src"), exclude=(str(repo / "suite.yaml"),))
 
     async def use(folder: Folder) -> set[str]:
         assert (Path(folder.path) / "link").readlink() == Path("src/main.py")
@@ -90,7 +90,7 @@ def test_without_git_or_a_repository_the_folder_itself_is_copied(without: str, b
     made = folders(base)
     if without == "git":
         made.environ = {"PATH": str(tmp_path)}
-    spec = WorkspaceSpec("copy", str(root), leave_out=(str(root / "suite.yaml"),))
+    spec = WorkspaceSpec("copy", str(root), exclude=(str(root / "suite.yaml"),))
     assert opened(made, spec, look) == {"a.txt", "b/c.txt", "broken"}
 
 
@@ -106,7 +106,7 @@ def test_a_copy_that_is_too_large_is_refused_and_leaves_nothing(limit: dict[str,
     root = tmp_path / "large"
     for name in "abc":
         put(root, name, "12345")
-    with pytest.raises(Undecidable, match=r"a copy of more than (2 files|10 bytes); link what is needed"):
+    with pytest.raises(Undetermined, match=r"a copy of more than (2 files|10 bytes); link what is needed"):
         opened(folders(base, **limit), WorkspaceSpec("copy", str(root)), look)
     assert list(base.iterdir()) == []
 
@@ -172,14 +172,14 @@ def test_links_stand_at_the_same_relative_path(base: Path, host: Path):
         assert place.joinpath("skills/deep").readlink() == host / "skills/deep"
         assert place.joinpath("one.txt").readlink() == host / "one.txt"
         assert {path.name for path in place.iterdir()} == {"skills", "one.txt"}
-        assert set(folder.linked) == {str(host / "skills/deep"), str(host / "one.txt")}
+        assert set(folder.link_targets) == {str(host / "skills/deep"), str(host / "one.txt")}
 
     opened(folders(base), linking(host, "skills/deep", "one.txt", "./one.txt"), use)
 
 
 def test_a_link_below_another_is_there_already(base: Path, host: Path):
     async def use(folder: Folder) -> list[str]:
-        return list(folder.linked)
+        return list(folder.link_targets)
 
     assert opened(folders(base), linking(host, "skills/deep", "skills"), use) == [str(host / "skills")]
 
@@ -201,7 +201,7 @@ def test_copied_links_leave_out_the_suite_and_what_nobody_wants(base: Path, host
     async def use(folder: Folder) -> set[str]:
         put(folder.path, "skills/a.md", "changed")
         assert await folder.warnings() == []
-        assert not folder.linked
+        assert not folder.link_targets
         return files(folder.path)
 
     assert opened(folders(base), spec, use) == {"skills/a.md", "skills/deep/b.md", "one.txt"}
@@ -253,7 +253,7 @@ def test_copied_links_follow_what_leads_out_and_stop_at_cycles(base: Path, host:
     ("path", "why"), [("..", "leads out"), ("a/../../x", "leads out"), ("/etc", "leads out"), ("gone", "there is no")]
 )
 def test_links_to_outside_and_to_nothing_are_refused(path: str, why: str, base: Path, host: Path):
-    with pytest.raises(Undecidable, match=f"link_paths: .*{why}"):
+    with pytest.raises(Undetermined, match=f"link_paths: .*{why}"):
         opened(folders(base), linking(host, path), look)
     assert list(base.iterdir()) == []
 
@@ -264,7 +264,7 @@ def test_a_path_that_leads_outside_through_a_link_is_not_linked(mode: LinkMode, 
     put(tmp_path, "elsewhere/secret.txt", "secret")
     (host / "away").symlink_to(tmp_path / "elsewhere")
     for path in ("away", "away/secret.txt"):
-        with pytest.raises(Undecidable, match=f"link_paths: '{path}' leads outside the working folder"):
+        with pytest.raises(Undetermined, match=f"link_paths: '{path}' leads outside the working folder"):
             opened(folders(base), linking(host, path, mode=mode), look)
 
     async def use(folder: Folder) -> tuple[set[str], list[str]]:
@@ -291,7 +291,7 @@ def test_a_copied_link_holds_nothing_of_outside(base: Path, host: Path, tmp_path
 
 def test_a_link_to_a_circle_is_a_link_to_nothing(base: Path, host: Path):
     (host / "circle").symlink_to("circle")
-    with pytest.raises(Undecidable, match="there is no 'circle'"):
+    with pytest.raises(Undetermined, match="there is no 'circle'"):
         opened(folders(base), linking(host, "circle"), look)
 
 
@@ -299,9 +299,9 @@ def test_a_link_that_holds_the_workspace_itself_has_an_end(tmp_path: Path):
     put(tmp_path, "x.txt")
 
     async def use(folder: Folder) -> tuple[str, ...]:
-        mark = await folder.mark()
+        mark = await folder.take_snapshot()
         put(folder.path, "new.txt")
-        return tuple(change.path for change in await folder.changes(mark))
+        return tuple(change.path for change in await folder.changes_since(mark))
 
     made = folders(tmp_path / "base")
     assert opened(made, linking(tmp_path, ".", mode="copy"), use) == ("new.txt",)
@@ -343,10 +343,10 @@ def test_a_test_that_the_agent_could_read_through_a_link_is_told(base: Path, hos
 
 def test_changes_below_a_link_are_changes_of_the_turn(base: Path, host: Path):
     async def use(folder: Folder) -> list[tuple[str, str]]:
-        mark = await folder.mark()
+        mark = await folder.take_snapshot()
         put(folder.path, "skills/a.md", "other\n")
         put(folder.path, "one.txt", "!")
-        return [(change.path, change.change) for change in await folder.changes(mark)]
+        return [(change.path, change.change) for change in await folder.changes_since(mark)]
 
     found = opened(folders(base), linking(host, "skills", "one.txt"), use)
     assert found == [("one.txt", "changed"), ("skills/a.md", "changed")]
@@ -354,10 +354,10 @@ def test_changes_below_a_link_are_changes_of_the_turn(base: Path, host: Path):
 
 def test_a_link_that_the_agent_replaces_by_a_file_of_its_own_is_seen(base: Path, host: Path):
     async def use(folder: Folder) -> list[tuple[str, str, str | None]]:
-        mark = await folder.mark()
+        mark = await folder.take_snapshot()
         (Path(folder.path) / "one.txt").unlink()
         put(folder.path, "one.txt", "mine\n")
-        found = [(change.path, change.change, change.diff) for change in await folder.changes(mark)]
+        found = [(change.path, change.change, change.diff) for change in await folder.changes_since(mark)]
         assert await folder.warnings() == []
         return found
 
@@ -372,12 +372,12 @@ def test_a_link_that_the_agent_replaces_by_a_file_of_its_own_is_seen(base: Path,
 def test_in_place_the_folder_is_the_users_own_and_stays(base: Path, repo: Path):
     async def use(folder: Folder) -> set[str]:
         assert folder.path == str(repo)
-        assert folder.kept
-        mark = await folder.mark()
+        assert folder.is_kept
+        mark = await folder.take_snapshot()
         put(repo, ".viva/runs/journal", "written meanwhile")
         git(repo, "add", ".")
         put(repo, "made.txt")
-        return {change.path for change in await folder.changes(mark)}
+        return {change.path for change in await folder.changes_since(mark)}
 
     assert opened(folders(base), WorkspaceSpec("cwd", str(repo)), use) == {"made.txt"}
     assert (repo / "made.txt").exists()
@@ -417,12 +417,12 @@ def test_a_check_sees_the_workspace_and_what_its_own_links_lead_to(base: Path, h
         (place / "away").symlink_to(tmp_path / "secret.txt")
         (place / "up").symlink_to("../home")
         (host / "skills/away").symlink_to(tmp_path)
-        assert folder.inside("a/b.txt") == str(place / "a/b.txt")
-        assert folder.inside("own") == str(place / "a/b.txt")
-        assert folder.inside("skills/a.md") == str(host / "skills/a.md")
-        assert folder.inside("none/at/all") == str(place / "none/at/all")
+        assert folder.resolve_inside("a/b.txt") == str(place / "a/b.txt")
+        assert folder.resolve_inside("own") == str(place / "a/b.txt")
+        assert folder.resolve_inside("skills/a.md") == str(host / "skills/a.md")
+        assert folder.resolve_inside("none/at/all") == str(place / "none/at/all")
         for outside in ("away", "up", "up/x", "..", "a/../../home", "skills/away/secret.txt", "/etc/passwd"):
-            assert folder.inside(outside) is None
+            assert folder.resolve_inside(outside) is None
 
     opened(folders(base), linking(host, "skills"), use)
 
@@ -431,11 +431,11 @@ def test_a_workspace_that_became_a_link_shows_nothing(base: Path, tmp_path: Path
     put(tmp_path, "secret.txt")
 
     async def use(folder: Folder) -> None:
-        mark = await folder.mark()
+        mark = await folder.take_snapshot()
         Path(folder.path).rmdir()
         Path(folder.path).symlink_to(tmp_path)
-        assert folder.inside("secret.txt") is None
-        assert await folder.changes(mark) == ()
+        assert folder.resolve_inside("secret.txt") is None
+        assert await folder.changes_since(mark) == ()
 
     opened(folders(base), WorkspaceSpec("empty"), use)
     assert (tmp_path / "secret.txt").exists()
@@ -480,7 +480,7 @@ def test_it_is_gone_too_when_the_trial(how: str, base: Path):
 
 def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path):
     async def use(folder: Folder) -> str:
-        assert not folder.kept
+        assert not folder.is_kept
         folder.keep()
         put(folder.path, "x")
         return folder.path
@@ -503,10 +503,10 @@ def test_those_who_work_in_place_take_turns(base: Path, tmp_path: Path):
 
     async def work(name: str) -> None:
         async with make(spec, KEY) as folder:
-            before = await folder.mark()
+            before = await folder.take_snapshot()
             put(folder.path, name)
             await asyncio.sleep(0)
-            seen.append([change.path for change in await folder.changes(before)])
+            seen.append([change.path for change in await folder.changes_since(before)])
 
     async def both() -> None:
         await asyncio.gather(work("one"), work("two"))
@@ -547,7 +547,7 @@ def test_what_the_agent_has_deleted_is_not_said_to_be_there(base: Path):
     async def use(folder: Folder) -> bool:
         folder.keep()
         shutil.rmtree(folder.path)
-        return folder.kept
+        return folder.is_kept
 
     assert not opened(folders(base), WorkspaceSpec("empty"), use)
     assert list(base.iterdir()) == []
@@ -565,7 +565,7 @@ def test_what_was_made_unremovable_is_removed(base: Path):
 def test_no_place_to_make_one_is_no_failure_of_the_agent(base: Path):
     made = folders(base)
     base.rmdir()
-    with pytest.raises(Undecidable, match=r"workspace: .*No such file"):
+    with pytest.raises(Undetermined, match=r"workspace: .*No such file"):
         opened(made, WorkspaceSpec("empty"), look)
 
 
@@ -620,24 +620,24 @@ def test_a_replay_tells_what_was_told_though_the_host_has_changed_since(base: Pa
     spec = linking(host, "skills", "one.txt")
 
     async def act(folder: Folder) -> tuple[object, ...]:
-        mark = await folder.mark()
+        mark = await folder.take_snapshot()
         put(folder.path, "skills/a.md", "other")
         put(folder.path, "skills/new.md", "new")
         put(folder.path, "skills/passing.md", "x")
-        first = await folder.images(mark), await folder.changes(mark)
-        mark = await folder.mark()
+        first = await folder.files_since(mark), await folder.changes_since(mark)
+        mark = await folder.take_snapshot()
         (Path(folder.path) / "skills/passing.md").unlink()
         (Path(folder.path) / "one.txt").unlink()
         (host / "one.txt").unlink()
-        return *first, await folder.images(mark), await folder.changes(mark), await folder.warnings()
+        return *first, await folder.files_since(mark), await folder.changes_since(mark), await folder.warnings()
 
     async def replay(folder: Folder) -> tuple[object, ...]:
         seen: list[object] = []
         for images, told in (recorded[:2], recorded[2:4]):
-            mark = await folder.mark()
-            await folder.put(images, told)  # pyright: ignore[reportArgumentType]
-            seen += [images, await folder.changes(mark)]
-        assert await folder.changes(await folder.mark()) == ()
+            mark = await folder.take_snapshot()
+            await folder.restore_files(images, told)  # pyright: ignore[reportArgumentType]
+            seen += [images, await folder.changes_since(mark)]
+        assert await folder.changes_since(await folder.take_snapshot()) == ()
         return *seen, await folder.warnings()
 
     recorded = opened(folders(base), spec, act)

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from real_clis import node
-from viva.errors import AgentFailed, Undecidable, Unreachable
+from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.workspace.processes import MARK, Process, marked, running, started_at, sweep
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -288,7 +288,7 @@ def test_a_message_that_no_command_line_can_hold_is_not_the_agents_failure(tmp_p
         async with running(["echo", "a\0b"], cwd=str(tmp_path), env=environment()):
             pass
 
-    with pytest.raises(Undecidable, match="echo: cannot be started: embedded null byte"):
+    with pytest.raises(Undetermined, match="echo: cannot be started: embedded null byte"):
         asyncio.run(scenario())
 
 

@@ -26,7 +26,7 @@ def sandbox() -> Bubblewrap | None:
 
 async def said(argv: Sequence[str], folder: Folder) -> tuple[int, list[str]]:
     env = environment(os.environ, folder)
-    async with running(folder.confined(argv), cwd=folder.path, env=env) as process:
+    async with running(folder.sandbox_command(argv), cwd=folder.path, env=env) as process:
         lines = [line.decode() async for line in process.lines()]
         code = await process.wait()
         return code, [*lines, *process.stderr_tail.splitlines()]
@@ -95,7 +95,7 @@ def test_the_users_home_is_hidden_but_for_programs_installed_there(tmp_path: Pat
 
     async def use(folder: Folder) -> list[str]:
         env = {"PATH": path, "HOME": folder.home}
-        argv = folder.confined(["sh", "-c", f"hello; mine; ls -A {home}; cat {home}/.ssh/key || echo hidden"])
+        argv = folder.sandbox_command(["sh", "-c", f"hello; mine; ls -A {home}; cat {home}/.ssh/key || echo hidden"])
         async with running(argv, cwd=folder.path, env=env) as process:
             return [line.decode() async for line in process.lines()]
 
@@ -124,7 +124,7 @@ def test_a_daemon_inside_ends_with_the_command(sandbox: Bubblewrap | None, tmp_p
     async def use(folder: Folder) -> None:
         script = "setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 600; done' & wait"
         env = {"PATH": os.environ["PATH"]}
-        async with running(folder.confined(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2) as process:
+        async with running(folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2) as process:
             assert await anext(process.lines()) == b"ready"
             assert any(f"-{os.getpid()}-" in mark for mark in marked().values())
 
@@ -145,6 +145,6 @@ def test_a_bubblewrap_that_does_not_work_is_none(tmp_path: Path):
 
 def test_without_a_sandbox_the_command_is_as_it_was(tmp_path: Path):
     async def use(folder: Folder) -> list[str]:
-        return folder.confined(["a", "b c"])
+        return folder.sandbox_command(["a", "b c"])
 
     assert opened(folders(tmp_path), WorkspaceSpec("empty"), use) == ["a", "b c"]

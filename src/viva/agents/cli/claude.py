@@ -150,7 +150,7 @@ def _failure(line: Line) -> str | None:
 def _message(error: Any) -> str:
     if isinstance(error, Mapping) and isinstance(error.get("message"), str):
         return error["message"]
-    return error if isinstance(error, str) else codec.compact(error)
+    return error if isinstance(error, str) else codec.compact_json(error)
 
 
 def tokens_of(provider: str, model: str, tokens: Tokens, cost: float | None = None) -> ModelCall:

@@ -108,7 +108,7 @@ def _returned(item: _Item, output: Any) -> Returned:
     failed = item.status == "failed" or item.exit_code not in (None, 0) or item.error is not None
     if not failed:
         return Returned(item.id, "ok", "" if output is None else output)
-    said = item.error if isinstance(item.error, str) else codec.compact(item.error) if item.error else output
+    said = item.error if isinstance(item.error, str) else codec.compact_json(item.error) if item.error else output
     return Returned(item.id, "error", said or f"exit code {item.exit_code}")
 
 
@@ -120,7 +120,7 @@ def _argv(asked: Asked) -> list[str]:
     for folder in asked.linked:
         argv += ["--add-dir", folder]
     for key, value in _provider(asked.env).items():
-        argv += ["-c", f"{key}={codec.compact(value)}"]
+        argv += ["-c", f"{key}={codec.compact_json(value)}"]
     if asked.session is not None:
         argv += ["resume", asked.session]
     return [*argv, "--", "-" if asked.piped else asked.prompt]

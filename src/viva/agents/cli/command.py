@@ -32,10 +32,10 @@ from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.terminal import CliAgent
 from viva.agents.replies import calls_from
-from viva.errors import CheckBroken
+from viva.errors import CheckError
 from viva.model import codec
 from viva.model.lookup import compile_path, values_at
-from viva.model.talk import shown
+from viva.model.talk import to_text
 
 Output = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
 _SPOKEN = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
@@ -69,20 +69,20 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if (session := _one(line, self.session)) is not None:
             yield Opened(str(session))
         if self.text is not None:
-            yield Said("".join(shown(value) for value in _values(line, self.text)))
+            yield Said("".join(to_text(value) for value in _values(line, self.text)))
         key, error = str(_one(line, self.id) or ""), _one(line, self.error)
         if (tool := _one(line, self.tool)) is not None:
             yield Called(str(tool), _decoded(_one(line, self.arguments)), key)
         if self.result is not None:
-            yield Returned(key, "error", shown(error)) if error else Returned(key, "ok", _one(line, self.result) or "")
+            yield Returned(key, "error", to_text(error)) if error else Returned(key, "ok", _one(line, self.result) or "")
         if isinstance(used := _one(line, self.usage), Mapping | list):
             yield Used(calls_from(used))
         if waits := _one(line, self.awaiting):
             yield Awaits("input-required", waits if isinstance(waits, str) else "")
         if self.end:
-            yield Ended(shown(error) if error else None)
+            yield Ended(to_text(error) if error else None)
         elif error and self.result is None:
-            yield Troubled(shown(error))
+            yield Troubled(to_text(error))
 
 
 class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
@@ -161,7 +161,7 @@ def _holds(value: Any, wanted: Any) -> bool:
 def _values(line: Mapping[str, Any], path: str) -> list[Any]:
     try:
         return [value for value in values_at(path, line) if value is not None]
-    except CheckBroken:  # the path and this line do not go together
+    except CheckError:  # the path and this line do not go together
         return []
 
 

@@ -92,4 +92,4 @@ def read(dialect: Dialect, line: bytes) -> list[CliEvent] | None:
 
 def pretty(value: Any) -> str:
     """A settings file."""
-    return codec.pretty(codec.encode(value)).decode() + "\n"
+    return codec.pretty_json(codec.encode(value)).decode() + "\n"

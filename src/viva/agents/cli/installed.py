@@ -17,7 +17,7 @@ from viva.agents.cli.trouble import one_line
 from viva.errors import TrialFault, Unreachable
 from viva.model import codec
 from viva.model.case import Key, WorkspaceSpec
-from viva.protocols import Workspaces
+from viva.protocols import WorkspaceFactory
 from viva.workspace.environment import environment
 from viva.workspace.processes import running
 
@@ -46,7 +46,7 @@ def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
 
 
 async def too_old(
-    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: Workspaces | None
+    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """What is wrong with its version; None if nothing is, or if nobody can say. See `version_of`."""
     if not dialect.oldest:
@@ -58,7 +58,7 @@ async def too_old(
 
 
 async def version_of(
-    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: Workspaces | None
+    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """Its version; None if it does not say. Looked up once for each program as it stands there now.
 
@@ -79,13 +79,13 @@ async def look_at(
     environ: Mapping[str, str],
     dialect: Dialect,
     logins: str | None,
-    workspaces: Workspaces | None = None,
+    workspaces: WorkspaceFactory | None = None,
 ) -> Installed:
     """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
     try:
         executable = located(command, environ, dialect)
     except Unreachable as gone:
-        return Installed(missing=gone.said)
+        return Installed(missing=gone.message)
     version = await version_of(executable, environ, dialect, workspaces)
     old = await too_old(executable, environ, dialect, workspaces)
     return Installed(executable, version, old or missing_login(environ, dialect, logins))
@@ -119,10 +119,10 @@ def _beside(executable: str, package: str) -> str | None:
     return None
 
 
-async def _asked(executable: str, host: Mapping[str, str], workspaces: Workspaces) -> str | None:
+async def _asked(executable: str, host: Mapping[str, str], workspaces: WorkspaceFactory) -> str | None:
     try:
         async with workspaces(WorkspaceSpec("empty"), _KEY) as workspace, asyncio.timeout(_ASKED_S):
-            argv, env = workspace.confined([executable, "--version"]), environment(host, workspace)
+            argv, env = workspace.sandbox_command([executable, "--version"]), environment(host, workspace)
             async with running(argv, cwd=workspace.path, env=env, max_bytes=_ASKED_BYTES) as process:
                 text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
     except (TimeoutError, TrialFault):

@@ -85,7 +85,7 @@ def _returned(part: _Part) -> Iterator[Returned]:
     if state.status == "completed":
         yield Returned(part.call, "ok", "" if state.output is None else state.output)
     elif state.status == "error":
-        said = state.error if isinstance(state.error, str) else codec.compact(state.error)
+        said = state.error if isinstance(state.error, str) else codec.compact_json(state.error)
         yield Returned(part.call, "refused" if _REFUSED.search(said) else "error", said)
 
 
@@ -143,8 +143,8 @@ def _settings(asked: Asked) -> dict[str, str]:
         if provider in providers:
             providers[provider]["models"] = {model: {}}
     if not providers:
-        return {"OPENCODE_CONFIG_CONTENT": codec.compact(config)}
-    more = {"OPENCODE_CONFIG_CONTENT": codec.compact({**config, "provider": providers})}
+        return {"OPENCODE_CONFIG_CONTENT": codec.compact_json(config)}
+    more = {"OPENCODE_CONFIG_CONTENT": codec.compact_json({**config, "provider": providers})}
     return {**more, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
 
 

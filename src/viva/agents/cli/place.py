@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 
 from viva.model.case import WorkspaceSpec
-from viva.protocols import SessionContext, Workspace, Workspaces
+from viva.protocols import SessionContext, Workspace, WorkspaceFactory
 from viva.workspace.folders import Folders
 
 
@@ -18,9 +18,9 @@ async def placed(context: SessionContext) -> AsyncGenerator[Workspace]:
         yield workspace
 
 
-def spare(context: SessionContext) -> Workspaces:
+def spare(context: SessionContext) -> WorkspaceFactory:
     """Those that whoever opens the session has, with the sandbox that the run asks for; else unconfined ones."""
-    return context.spare_workspaces or _folders()
+    return context.empty_workspaces or _folders()
 
 
 @cache

@@ -30,7 +30,7 @@ from viva.agents.cli.installed import located, missing_login, too_old
 from viva.agents.cli.place import placed, spare
 from viva.agents.cli.trouble import one_line
 from viva.agents.cli.watch import Watch
-from viva.errors import AgentFailed, Undecidable, Unreachable
+from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
@@ -131,7 +131,7 @@ def furnished(
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
     except OSError as wrong:  # a full disk; a login that only others may read
-        raise Undecidable(f"its HOME cannot be set up: {wrong.filename or home}: {wrong.strerror}") from wrong
+        raise Undetermined(f"its HOME cannot be set up: {wrong.filename or home}: {wrong.strerror}") from wrong
     return env
 
 
@@ -166,10 +166,10 @@ class CliSession:
             model=str(options.get("model") or self._agent.model),
             approval=self._agent.approves,
             # A CLI takes no single file for a place that it may use; the Gemini CLI would not even start.
-            linked=[place for place in self._workspace.linked if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
+            linked=[place for place in self._workspace.link_targets if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
             env=self._env,
         )
-        argv = self._workspace.confined([*self._command, *dialect.argv(asked), *self._agent.args])
+        argv = self._workspace.sandbox_command([*self._command, *dialect.argv(asked), *self._agent.args])
         turn = Unfolding(self._used, asked.model)
         work = _Running(Watch(dialect, turn, self._workspace.home))
         self._turns += 1
@@ -191,7 +191,7 @@ class CliSession:
     def _prompt(self, message: Message) -> str:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
-            raise Undecidable(f"{self._dialect.title} is given text only, and this message comes with {names}")
+            raise Undetermined(f"{self._dialect.title} is given text only, and this message comes with {names}")
         new = self._turns == 0 or not self._dialect.resumes
         return with_history(self._said, message.text) if new else message.text
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from viva.protocols import Planned
+from viva.protocols import PlannedTrial
 
 
-class Local:
+class LocalExecutor:
     """A few workers that pull trials as they become free, so cases stream and none waits for a batch to end."""
 
     def __init__(self, parallel: int) -> None:
@@ -14,7 +14,7 @@ class Local:
         self._workers: list[asyncio.Task[None]] = []
         self._stopped = False
 
-    async def run(self, trials: AsyncIterator[Planned], work: Callable[[Planned], Awaitable[None]]) -> None:
+    async def run(self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]) -> None:
         one_at_a_time = asyncio.Lock()
 
         async def worker() -> None:

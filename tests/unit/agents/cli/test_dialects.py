@@ -35,7 +35,7 @@ def told(dialect: Dialect, stream: str) -> dict[str, Any]:
     events, noise = events_of(dialect, stream)
     turn = unfold(events)
     ended = {"error": turn.ended.error, "finish_reason": turn.ended.finish_reason} if turn.ended else None
-    told = codec.plain({"session": turn.session, "ended": ended, "reply": turn.reply(), "noise": noise})
+    told = codec.to_plain({"session": turn.session, "ended": ended, "reply": turn.reply(), "noise": noise})
     for call in told["reply"].get("calls", ()):
         call.pop("cost_usd", None)  # prices change
     return told
@@ -218,17 +218,17 @@ def test_the_gemini_cli_is_told_how_to_log_in(env: dict[str, str], kind: str):
 
 def claude_result(said: str) -> str:
     block = {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": said}
-    return codec.compact({"type": "user", "message": {"content": [block]}})
+    return codec.compact_json({"type": "user", "message": {"content": [block]}})
 
 
 def codex_result(status: str, code: int) -> str:
     item = {"id": "c", "type": "command_execution", "command": "x", "status": status, "exit_code": code}
-    return codec.compact({"type": "item.completed", "item": item})
+    return codec.compact_json({"type": "item.completed", "item": item})
 
 
 def opencode_result(said: str) -> str:
     part = {"tool": "tool", "callID": "c", "state": {"status": "error", "input": {}, "error": said}}
-    return codec.compact({"type": "tool_use", "part": part})
+    return codec.compact_json({"type": "tool_use", "part": part})
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from viva.agents.cli.claude import ClaudeCode
 from viva.agents.cli.codex import Codex
 from viva.agents.cli.gemini import GeminiCli
 from viva.agents.cli.terminal import CliAgent
-from viva.engine.sending import sent
-from viva.errors import AgentFailed, TrialFault, Undecidable, Unreachable
+from viva.engine.sending import send_with_timeout
+from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Image, Message, Text
@@ -52,7 +52,7 @@ def cut_off(agent: CliAgent, limit_s: float, progress: CallProgress | None = Non
     async def scenario() -> None:
         context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=HttpTransport(), progress=known)
         async with agent.open(context) as session:
-            await sent(session, Message("user", "x"), {}, limit_s, known)
+            await send_with_timeout(session, Message("user", "x"), {}, limit_s, known)
 
     with pytest.raises(TrialFault) as raised:
         asyncio.run(scenario())
@@ -86,12 +86,12 @@ def test_a_session_that_changes_its_id_is_a_failed_turn(tmp_path):
     body = 'say(type="init", session_id="new-" + str(os.getpid()))\nsay(type="result", status="success")\n'
     fault = fault_of(gemini(tmp_path, body), "one", "two")
     assert isinstance(fault, AgentFailed)  # P11
-    assert "was to go on, but new-" in fault.said
+    assert "was to go on, but new-" in fault.message
 
 
 def test_a_cli_that_names_no_session_cannot_be_gone_on_with(tmp_path):
     fault = fault_of(gemini(tmp_path, DONE), "one", "two")
-    assert fault.said == "its first turn named no session, so that nobody can go on with it"
+    assert fault.message == "its first turn named no session, so that nobody can go on with it"
 
 
 def test_it_gets_a_small_environment_a_private_home_and_its_own_keys(tmp_path):
@@ -136,7 +136,7 @@ def test_a_home_that_cannot_be_set_up_is_nobodys_failure(tmp_path):
             async with gemini(tmp_path, DONE).open(context):
                 pass
 
-    with pytest.raises(Undecidable, match=r"its HOME cannot be set up: .*\.gemini"):
+    with pytest.raises(Undetermined, match=r"its HOME cannot be set up: .*\.gemini"):
         asyncio.run(scenario())
 
 
@@ -196,7 +196,7 @@ def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
 
 def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
     message = Message("user", (Text("look"), Image("file://a.png", "a.png")))
-    with pytest.raises(Undecidable, match=r"is given text only, and this message comes with a\.png"):
+    with pytest.raises(Undetermined, match=r"is given text only, and this message comes with a\.png"):
         talk(gemini(tmp_path, INIT + DONE), message)
 
 
@@ -206,7 +206,7 @@ def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
 def test_an_error_of_the_result_is_the_agents_failure(tmp_path):
     fault = fault_of(gemini(tmp_path, played("g9_err400.jsonl") + "sys.exit(144)"))
     assert isinstance(fault, AgentFailed)  # P11
-    assert fault.said.startswith('[API Error: {"error":{"code":400,"message":"fake error"')
+    assert fault.message.startswith('[API Error: {"error":{"code":400,"message":"fake error"')
 
 
 @pytest.mark.parametrize(
@@ -227,19 +227,19 @@ def test_an_error_of_the_provider_is_not(tmp_path, error):
 def test_a_turn_without_a_result_has_failed_although_the_exit_code_is_0(tmp_path):
     fault = fault_of(gemini(tmp_path, INIT + 'print("bye", file=sys.stderr)'))
     assert isinstance(fault, AgentFailed)  # P11
-    assert fault.said == "it ended without a result: bye"
+    assert fault.message == "it ended without a result: bye"
 
 
 def test_an_exit_code_is_a_failure_and_the_end_of_stderr_is_shown(tmp_path):
     stderr = (CAPTURES / "gemini" / "g11_resume_none.err").read_text(encoding="utf-8")
     fault = fault_of(gemini(tmp_path, f"sys.stderr.write({stderr!r}); sys.exit(42)"))
     assert isinstance(fault, AgentFailed)  # N17
-    assert fault.said.startswith("exit code 42, without a result: Error resuming session: Invalid session identifier")
+    assert fault.message.startswith("exit code 42, without a result: Error resuming session: Invalid session identifier")
 
 
 def test_an_exit_code_after_a_good_result_is_a_failure_too(tmp_path):
     fault = fault_of(gemini(tmp_path, INIT + DONE + "sys.exit(3)"))
-    assert (type(fault), fault.said) == (AgentFailed, "exit code 3, after its result")
+    assert (type(fault), fault.message) == (AgentFailed, "exit code 3, after its result")
 
 
 def test_what_a_failed_turn_used_is_counted(tmp_path):
@@ -277,21 +277,21 @@ def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_pat
 def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
     fault = fault_of(GeminiCli(host={"PATH": str(tmp_path)}))
     assert isinstance(fault, Unreachable)  # N17
-    assert fault.said == (
+    assert fault.message == (
         "Gemini CLI is not installed: there is no command 'gemini'; npm install -g @google/gemini-cli installs it"
     )
 
 
 def test_a_cli_that_is_too_old_cannot_be_used(tmp_path):
     fault = fault_of(gemini(tmp_path, INIT + DONE, version="0.9.0"))
-    assert (type(fault), fault.said) == (Unreachable, "Gemini CLI 0.9.0 is too old: 0.30.0 or newer is needed")
+    assert (type(fault), fault.message) == (Unreachable, "Gemini CLI 0.9.0 is too old: 0.30.0 or newer is needed")
 
 
 def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):
     body = 'print("Please set an Auth method in your settings.json or GEMINI_API_KEY", file=sys.stderr); sys.exit(41)'
     fault = fault_of(gemini(tmp_path, body))
     assert isinstance(fault, Unreachable)  # N17, P10
-    assert fault.said.startswith("Gemini CLI needs a login: Please set an Auth method in your settings.json")
+    assert fault.message.startswith("Gemini CLI needs a login: Please set an Auth method in your settings.json")
 
 
 def test_a_missing_login_in_a_result_is_one_too(tmp_path):
@@ -299,7 +299,7 @@ def test_a_missing_login_in_a_result_is_one_too(tmp_path):
     fake(tmp_path, "claude", body)
     fault = fault_of(ClaudeCode(host=host(tmp_path, ANTHROPIC_API_KEY="k")))
     assert isinstance(fault, Unreachable)
-    assert fault.said == "Claude Code needs a login: Invalid API key · Please run /login"
+    assert fault.message == "Claude Code needs a login: Invalid API key · Please run /login"
 
 
 DONE_BY_CODEX = 'say(type="thread.started", thread_id="t")\nsay(type="turn.completed")'
@@ -312,7 +312,7 @@ def test_a_cli_without_a_key_or_login_is_not_started(tmp_path):
     (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
     fault = fault_of(Codex(host=host(tmp_path, HOME=str(tmp_path))), limit_s=60)
     assert isinstance(fault, Unreachable)
-    assert fault.said.startswith("Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY")
+    assert fault.message.startswith("Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):
     began = time.monotonic()
     fault = fault_of(gemini(tmp_path, body), limit_s=60)
     assert isinstance(fault, Unreachable)
-    assert "needs a login: Please sign in" in fault.said
+    assert "needs a login: Please sign in" in fault.message
     assert time.monotonic() - began < 150
 
 
@@ -357,14 +357,14 @@ def test_time_is_up_while_the_provider_fails_the_provider_is_to_blame(tmp_path):
     )
     fault = cut_off(gemini(tmp_path, body), 2)
     assert isinstance(fault, Unreachable)  # P11
-    assert fault.said.startswith("timeout after 2s: Gemini CLI: Attempt 6 failed with status 503.")
+    assert fault.message.startswith("timeout after 2s: Gemini CLI: Attempt 6 failed with status 503.")
 
 
 def test_time_is_up_for_no_such_reason_the_agent_is_to_blame_and_its_last_words_are_known(tmp_path):
     body = INIT + 'print("thinking hard", file=sys.stderr, flush=True); time.sleep(600)'
     progress = CallProgress()
     fault = cut_off(gemini(tmp_path, body), 2, progress)
-    assert (type(fault), fault.said) == (AgentFailed, "timeout after 2s")  # P11, N18
+    assert (type(fault), fault.message) == (AgentFailed, "timeout after 2s")  # P11, N18
     assert progress.stderr_tail == "thinking hard"
     assert progress.provider_trouble is None
 
@@ -409,14 +409,14 @@ def test_trouble_that_is_over_is_nobodys_excuse(tmp_path):
 
 def test_a_cli_that_prints_nothing_has_failed(tmp_path):
     fault = fault_of(gemini(tmp_path, ""))
-    assert (type(fault), fault.said) == (AgentFailed, "it ended without a result")
+    assert (type(fault), fault.message) == (AgentFailed, "it ended without a result")
 
 
 def test_a_cli_that_prints_100_mb_is_borne_and_has_failed(tmp_path):
     body = INIT + 'for _ in range(1600): sys.stdout.write("x" * 65536)\n' + "print()\n" + DONE
     fault = fault_of(gemini(tmp_path, body), limit_s=120)
     assert isinstance(fault, AgentFailed)
-    assert fault.said.startswith("it printed too much")
+    assert fault.message.startswith("it printed too much")
 
 
 def test_one_huge_line_is_left_out_and_the_rest_is_read(tmp_path):
@@ -449,7 +449,7 @@ def test_a_cli_that_deletes_its_workspace_cannot_go_on(tmp_path):
     body = INIT + "import shutil; shutil.rmtree(os.getcwd())\n" + DONE
     fault = fault_of(gemini(tmp_path, body), "one", "two")
     assert isinstance(fault, AgentFailed)
-    assert "the folder that it works in is gone" in fault.said
+    assert "the folder that it works in is gone" in fault.message
 
 
 def test_noise_and_bytes_that_are_no_text_do_not_matter(tmp_path):

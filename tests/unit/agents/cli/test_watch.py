@@ -94,7 +94,7 @@ def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: 
     assert watch.fault(None) is None
     append(file, STREAM_ERROR.format(small=small, agent=agent, said="Overloaded"))
     fault = watch.fault(None)
-    assert (fault.said if fault else None) == said
+    assert (fault.message if fault else None) == said
     watch.heard(Said("So then"), Silent())
     assert watch.fault(None) is None
 
