@@ -20,7 +20,7 @@ import uvicorn
 
 from viva.host.app import make_app
 from viva.host.host import Host
-from viva.host.opening import opening
+from viva.host.opening import load_setup
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
@@ -275,7 +275,7 @@ def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        opened = opening(folder / "viva.toml", folder, bind=None, port=port, public_url=None, seams=conformance)
+        opened = load_setup(folder / "viva.toml", folder, bind_address=None, port=port, public_url=None, conformance_routes=conformance)
         ready = threading.Event()
         hosts: list[Host] = []
 
@@ -283,7 +283,7 @@ def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
             hosts.append(host)
             ready.set()
 
-        config = uvicorn.Config(make_app(opened.host, on_open), log_level="warning", access_log=False)
+        config = uvicorn.Config(make_app(opened.open_host, on_open), log_level="warning", access_log=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -292,7 +292,7 @@ def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
             yield Client(port)
         finally:
             for host in hosts:
-                host.closing.set()
+                host.shutdown.set()
             server.should_exit = True
             thread.join(30)
 

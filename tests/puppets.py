@@ -10,15 +10,15 @@ from typing import Any
 from project import Ended, Project
 from real_clis import INSTALLED, search_path
 from viva.model.message import ToolCall
-from viva.testing import Asked, Fail, Say
-from viva.testing.model_server import Line, ModelServer
+from viva.testing import ModelRequest, Fail, Say
+from viva.testing.model_server import ScriptLine, ModelServer
 
 JUDGE = "judge-1"
 COMPILED = f'env = {{ NODE_COMPILE_CACHE = "{INSTALLED / "compiled"}" }}'
 """For an agent of the config: Node keeps what it has compiled, which saves a second at every start."""
 
 
-def puppet(asked: Asked) -> Line:
+def puppet(asked: ModelRequest) -> ScriptLine:
     """Does what the newest message says: `WRITE file: text`, `RUN command`, `FAIL status`, `HANG`; else it tells what it heard.
 
     As the judge it finds that everything holds, unless the criterion says `never`; as the user it asks for `second.txt`.
@@ -39,14 +39,14 @@ def puppet(asked: Asked) -> Line:
     return "I heard: " + " | ".join(message.text for message in asked.messages if message.role == "user")
 
 
-def _folder(asked: Asked) -> str:
+def _folder(asked: ModelRequest) -> str:
     """Where the CLI works, as it tells its model: qwen-code takes no path that is relative to that."""
     said = "\n".join(message.text for message in asked.messages)
     found = re.search(r"(?:working in the directory|Workspace Directories):?\W*\s*(/[^\n]*)", said)
     return found[1].strip() if found else ""
 
 
-def _evaluator(prompt: str) -> Line:
+def _evaluator(prompt: str) -> ScriptLine:
     if "You play a person" in prompt:
         return json.dumps({"input": "WRITE second.txt: two", "goal_achieved": False})
     said = re.findall(r"All done as asked\.|I heard: [^\"\\]{0,20}", prompt)
@@ -94,7 +94,7 @@ class Stage:
     @property
     def said(self) -> list[str]:
         """What came from the CLI, without what the evaluator was asked."""
-        return [asked.text for asked in self.server.asked if asked.model != JUDGE]
+        return [asked.text for asked in self.server.model_requests if asked.model != JUDGE]
 
     def untouched(self) -> bool:
         """Is the user's own HOME as it was?"""

@@ -28,7 +28,7 @@ from viva.host import app as host_app
 from viva.host import conformance, openapi
 from viva.model import case, codec, event, finding, message, record, talk, tool_names
 from viva.testing.__main__ import main as stand_in
-from viva.viewer.app import Viewer
+from viva.viewer.app import ViewerRoutes
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -174,7 +174,7 @@ class Pages:
         told = _viewer_told()
         yield "On 127.0.0.1 only, for the browser that opened the one-time link. `POST` needs `--allow-run`.\n"
         yield "| route | answer |\n| --- | --- |"
-        for route in Viewer(None, None, lambda: False).routes():  # type: ignore[arg-type]
+        for route in ViewerRoutes(None, None, lambda: False).routes():  # type: ignore[arg-type]
             for method in sorted(route.methods - {"HEAD"}):  # type: ignore[attr-defined]
                 path = re.sub(r":int\}", "}", route.path)  # type: ignore[attr-defined]
                 yield _row(
@@ -192,22 +192,22 @@ class Pages:
         yield from self._host_routes()
         yield "\nThese are in the protocol, but not built: they answer 501 with the capability that is missing.\n"
         yield "| capability | routes |\n| --- | --- |"
-        for capability, paths in host_app.OUTSIDE.items():
+        for capability, paths in host_app.UNSUPPORTED_PATHS.items():
             yield _row(capability, ", ".join(f"`{_camel(path)}`" for path in paths))
         yield "\n## viva serve --conformance\n"
         yield _prose(self._said("conformance", conformance.__doc__)) + "\n"
         yield "| route | meaning |\n| --- | --- |"
-        for route in conformance.seams():
+        for route in conformance.build_test_routes():
             method = next(iter(sorted((route.methods or set()) - {"HEAD"})))
             words = self._said(f"seam {route.path}", inspect.getdoc(route.endpoint))
             yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
 
     def _host_routes(self) -> Iterator[str]:
-        paths: dict[str, Any] = openapi.document(_Serving)["paths"]  # type: ignore[arg-type]
+        paths: dict[str, Any] = openapi.build_openapi(_Serving)["paths"]  # type: ignore[arg-type]
         served = {
             (method, _camel(route.path))
             for route in host_app._routes()
-            if not any(route.path in outside for outside in host_app.OUTSIDE.values())
+            if not any(route.path in outside for outside in host_app.UNSUPPORTED_PATHS.values())
             for method in (route.methods or set()) - {"HEAD"}
         }
         for path, methods in paths.items():

@@ -5,7 +5,7 @@ from typing import Any
 
 from viva.catalog import BUILT_IN
 from viva.model import codec
-from viva.schemas.words import SchemaName, schema_text
+from viva.schemas.words import SchemaName, read_schema
 
 Complain = Callable[[str], None]
 Schema = Mapping[str, Any]
@@ -24,7 +24,7 @@ class Tables:
     """Tables of a schema's keys. What has no description is complained of."""
 
     def __init__(self, name: SchemaName, complain: Complain) -> None:
-        self.schema: dict[str, Any] = codec.decode(schema_text(name))
+        self.schema: dict[str, Any] = codec.decode(read_schema(name))
         self.name = name
         self._complain = complain
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from viva.model.case import Key, WorkspaceSpec
-from viva.workspace.folders import Folder, Folders
+from viva.workspace.folders import TrialWorkspace, LocalWorkspaces
 
 T = TypeVar("T")
 KEY = Key("suite", "case")
 
 
-def folders(base: Path, **more: Any) -> Folders:
+def folders(base: Path, **more: Any) -> LocalWorkspaces:
     base.mkdir(parents=True, exist_ok=True)
-    return Folders(str(base), environ=os.environ, **more)
+    return LocalWorkspaces(str(base), environ=os.environ, **more)
 
 
-def opened(made: Folders, spec: WorkspaceSpec, use: Callable[[Folder], Awaitable[T]], key: Key = KEY) -> T:
+def opened(made: LocalWorkspaces, spec: WorkspaceSpec, use: Callable[[TrialWorkspace], Awaitable[T]], key: Key = KEY) -> T:
     """What comes of using a workspace that is there only meanwhile."""
 
     async def scenario() -> T:

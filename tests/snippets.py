@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from viva.testing import HttpServer, json_answer
+from viva.testing import HttpServer, json_response
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<lang>\w*)(?: title=\"(?P<title>[^\"]+)\")? *$")
@@ -109,7 +109,7 @@ def run_page(text: str, folder: Path) -> list[Ran]:
 
 def _agent(port: int) -> HttpServer:
     """What a page takes for granted: somebody's agent, behind HTTP."""
-    return HttpServer(lambda _: json_answer({"content": "It is on its way."}), port=port)
+    return HttpServer(lambda _: json_response({"content": "It is on its way."}), port=port)
 
 
 _PROLOGUE = "trap 'rc=$?; [ $code -ne 0 ] || code=$rc' ERR\ncode=0\n"

@@ -13,7 +13,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.workspace.folders import Folders
+from viva.workspace.folders import LocalWorkspaces
 
 CAPTURES = Path(__file__).parent / "captures"
 """Streams of the real CLIs."""
@@ -77,7 +77,7 @@ def talk(
     home: dict[str, str] = {}
 
     async def scenario() -> None:
-        async with Folders()(spec or WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+        async with LocalWorkspaces()(spec or WorkspaceSpec("empty"), Key("s", "c")) as workspace:
             context = SessionContext(
                 key=Key("s", "c"), workspace=workspace, history=history, meter=metered.append, http=HttpTransport()
             )

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from viva.session.expectations import tool_sequence as tool_sequence
     from viva.session.expectations import type_is as type_is
     from viva.session.run import RunResult as RunResult
-    from viva.session.spoken import Heard as Heard
+    from viva.session.spoken import AgentReply as AgentReply
     from viva.session.tester import T as T
     from viva.stats.sequential import SequentialTest as SequentialTest
 

@@ -36,7 +36,7 @@ class _Tee:
 
 
 @contextmanager
-def capturing_prints() -> Generator[None]:
+def capture_prints() -> Generator[None]:
     """Keeps what is printed while this is open. Several may be open at once, in any thread."""
     global _users  # noqa: PLW0603 -- stdout and stderr are the process's own, too
     with _lock:

@@ -25,13 +25,13 @@ from typing import Any, Literal, TypeVar
 from viva.errors import BadInput
 from viva.model.tracebacks import error_text
 
-Kind = Literal["check", "agent", "reporter"]
+ComponentKind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
 
 _text, _json, _tools = "viva.checks.text", "viva.checks.json", "viva.checks.tools"
 _limits, _combine = "viva.checks.limits", "viva.checks.combine"
 
-BUILT_IN: dict[Kind, dict[str, str]] = {
+BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     "check": {
         "equals": f"{_json}:Equals",
         "contains": f"{_text}:Contains",
@@ -89,12 +89,12 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
     },
 }
 
-_registered: dict[tuple[Kind, str], type] = {}
+_registered: dict[tuple[ComponentKind, str], type] = {}
 _folders: list[str] = []
 """Where modules of plugins are looked for before all else: beside the config."""
 
 
-def register(kind: Kind, name: str) -> Callable[[C], C]:
+def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
     """A decorator for plugins: `@register("check", "polite")`."""
 
     def keep(component: C) -> C:
@@ -104,12 +104,12 @@ def register(kind: Kind, name: str) -> Callable[[C], C]:
     return keep
 
 
-def names(kind: Kind) -> list[str]:
+def list_components(kind: ComponentKind) -> list[str]:
     """All names of a kind, built-in ones first."""
     return [*BUILT_IN[kind], *(name for k, name in _registered if k == kind and name not in BUILT_IN[kind])]
 
 
-def find(kind: Kind, name: str) -> type[Any] | None:
+def find_component(kind: ComponentKind, name: str) -> type[Any] | None:
     """The component of that name, or None. A dotted path that does not import is an error that names it."""
     if (known := _registered.get((kind, name))) is not None:
         return known
@@ -183,10 +183,10 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
     if (file := getattr(module, "__file__", None)) is None:
         what = f"no {name.replace('.', '/')}.py" + (f" with a function {attribute}" if attribute else "")
         raise ValueError(f"{reference!r}: there is {what} in {', '.join(roots) or 'the installed packages'}")
-    raise ValueError(f"{reference!r}: {file} has no function {attribute!r}{near_functions(module, attribute)}")
+    raise ValueError(f"{reference!r}: {file} has no function {attribute!r}{suggest_functions(module, attribute)}")
 
 
-def near_functions(module: object, name: str) -> str:
+def suggest_functions(module: object, name: str) -> str:
     """What a function that is not there may have been meant to be, as the end of a sentence."""
     offered = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     near = get_close_matches(name, offered, 3) or sorted(offered)[:5]

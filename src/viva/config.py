@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
-from viva.llm.target import wrong_with_address
+from viva.llm.target import find_url_problem
 from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Connectors, Price, Secret, provider_of
@@ -19,10 +19,10 @@ from viva.model.duration import parse_duration
 from viva.model.finding import Severity
 from viva.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.record.redaction import Redactor
-from viva.schemas.positions import Place, toml_line
-from viva.schemas.words import complaints
+from viva.schemas.positions import KeyPath, find_toml_line
+from viva.schemas.words import find_violations
 
-FILE = "viva.toml"
+CONFIG_FILE = "viva.toml"
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 _ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
 """Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
@@ -82,47 +82,47 @@ class Settings(Struct, kw_only=True):
     environ: Mapping[str, str] = {}
     redactor: Redactor = field(default_factory=Redactor)
     """Knows every secret of the project. It is the only one: agents that are built later add theirs to it."""
-    text: str = ""
-    unset: list[str] | None = None
+    source_text: str = ""
+    unset_variables: list[str] | None = None
     """Where a variable that is not set is no reason to stop: what is to be said of it."""
 
     @property
-    def home(self) -> Path:
+    def data_folder(self) -> Path:
         """Where runs are kept."""
         return self.folder / ".viva"
 
-    def where(self, *place: str) -> str:
+    def describe_place(self, *place: str) -> str:
         """Where a value of the config was written: `viva.toml:12`."""
-        return f"{self.file.name}:{toml_line(self.text, place)}" if self.file else "the defaults"
+        return f"{self.file.name}:{find_toml_line(self.source_text, place)}" if self.file else "the defaults"
 
     def problem(self, what: str, *place: str) -> BadInput:
         file = str(self.file) if self.file else ""
-        return BadInput.of(what, file, toml_line(self.text, place) if file else 0)
+        return BadInput.of(what, file, find_toml_line(self.source_text, place) if file else 0)
 
-    def expand(self, text: str, *place: str) -> str:
+    def expand_variables(self, text: str, *place: str) -> str:
         """`$NAME` and `${NAME}` from the environment; what is found is kept secret, what is missing is a problem."""
 
         def value_of(match: re.Match[str]) -> str:
             name = match[1] or match[2]
             if name not in self.environ:
                 missing = self.problem(f"the environment variable {name} is not set", *place)
-                if self.unset is None:
+                if self.unset_variables is None:
                     raise missing
-                self.unset.append(str(missing))
+                self.unset_variables.append(str(missing))
                 return match[0]
-            self.redactor.learn([self.environ[name]])
+            self.redactor.add_secrets([self.environ[name]])
             return self.environ[name]
 
         return _VARIABLE.sub(value_of, text)
 
-    def unknown_connector(self, name: str) -> str:
+    def explain_unknown_connector(self, name: str) -> str:
         """No connector has that name: the near ones, or all."""
         known = list(self.connectors)
         near = get_close_matches(name, known, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
-    def unknown_agent(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
+    def unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         """Nobody has that name: the near ones, or all."""
         known, name = list(self.agents), credentials.mask_reference(name)
         if mistyped := _WRONG_PREFIX.fullmatch(name):
@@ -132,7 +132,7 @@ class Settings(Struct, kw_only=True):
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
         if near:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
-        where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {FILE} here"
+        where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
         return BadInput.of(
             f"there is no agent {name!r}: {where}; or give a reference such as python:./agent.py:agent or http://..."
         )
@@ -141,12 +141,12 @@ class Settings(Struct, kw_only=True):
 def find_config(start: Path) -> Path | None:
     """The nearest viva.toml upward from a folder."""
     for folder in (start, *start.parents):
-        if (folder / FILE).is_file():
-            return folder / FILE
+        if (folder / CONFIG_FILE).is_file():
+            return folder / CONFIG_FILE
     return None
 
 
-def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_look: bool = False) -> Settings:
+def load_settings(file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False) -> Settings:
     """The settings of a project; those of an empty config where there is none. With `only_look` nothing will be called,
     and variables need not be set.
     """
@@ -156,18 +156,18 @@ def load(file: Path | None, start: Path, env_file: Path | None = None, *, only_l
     redactor = Redactor([*_secrets_of(environ), *credentials.find_in_environment(added)])
     if file is None and (file := find_config(start)) is None:
         connectors = Connectors({}, _default_connectors(environ))
-        unset = [] if only_look else None
-        return Settings(folder=start, environ=environ, redactor=redactor, connectors=connectors, unset=unset)
+        unset = [] if allow_unset else None
+        return Settings(folder=start, environ=environ, redactor=redactor, connectors=connectors, unset_variables=unset)
     text, value = _read(file)
     settings = Settings(
         folder=file.resolve().parent,
         file=file,
         environ=environ,
         redactor=redactor,
-        text=text,
-        unset=[] if only_look else None,
+        source_text=text,
+        unset_variables=[] if allow_unset else None,
     )
-    problems = {_problem(file, text, c.path, c.what, c.key) for c in complaints("config", value)}
+    problems = {_problem(file, text, c.path, c.message, c.unknown_key) for c in find_violations("config", value)}
     settings.connectors = Connectors(dict(_connectors(value, settings, problems)), _default_connectors(environ))
     if problems:
         raise BadInput(*sorted(problems))
@@ -195,10 +195,10 @@ def _read(file: Path) -> tuple[str, dict[str, Any]]:
         raise BadInput.of(f"is not TOML: {wrong}", str(file), int(line[1]) if line else 1) from wrong
 
 
-def _problem(file: Path, text: str, path: Place, what: str, key: str | None) -> Problem:
+def _problem(file: Path, text: str, path: KeyPath, what: str, key: str | None) -> Problem:
     place = (*path, key) if key is not None else path
     shown = ".".join(str(step) for step in path)
-    return Problem(str(file), toml_line(text, place), shown, what)
+    return Problem(str(file), find_toml_line(text, place), shown, what)
 
 
 def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
@@ -275,7 +275,7 @@ def _connectors(
     written: Any = value.get("connectors", {})
     fits = not problems
     for name, each in cast("Mapping[str, Any]", written).items() if isinstance(written, Mapping) else ():
-        if fits or not complaints("config", {"connectors": {name: each}}):
+        if fits or not find_violations("config", {"connectors": {name: each}}):
             try:
                 yield name, _connector(name, each, settings)
             except BadInput as wrong:
@@ -284,14 +284,14 @@ def _connectors(
 
 def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
     provider = _provider(name, written)
-    address = settings.expand(str(written.get("base_url", "")), "connectors", name, "base_url")
-    if address and (wrong := wrong_with_address(address)):
+    address = settings.expand_variables(str(written.get("base_url", "")), "connectors", name, "base_url")
+    if address and (wrong := find_url_problem(address)):
         raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
-    headers = {k: settings.expand(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}
-    settings.redactor.learn([key] if key else [])
-    settings.redactor.learn(credentials.find_in_table({**written, "headers": headers, "base_url": address}))
+    headers = {k: settings.expand_variables(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}
+    settings.redactor.add_secrets([key] if key else [])
+    settings.redactor.add_secrets(credentials.find_in_table({**written, "headers": headers, "base_url": address}))
     price = written.get("price")
     try:
         return Connector(

@@ -19,7 +19,7 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 
 
 @types.coroutine
-def timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
+def time_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
     """Awaits it. `on_slow_step` is told how long each step took that blocked the event loop."""
     process = os.getpid()
     steps = _awaited(awaitable).__await__()

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-Blame = Literal["agent", "infra", "undetermined"]
+ErrorFault = Literal["agent", "infra", "undetermined"]
 
 MODEL_CLIENT_PACKAGES = frozenset(
     {
@@ -36,17 +36,17 @@ _MOST = 100
 """A chain longer than this is not walked to its end."""
 
 
-def blame_for(raised: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> Blame:
+def classify_error(error: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> ErrorFault:
     """Whose fault it is that an agent raised this."""
     try:
-        return _blame(raised, packages)
+        return _blame(error, packages)
     except KeyboardInterrupt:
         raise
     except BaseException:  # attributes of somebody's exception, which may do anything: they tell nothing then
         return "agent"
 
 
-def _blame(raised: BaseException, packages: frozenset[str]) -> Blame:
+def _blame(raised: BaseException, packages: frozenset[str]) -> ErrorFault:
     foreign = False
     for error in _linked(raised):
         status = _status(error)

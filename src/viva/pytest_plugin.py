@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from viva.model.record import TrialRecord
     from viva.protocols import PlannedTrial
     from viva.session.context import AsyncContext, Context
-    from viva.session.studio import Desk, Exam, OpenSuite, Studio
+    from viva.session.studio import TestContext, VivaFixture, LoadedSuite, PytestSession
     from viva.session.tester import T
 
 _SUFFIXES = (
     *(".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json"),
     *(".playbook.yaml", ".playbook.yml", ".playbook.json"),
 )
-_studio_key = pytest.StashKey["Studio"]()
-_desk_key = pytest.StashKey["Desk"]()
-_exam_key = pytest.StashKey["Exam"]()
+_studio_key = pytest.StashKey["PytestSession"]()
+_desk_key = pytest.StashKey["TestContext"]()
+_exam_key = pytest.StashKey["VivaFixture"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,26 +80,26 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     desk = item.stash.get(_desk_key, None)
     if desk is None:
         return (yield)
-    from viva.session.tester import Fatal, Skip
+    from viva.session.tester import FailTest, SkipTest
 
     result, skipped = None, None
     try:
         result = yield
-    except Fatal:
+    except FailTest:
         pass  # noted, so it is told below
-    except Skip as left:
+    except SkipTest as left:
         skipped = left.reason
     except Exception as raised:
-        if (unmet := desk.unmet()) is not None:
+        if (unmet := desk.format_failures()) is not None:
             raised.add_note(unmet)
         raise
     finally:
-        if desk.notes:
-            item.add_report_section("call", "log of the test", desk.notes)
-    if (unmet := desk.unmet()) is not None:
+        if desk.log_text:
+            item.add_report_section("call", "log of the test", desk.log_text)
+    if (unmet := desk.format_failures()) is not None:
         pytest.fail(unmet, pytrace=False)
     if skipped is None and _exam_key not in item.stash:  # what a test finds by `viva` is not noted
-        skipped = desk.unchecked
+        skipped = desk.unchecked_reason
     if skipped is not None:
         pytest.skip(skipped)
     return result
@@ -111,21 +111,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         studio.close()
 
 
-def _studio(config: pytest.Config) -> "Studio":
+def _studio(config: pytest.Config) -> "PytestSession":
     """Made by the first who needs it."""
     if _studio_key not in config.stash:
-        from viva.session.studio import Studio
+        from viva.session.studio import PytestSession
 
-        config.stash[_studio_key] = Studio(config.getoption("--viva-agent"), config.getoption("--viva-evaluator"))
+        config.stash[_studio_key] = PytestSession(config.getoption("--viva-agent"), config.getoption("--viva-evaluator"))
     return config.stash[_studio_key]
 
 
 @pytest.fixture
-def viva(request: pytest.FixtureRequest) -> "Iterator[Exam]":
+def viva(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
     """Holds conversations turn by turn (`viva.chat(agent)`) and runs suites (`viva.run(...)`); has `viva.contains` and all else."""
-    from viva.session.studio import Exam
+    from viva.session.studio import VivaFixture
 
-    request.node.stash[_exam_key] = exam = Exam(_studio(request.config), request.path.parent)
+    request.node.stash[_exam_key] = exam = VivaFixture(_studio(request.config), request.path.parent)
     yield exam
     exam.close()
 
@@ -142,17 +142,17 @@ def ctx(request: pytest.FixtureRequest) -> "Context | AsyncContext":
     return _desk(request).ctx
 
 
-def _desk(request: pytest.FixtureRequest) -> "Desk":
+def _desk(request: pytest.FixtureRequest) -> "TestContext":
     """One for both fixtures of a test."""
     stash = request.node.stash
     if _desk_key not in stash:
-        from viva.session.studio import Desk
+        from viva.session.studio import TestContext
 
-        stash[_desk_key] = Desk(_studio(request.config), request.node.name, request.path.parent, request.function)
+        stash[_desk_key] = TestContext(_studio(request.config), request.node.name, request.path.parent, request.function)
     return stash[_desk_key]
 
 
-class NotPassed(Exception):  # noqa: N818 -- it says how a case ended
+class CaseNotPassed(Exception):  # noqa: N818 -- it says how a case ended
     """A case failed, or could not be examined."""
 
     def __init__(self, record: "TrialRecord", text: str) -> None:
@@ -168,7 +168,7 @@ class VivaFile(pytest.File):
         from viva.errors import BadInput
 
         try:
-            suite = _studio(self.config).suite(self.path, self.config.invocation_params.dir)
+            suite = _studio(self.config).load_suite(self.path, self.config.invocation_params.dir)
         except BadInput as wrong:
             raise self.CollectError(
                 str(wrong).replace("Give -n NAME", "Give --viva-agent NAME").replace("--evaluator", "--viva-evaluator")
@@ -180,7 +180,7 @@ class VivaFile(pytest.File):
 class VivaItem(pytest.Item):
     """A case. It fails with the reasons that `viva test` would show."""
 
-    def __init__(self, *, suite: "OpenSuite", trials: "list[PlannedTrial]", **known: Any) -> None:
+    def __init__(self, *, suite: "LoadedSuite", trials: "list[PlannedTrial]", **known: Any) -> None:
         super().__init__(**known)
         self._suite = suite
         self._trials = trials
@@ -188,10 +188,10 @@ class VivaItem(pytest.Item):
 
     def runtest(self) -> None:
         from viva.model.verdicts import case_status
-        from viva.session.explained import record_text
+        from viva.session.explained import format_record
 
         studio = _studio(self.config)
-        records = [studio.hold(self._suite, planned) for planned in self._trials]
+        records = [studio.run_trial(self._suite, planned) for planned in self._trials]
         status = case_status([record.status for record in records])
         if status == "passed":
             return
@@ -199,10 +199,10 @@ class VivaItem(pytest.Item):
         if status == "skipped":
             pytest.skip(telling.error or "skipped")
         trial = f"trial {telling.trial} of {len(records)}: " if len(records) > 1 else ""
-        raise NotPassed(telling, trial + record_text(telling))
+        raise CaseNotPassed(telling, trial + format_record(telling))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any, **more: Any) -> Any:
-        if isinstance(excinfo.value, NotPassed):
+        if isinstance(excinfo.value, CaseNotPassed):
             return excinfo.value.text
         return super().repr_failure(excinfo, *rest, **more)
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 
-class GivenUp(BaseException):
+class ThreadAbandoned(BaseException):
     """Raised inside a thread whose caller no longer waits for it."""
 
 
@@ -33,7 +33,7 @@ class _Worker(threading.Thread):
         try:
             while not self.given_up:
                 self._work()
-        except GivenUp:
+        except ThreadAbandoned:
             return
 
     def _work(self) -> None:
@@ -41,7 +41,7 @@ class _Worker(threading.Thread):
         process = os.getpid()
         try:
             value = work()
-        except GivenUp:
+        except ThreadAbandoned:
             raise
         except BaseException as raised:  # whatever it is, it belongs to the one who waits
             _leave_if_forked(process)
@@ -53,7 +53,7 @@ class _Worker(threading.Thread):
     def give_up(self) -> None:
         """Ends Python code at its next step. A blocking system call goes on, harmlessly, until it returns."""
         self.given_up = True
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(GivenUp))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(ThreadAbandoned))
 
 
 def _leave_if_forked(process: int) -> None:
@@ -73,22 +73,22 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Runs `work` in a thread and waits for it; when cancelled, the thread is given up."""
-    thread = OneThread()
+    thread = DedicatedThread()
     try:
-        return await thread.run(work, *arguments)
+        return await thread.run(function, *arguments)
     finally:
         thread.release()
 
 
-class OneThread:
+class DedicatedThread:
     """The same thread for call after call, since some things (an SQLite connection) work only where they were made."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
 
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         worker = self._worker = self._worker or (_idle.pop() if _idle else _Worker())
@@ -110,7 +110,7 @@ class OneThread:
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 
-        worker.jobs.put((lambda: context.run(work, *arguments), done))
+        worker.jobs.put((lambda: context.run(function, *arguments), done))
         try:
             return await future
         except asyncio.CancelledError:

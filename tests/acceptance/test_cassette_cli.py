@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from project import Project, case, contains
-from viva.testing import Answer, OpenAIServer, Received
+from viva.testing import StubResponse, OpenAIServer, ReceivedRequest
 
 CONFIG = """
 [connectors.model]
@@ -57,7 +57,7 @@ class Models:
         self._lock = threading.Lock()
         self.broken_once = False
 
-    def __call__(self, received: Received) -> str | Answer:
+    def __call__(self, received: ReceivedRequest) -> str | StubResponse:
         text = received.body.decode()
         with self._lock:
             number = next(self._numbers)
@@ -73,7 +73,7 @@ class Models:
             return json.dumps({"cases": made})
         if "break once" in text and not self.broken_once:
             self.broken_once = True
-            return Answer(status=500)
+            return StubResponse(status=500)
         return f"order {number} for {json.loads(text)['messages'][-1]['content'][-40:]}"
 
 

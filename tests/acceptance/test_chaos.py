@@ -24,7 +24,7 @@ import pytest
 import bubblewrap
 from project import Ended, Project, contains
 from viva.cli.main import main
-from viva.testing import Answer, AnthropicServer, GeminiServer, HttpServer, OpenAIServer, Received, json_answer
+from viva.testing import StubResponse, AnthropicServer, GeminiServer, HttpServer, OpenAIServer, ReceivedRequest, json_response
 from viva.testing.model_server import ModelServer
 
 Outcome = tuple[str, str | None]
@@ -69,34 +69,34 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 # What goes wrong
 
 
-def raw(*pieces: bytes, head: str = "") -> Answer:
+def raw(*pieces: bytes, head: str = "") -> StubResponse:
     lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", head]
-    return Answer(raw=("\r\n".join([*lines, "", ""]).encode(), *pieces), close="unsaid")
+    return StubResponse(raw=("\r\n".join([*lines, "", ""]).encode(), *pieces), close="unsaid")
 
 
-def misbehave(how: str, valid: bytes) -> Answer:
+def misbehave(how: str, valid: bytes) -> StubResponse:
     """An answer that goes wrong in that way; `valid` is one that would be right, with an `é` in it."""
     half = valid[: len(valid) // 2]
     latin1 = valid.decode().encode("latin-1")
     match how:
         case "latin-1":
-            return Answer(body=latin1, headers=JSON)
+            return StubResponse(body=latin1, headers=JSON)
         case "latin-1 by name":
-            return Answer(body=latin1, headers={"Content-Type": "application/json; charset=ISO-8859-1"})
+            return StubResponse(body=latin1, headers={"Content-Type": "application/json; charset=ISO-8859-1"})
         case "utf-16 without a name":
-            return Answer(body=valid.decode().encode("utf-16"), headers=JSON)
+            return StubResponse(body=valid.decode().encode("utf-16"), headers=JSON)
         case "opening brackets":
-            return Answer(body=b"[" * 100_000, headers=JSON)
+            return StubResponse(body=b"[" * 100_000, headers=JSON)
         case "deep but closed":
-            return Answer(body=valid[:-1] + b',"data":' + b"[" * 500 + b"]" * 500 + b"}", headers=JSON)
+            return StubResponse(body=valid[:-1] + b',"data":' + b"[" * 500 + b"]" * 500 + b"}", headers=JSON)
         case "brackets in an error":
-            return Answer(status=400, body=b"[" * 100_000, headers=JSON)
+            return StubResponse(status=400, body=b"[" * 100_000, headers=JSON)
         case "latin-1 in an error":
-            return Answer(status=422, body='{"error": {"message": "gelöscht"}}'.encode("latin-1"), headers=JSON)
+            return StubResponse(status=422, body='{"error": {"message": "gelöscht"}}'.encode("latin-1"), headers=JSON)
         case "a number of 5,000 digits":
-            return Answer(body=b"9" * 5000, headers=JSON)
+            return StubResponse(body=b"9" * 5000, headers=JSON)
         case "half a surrogate":
-            return Answer(body=valid.replace("é".encode(), rb"\ud800"), headers=JSON)
+            return StubResponse(body=valid.replace("é".encode(), rb"\ud800"), headers=JSON)
         case "flood":
             return raw(*[b"%x\r\n%b\r\n" % (len(MEGABYTE), MEGABYTE)] * 66, head="Transfer-Encoding: chunked")
         case "a promise of too much":
@@ -110,17 +110,17 @@ def misbehave(how: str, valid: bytes) -> Answer:
         case "too long a length":
             return raw(valid, head=f"Content-Length: {len(valid) + 9}")
         case "half an answer":
-            return Answer(body=valid, headers=JSON, cut="amid_body")
+            return StubResponse(body=valid, headers=JSON, cut="amid_body")
         case "headers only":
-            return Answer(body=valid, headers=JSON, cut="after_headers")
+            return StubResponse(body=valid, headers=JSON, cut="after_headers")
         case "no answer":
-            return Answer(cut="before")
+            return StubResponse(cut="before")
         case "a drip that never ends":
-            return Answer(chunks=(half, valid), headers=JSON, hold="amid_body")
+            return StubResponse(chunks=(half, valid), headers=JSON, hold="amid_body")
         case "no HTTP":
-            return Answer(raw=(b"\x00\xff" * 100,), close="unsaid")
+            return StubResponse(raw=(b"\x00\xff" * 100,), close="unsaid")
         case "gzip that is none":
-            return Answer(body=valid, headers={**JSON, "Content-Encoding": "gzip"})
+            return StubResponse(body=valid, headers={**JSON, "Content-Encoding": "gzip"})
         case _:
             raise AssertionError(how)
 
@@ -165,14 +165,14 @@ def completion(kind: str, text: str) -> dict[str, Any]:
             return {"content": text}
 
 
-def answers(kind: str, say: str = "fine é") -> Callable[[Received], Answer]:
+def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], StubResponse]:
     """Answers rightly, unless the request names one of the ways to misbehave: MIS<how>."""
 
-    def answer(received: Received) -> Answer:
+    def answer(received: ReceivedRequest) -> StubResponse:
         said = received.body.decode()
         asked = re.findall("MIS<(.*?)>", said)
         valid = json.dumps(completion(kind, say), ensure_ascii=False).encode()
-        return misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else Answer(body=valid, headers=JSON)
+        return misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
 
     return answer
 
@@ -188,7 +188,7 @@ def serving(kind: str, say: str = "fine é") -> Generator[tuple[HttpServer, str]
     provider = stand_ins[kind]
     answer = answers(kind, say)
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Any) -> StubResponse:
         return answer(server.requests[-1])
 
     with provider(script) as server:
@@ -382,14 +382,14 @@ def test_a_scripted_agent_that_breaks_leaves_the_others_alone(project: Project):
 HOSTED = ("no run", "a list", "no JSON", "brackets", "no object", "an odd sequence", "odd usage", "odd outputs", "deep outputs", "cut off")  # fmt: skip
 
 
-def hosted(received: Received) -> Answer:
+def hosted(received: ReceivedRequest) -> StubResponse:
     """An OpenWOP host whose runs are named by what was said: it answers rightly, or misbehaves as it is told."""
     if received.path.endswith("/cancel"):
-        return json_answer({})
+        return json_response({})
     if received.method == "POST":
         how = re.findall("MIS<(.*?)>", received.body.decode())[-1]
-        odd = {"no run": Answer(body=b"{}"), "a list": Answer(body=b"[1]"), "no JSON": Answer(body=b"\xff")}
-        return odd.get(how) or json_answer({"runId": how.replace(" ", "-")}, 201)
+        odd = {"no run": StubResponse(body=b"{}"), "a list": StubResponse(body=b"[1]"), "no JSON": StubResponse(body=b"\xff")}
+        return odd.get(how) or json_response({"runId": how.replace(" ", "-")}, 201)
     how = received.path.split("/")[3].replace("-", " ")
     usage = {"type": "provider.usage", "sequence": 1, "payload": {"inputTokens": "many", "outputTokens": 10**300}}
     ended: dict[str, Any] = {"type": "run.completed", "sequence": 9, "payload": {"outputs": {"output": "fine é"}}}
@@ -403,7 +403,7 @@ def hosted(received: Received) -> Answer:
     }.get(how, [])  # fmt: skip
     lines = [*sent, json.dumps(ended).encode()]
     chunks = tuple(b"data: %b\n\n" % line for line in lines)
-    return Answer(chunks=chunks, headers={"Content-Type": "text/event-stream"}, cut="amid_body" if how == "cut off" else None)  # fmt: skip
+    return StubResponse(chunks=chunks, headers={"Content-Type": "text/event-stream"}, cut="amid_body" if how == "cut off" else None)  # fmt: skip
 
 
 def test_nothing_that_an_openwop_host_sends_ends_the_run(project: Project, monkeypatch: pytest.MonkeyPatch):
@@ -470,7 +470,7 @@ def test_a_reset_connection_is_nobodys_failure(project: Project, kind: str):  # 
 def test_a_certificate_that_nobody_signed_is_told_in_words(project: Project, kind: str):  # N17
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem")
-    with HttpServer(lambda _: Answer(body=b"{}"), tls=context) as server:
+    with HttpServer(lambda _: StubResponse(body=b"{}"), tls=context) as server:
         agents_at(project, server.url)
         suite(project, ("self-signed",))
         check_run(project, dict.fromkeys(("self-signed", *GOOD), INFRA), kind)

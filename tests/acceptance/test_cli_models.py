@@ -5,7 +5,7 @@ from typing import Any
 
 from project import Project, case, contains
 from viva.model.message import ToolCall
-from viva.testing import Answer, HttpServer, OpenAIServer, Received, Say, error_answer, json_answer
+from viva.testing import StubResponse, HttpServer, OpenAIServer, ReceivedRequest, Say, error_response, json_response
 
 TOOLS = '''
 def add(a, b):
@@ -32,7 +32,7 @@ KEY = {"LOCAL_KEY": "sk-local-0123456789"}
 def test_a_model_with_a_tool_is_talked_to_and_checked(project: Project):
     """The tool runs here, its result goes back to the model, usage is counted, and the key is seen by the server alone."""
 
-    def model(received: Received) -> str | Say:
+    def model(received: ReceivedRequest) -> str | Say:
         last = received.json["messages"][-1]
         if last["role"] == "tool":
             return f"The sum is {last['content']}."
@@ -81,18 +81,18 @@ def test_trouble_of_the_provider_is_retried_and_then_nobodys_failure_but_its_own
     """429 and 503 pass after a retry; what stays broken, is cut or no JSON, is an error of the infrastructure."""
     asked: dict[str, int] = {}
 
-    def model(received: Received) -> str | Answer:
+    def model(received: ReceivedRequest) -> str | StubResponse:
         said = received.json["messages"][-1]["content"]
         asked[said] = asked.get(said, 0) + 1
         first = asked[said] == 1
         return {
-            "busy": error_answer(429, "slow down", headers={"Retry-After": "0"}) if first else "busy no more",
-            "down": error_answer(503, "later") if first else "down no more",
-            "dropped once": Answer(cut="before") if first else "dropped once",
-            "broken": error_answer(500, "it broke"),
-            "half": Answer(body=b'{"choices": [{"mess', headers={"Content-Length": "5000"}, cut="amid_body"),
-            "rubbish": Answer(body=b"<html>not JSON</html>"),
-            "forbidden": error_answer(401, "who are you?"),
+            "busy": error_response(429, "slow down", headers={"Retry-After": "0"}) if first else "busy no more",
+            "down": error_response(503, "later") if first else "down no more",
+            "dropped once": StubResponse(cut="before") if first else "dropped once",
+            "broken": error_response(500, "it broke"),
+            "half": StubResponse(body=b'{"choices": [{"mess', headers={"Content-Length": "5000"}, cut="amid_body"),
+            "rubbish": StubResponse(body=b"<html>not JSON</html>"),
+            "forbidden": error_response(401, "who are you?"),
         }[said]
 
     names = ["busy", "down", "dropped once", "broken", "half", "rubbish", "forbidden"]
@@ -141,12 +141,12 @@ def test_another_connector_for_the_agent_under_test(project: Project):
 def test_any_json_endpoint_is_an_agent(project: Project):
     """A body template, paths into the answer, its own session id sent back; status codes and whose fault they are."""
 
-    def endpoint(received: Received) -> Answer:
+    def endpoint(received: ReceivedRequest) -> StubResponse:
         asked = received.json
         said = asked["question"]["text"]
         if said.isdigit():
-            return json_answer({"error": "as you wish"}, status=int(said))
-        return json_answer(
+            return json_response({"error": "as you wish"}, status=int(said))
+        return json_response(
             {
                 "result": {
                     "say": f"{said} / {asked['conversation']}",
@@ -197,9 +197,9 @@ def test_an_endpoint_that_hangs_is_hung_up_on(project: Project, interrupted):
     """A timeout and Ctrl-C both close the connection: nobody is left talking to nobody."""
     project.suite(case("quick"), case("hang", "hang"))
 
-    def endpoint(received: Received) -> Answer:
+    def endpoint(received: ReceivedRequest) -> StubResponse:
         said = received.json["messages"][-1]["content"]
-        return Answer(hold=True) if said == "hang" else json_answer({"content": said})
+        return StubResponse(hold=True) if said == "hang" else json_response({"content": said})
 
     with HttpServer(endpoint) as server:
         ended, records = project.report("--turn-timeout", "500ms", agent=f"{server.url}/chat")

@@ -10,14 +10,14 @@ from msgspec import structs
 from project import Project
 from puppets import Stage, puppet
 from viva.model.message import ToolCall
-from viva.testing import Asked, OpenAIServer, Say
-from viva.testing.model_server import Line
+from viva.testing import ModelRequest, OpenAIServer, Say
+from viva.testing.model_server import ScriptLine
 
 pytestmark = pytest.mark.soak  # it is a download of 170 MB
 AGENT = '[agents.coder]\ntype = "codex"\nmodel = "m-1"\n'
 
 
-def codex_puppet(asked: Asked) -> Line:
+def codex_puppet(asked: ModelRequest) -> ScriptLine:
     """The puppet, with the one tool that Codex has for all."""
     line = puppet(asked)
     return (
@@ -57,7 +57,7 @@ def test_a_playbook_for_the_gemini_cli_holds_for_codex(stage: Stage) -> None:
     assert first["tool_calls"][0]["error"]
     assert "refused" not in first["tool_calls"][0]
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
-    resumed = [asked for asked in stage.server.asked if "WRITE second.txt" in asked.text and asked.model == "m-1"]
+    resumed = [asked for asked in stage.server.model_requests if "WRITE second.txt" in asked.text and asked.model == "m-1"]
     assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
     assert stage.untouched()  # P10
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from snippets import ROOT, Block, blocks_of, fits, run_page
-from viva.schemas.words import SchemaName, complaints
+from viva.schemas.words import SchemaName, find_violations
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN = [page for page in PAGES if page.parent.name != "reference"]
@@ -55,7 +55,7 @@ def _problems(block: Block, place: str, folder: Path) -> list[Any]:
             return _python(block, place, folder)
         case "toml":
             value = tomllib.loads(block.text)
-            return [] if block.title else complaints("config", value)
+            return [] if block.title else find_violations("config", value)
         case "yaml":
             values = list(yaml.safe_load_all(block.text))
         case "json":
@@ -72,13 +72,13 @@ def _suite(value: Any) -> list[Any]:
     kind: SchemaName | None = None
     if isinstance(value, list):
         if all(isinstance(each, dict) and "id" in each for each in value):
-            return [each for case in value for each in complaints("native", case)]
+            return [each for case in value for each in find_violations("native", case)]
         if all(isinstance(each, str) or {"text", "json", "tool_calls", "error"} & set(each) for each in value):
-            return [each for reply in value for each in complaints("replies", reply)]
+            return [each for reply in value for each in find_violations("replies", reply)]
     elif isinstance(value, dict):
         kind = "openwop" if "suiteId" in value else "playbook" if {"steps", "persona"} & set(value) else None
         kind = "native" if "id" in value and {"input", "turns", "simulator"} & set(value) else kind
-    return complaints(kind, value) if kind else []
+    return find_violations(kind, value) if kind else []
 
 
 def _python(block: Block, place: str, folder: Path) -> list[Any]:

@@ -16,8 +16,8 @@ import pytest
 from project import Project
 from puppets import JUDGE, Stage, processes, puppet
 from viva.model.message import ToolCall
-from viva.testing import Asked, GeminiServer, Say
-from viva.testing.model_server import Line
+from viva.testing import ModelRequest, GeminiServer, Say
+from viva.testing.model_server import ScriptLine
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 
@@ -47,9 +47,9 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stage: 
     assert stage.said[-1] == "What have I said?"  # what is new is the new message alone
     assert first["usage"]["input_tokens"] == 20  # P11: two calls of ten tokens each, and then one
     assert second["usage"]["input_tokens"] == 10
-    assert {asked.model for asked in stage.server.asked} == {"m-1", "judge-1"}  # P3
+    assert {asked.model for asked in stage.server.model_requests} == {"m-1", "judge-1"}  # P3
     assert stage.untouched()  # P10
-    assert stage.server.unknown == []
+    assert stage.server.unknown_requests == []
     assert processes(str(stage.project.folder)) == []
     assert list(stage.temporary.iterdir()) == []  # P5: what passed is cleaned away
 
@@ -66,7 +66,7 @@ def test_a_persona_goes_on_until_every_criterion_holds(stage: Stage) -> None:
     name = stage.playbook("persona", persona=persona | {"success_criteria": criteria})
     _, (record,) = stage.test("-i", name)
     assert [turn["input"] for turn in record["turns"]] == ["WRITE first.txt: one", "WRITE second.txt: two"]  # P8
-    simulated = [asked for asked in stage.server.asked if "You play a person" in asked.system + asked.text]
+    simulated = [asked for asked in stage.server.model_requests if "You play a person" in asked.system + asked.text]
     assert len(simulated) == 1
     assert "Both files were made" not in json.dumps(simulated[0].json)  # P3: the user never sees the criteria
 
@@ -130,7 +130,7 @@ def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_fault
 def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
     """A model that calls the same tool again and again: the CLI ends the turn by itself, as a success."""
 
-    def again(asked: Asked) -> Line:
+    def again(asked: ModelRequest) -> ScriptLine:
         return (
             puppet(asked) if asked.model == JUDGE else Say(tool_calls=[ToolCall("list_directory", {"dir_path": "."})])
         )

@@ -9,8 +9,8 @@ import pytest
 
 from project import Project
 from viva.model.message import ToolCall
-from viva.testing import Answer, AnthropicServer, GeminiServer, OpenAIServer, Received, Say
-from viva.testing.model_server import Line, ModelServer
+from viva.testing import StubResponse, AnthropicServer, GeminiServer, OpenAIServer, ReceivedRequest, Say
+from viva.testing.model_server import ScriptLine, ModelServer
 
 AGENT = """
 REPLIES = iter(["Which order?", "I have refunded W1. Reference R-7.", "Anything else?", "Goodbye."])
@@ -44,10 +44,10 @@ class Helpers:
     """Answers as the script of the role says that a request is for, and keeps what each role was sent."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, list[Line] | Line | Callable[[str], Line]] = {}
+        self.lines: dict[str, list[ScriptLine] | ScriptLine | Callable[[str], ScriptLine]] = {}
         self.asked: dict[str, list[str]] = {}
 
-    def __call__(self, received: Received) -> Line:
+    def __call__(self, received: ReceivedRequest) -> ScriptLine:
         text = received.body.decode()
         role = next((role for words, role in ROLES.items() if words in text), "agent")
         self.asked.setdefault(role, []).append(text)
@@ -283,9 +283,9 @@ def test_a_reporter_that_breaks_leaves_markdown_where_only_it_knew_the_kind(
     assert "Viva: 1 test: 1 passed" in (project.folder / "out.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", [Answer(status=500), "", Answer(cut="before")])
+@pytest.mark.parametrize("line", [StubResponse(status=500), "", StubResponse(cut="before")])
 def test_a_reporter_that_breaks_leaves_the_built_in_report(
-    project: Project, helpers: Helpers, on: Callable[..., None], line: Line
+    project: Project, helpers: Helpers, on: Callable[..., None], line: ScriptLine
 ) -> None:  # N28
     on()
     helpers.lines = {"reporter": line}
@@ -363,10 +363,10 @@ def test_a_model_with_tools_is_examined_on_any_provider(
 @pytest.mark.parametrize(
     ("line", "status", "fault"),
     [
-        (Answer(status=401, body=b'{"error":{"message":"who?"}}'), "error", "infra"),
-        (Answer(status=529), "error", "infra"),
-        (Answer(cut="before"), "error", "infra"),
-        (Answer(status=400, body=b'{"error":{"message":"too long"}}'), "failed", "agent"),
+        (StubResponse(status=401, body=b'{"error":{"message":"who?"}}'), "error", "infra"),
+        (StubResponse(status=529), "error", "infra"),
+        (StubResponse(cut="before"), "error", "infra"),
+        (StubResponse(status=400, body=b'{"error":{"message":"too long"}}'), "failed", "agent"),
     ],
 )
 @pytest.mark.parametrize("stand_in", [OpenAIServer, AnthropicServer, GeminiServer])
@@ -375,7 +375,7 @@ def test_a_provider_that_fails_is_told_from_an_agent_that_does(
     helpers: Helpers,
     on: Callable[..., None],
     stand_in: type[ModelServer],
-    line: Line,
+    line: ScriptLine,
     status: str,
     fault: str,
 ) -> None:  # N17
@@ -439,15 +439,15 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
     [
         ("It looks fine to me.", "no JSON object with a boolean `passed`"),
         ('{"passed": "yes"}', "no boolean `passed`"),
-        (Answer(status=401, body=b'{"error":{"message":"who?"}}'), "401 Unauthorized: who?"),
-        (Answer(status=529), "529"),
-        (Answer(status=400, body=b'{"error":{"message":"too long"}}'), "400 Bad Request: too long"),
-        (Answer(cut="before"), "closed the connection"),
-        (Answer(body=b"<html>"), "the answer is no JSON"),
+        (StubResponse(status=401, body=b'{"error":{"message":"who?"}}'), "401 Unauthorized: who?"),
+        (StubResponse(status=529), "529"),
+        (StubResponse(status=400, body=b'{"error":{"message":"too long"}}'), "400 Bad Request: too long"),
+        (StubResponse(cut="before"), "closed the connection"),
+        (StubResponse(body=b"<html>"), "the answer is no JSON"),
     ],
 )
 def test_a_judge_that_breaks_is_no_failure_of_the_agent(
-    project: Project, helpers: Helpers, on: Callable[..., None], line: Line, said: str
+    project: Project, helpers: Helpers, on: Callable[..., None], line: ScriptLine, said: str
 ) -> None:  # N17
     on()
     helpers.lines = {"judge": line}
@@ -462,7 +462,7 @@ def test_one_of_several_judges_that_hangs_is_to_blame_for_the_time(
 ) -> None:
     """N17: the others have answered by then; it is still not the agent that was waited for."""
     on()
-    helpers.lines = {"judge": [verdict(True, "Which order?"), verdict(False, "Which order?"), Answer(hold=True)]}
+    helpers.lines = {"judge": [verdict(True, "Which order?"), verdict(False, "Which order?"), StubResponse(hold=True)]}
     project.suite(judged({**POLITE, "votes": 3}))
     record = record_of(project, "--timeout", "1500ms")
     assert (record["status"], record["fault"]) == ("error", "judge")
@@ -472,7 +472,7 @@ def test_one_of_several_judges_that_hangs_is_to_blame_for_the_time(
 # Simulators that cannot be used
 
 
-def said_first(*lines: str) -> list[Line]:
+def said_first(*lines: str) -> list[ScriptLine]:
     return [says("Refund me, please"), *lines]
 
 
@@ -488,7 +488,7 @@ BAD = {
 
 @pytest.mark.parametrize(("lines", "said"), BAD.values(), ids=BAD.keys())
 def test_what_a_simulator_says_is_checked_and_never_the_agents_fault(
-    project: Project, helpers: Helpers, on: Callable[..., None], lines: list[Line], said: str
+    project: Project, helpers: Helpers, on: Callable[..., None], lines: list[ScriptLine], said: str
 ) -> None:  # N29
     on()
     asked = len(lines)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hosting import ACME, ECHO, ENDINGS, OTHER, READER, SUITE, Client, frames, hosted, types, valid, write_project
-from viva.host.app import OUTSIDE
+from viva.host.app import UNSUPPORTED_PATHS
 
 NOOP = {"workflowId": "conformance-noop"}
 
@@ -159,7 +159,7 @@ def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
         assert client.post("/v1/runs", NOOP).status == 201
 
 
-@pytest.mark.parametrize(("capability", "path"), [(name, path) for name, paths in OUTSIDE.items() for path in paths])
+@pytest.mark.parametrize(("capability", "path"), [(name, path) for name, paths in UNSUPPORTED_PATHS.items() for path in paths])
 def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capability: str, path: str):
     filled = re.sub(r"\{[^}]*\}", "x", path)
     for method in ("GET", "POST"):

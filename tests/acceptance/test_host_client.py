@@ -21,7 +21,7 @@ from viva.agents.openwop_client import HostClient
 from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
-from viva.session.remote import Remote, wanted
+from viva.session.remote import RemoteRun, resolve_remote_suite
 
 GOOD = suite("good", golden("one", "hello", "hello"), golden("two", "a", "a"), targetAgentId=ECHO)
 
@@ -81,17 +81,17 @@ def test_what_a_host_refuses_is_bad_input_here(project: Project, host: tuple[Cli
 
 def test_which_suite_and_which_agent_is_meant_has_to_be_said(host: tuple[Client, Path]):
     folder = host[1] / "evals"
-    assert wanted("good.json", folder, None) == ("acme.evals.good@1.0.0", ECHO)
-    assert wanted("x.evals.y@1.0.0", folder, "a.b.c") == ("x.evals.y@1.0.0", "a.b.c")
+    assert resolve_remote_suite("good.json", folder, None) == ("acme.evals.good@1.0.0", ECHO)
+    assert resolve_remote_suite("x.evals.y@1.0.0", folder, "a.b.c") == ("x.evals.y@1.0.0", "a.b.c")
     for text, agent in (("basic.json", None), ("nothing.json", ECHO), (".", ECHO)):
         with pytest.raises(BadInput):
-            wanted(text, folder, agent)
+            resolve_remote_suite(text, folder, agent)
 
 
 @pytest.mark.parametrize("address", ["", "evals.example.com", "127.0.0.1:8765", "ftp://x", "http://", "http://[", "http://x?y", "http://u:p@x"])  # fmt: skip
 def test_an_address_that_is_none_is_said_before_anything_is_sent(project: Project, address: str):
     with pytest.raises(BadInput, match="--host"):
-        Remote(address, config.load(None, project.folder), HttpTransport())
+        RemoteRun(address, config.load_settings(None, project.folder), HttpTransport())
 
 
 def test_what_is_missing_here_is_said_before_anything_runs_there(project: Project, host: tuple[Client, Path]):
@@ -238,7 +238,7 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(host: tu
         http = HttpTransport()
         client = HostClient(url=f"http://127.0.0.1:{proxy.port}", token=Secret(ACME), http=http)
         try:
-            return [event async for event in client.events(run, "debug")]
+            return [event async for event in client.iterate_events(run, "debug")]
         finally:
             await http.close()
 
@@ -259,9 +259,9 @@ def test_a_host_that_never_gets_to_the_end_is_given_up(host: tuple[Client, Path]
 
     async def follow() -> None:
         http = HttpTransport()
-        client = HostClient(url=f"http://127.0.0.1:{proxy.port}", token=Secret(ACME), http=http, pause=pause)
+        client = HostClient(url=f"http://127.0.0.1:{proxy.port}", token=Secret(ACME), http=http, sleep=pause)
         try:
-            async for _ in client.events(run):
+            async for _ in client.iterate_events(run):
                 pass
         finally:
             await http.close()

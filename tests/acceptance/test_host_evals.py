@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hosting import ECHO, OTHER, SUITE, Client, golden, hosted, suite, types, write_project
 from viva.errors import BadInput
-from viva.host.opening import opening
+from viva.host.opening import load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -398,7 +398,7 @@ def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
     assert trusting != config
     (tmp_path / "viva.toml").write_text(trusting)
     with pytest.raises(BadInput, match="it is not signed"):
-        opening(None, tmp_path, bind=None, port=0, public_url=None, seams=False)
+        load_setup(None, tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False)
     subprocess.run(
         [sys.executable, "-m", "viva", "pack", "sign", "pack", "--key", "signer.pem"], cwd=tmp_path, check=True
     )

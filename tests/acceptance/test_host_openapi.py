@@ -14,12 +14,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from hosting import ACME, Client, hosted, write_project
-from viva.host.host import Serving
-from viva.host.openapi import document
+from viva.host.host import ServeOptions
+from viva.host.openapi import build_openapi
 
 # No answer of the document is a 500, so the first of them finds our own bugs too; a 501 is said on purpose.
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
-SCHEMA = schemathesis.openapi.from_dict(document(Serving(public_url="http://127.0.0.1:1")))
+SCHEMA = schemathesis.openapi.from_dict(build_openapi(ServeOptions(public_url="http://127.0.0.1:1")))
 SCHEMA.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 
 

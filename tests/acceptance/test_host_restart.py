@@ -17,7 +17,7 @@ from hosting import ACME, AGENTS, free_port, golden, served, suite, types, write
 from viva.agents.openwop_client import HostClient
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
-from viva.testing import OpenAIServer, Received
+from viva.testing import OpenAIServer, ReceivedRequest
 
 WAITS = """
 import asyncio, pathlib
@@ -90,7 +90,7 @@ def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder
     """Scores are facts: after a restart they are read again, and only what has none is judged."""  # R18
     says = {"passed": True, "reason": "fine"}
 
-    def judge_all(asked: Received) -> str:
+    def judge_all(asked: ReceivedRequest) -> str:
         quote = re.findall(r"task-\d", asked.body.decode())[-1]
         return json.dumps({**says, "evidence": [{"turn": 1, "quote": quote}]})
 
@@ -110,13 +110,13 @@ def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder
                     continue
             process.send_signal(signal.SIGKILL)
         says["passed"] = False
-        asked_before = len(model.asked)
+        asked_before = len(model.model_requests)
         (folder / "go").touch()
         with served(folder, port) as (client, _):
             scores = [e["payload"]["score"] for e in client.finished(run) if e["type"] == "eval.scored"]
             assert [task["score"] for task in client.summary(run)["tasks"]] == scores == [1, 1, 1, 0, 0, 0]
     assert asked_before == 3
-    assert len(model.asked) == 6
+    assert len(model.model_requests) == 6
 
 
 def test_a_suite_that_changed_meanwhile_ends_the_run_as_failed(folder: Path):
@@ -216,7 +216,7 @@ class Reader(threading.Thread):
         http = HttpTransport()
         client = HostClient(url=self._url, token=Secret(ACME), http=http)
         try:
-            async for event in client.events(self.run_id, "debug"):
+            async for event in client.iterate_events(self.run_id, "debug"):
                 self.seen.append(event)
         finally:
             await http.close()

@@ -16,14 +16,14 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import Asked, OpenAIServer, Say
-from viva.testing.model_server import Line
-from viva.workspace.folders import Folders
+from viva.testing import ModelRequest, OpenAIServer, Say
+from viva.testing.model_server import ScriptLine
+from viva.workspace.folders import LocalWorkspaces
 
 AGENT = '[agents.coder]\ntype = "opencode"\nmodel = "m-1"\n'
 
 
-def opencode_puppet(asked: Asked) -> Line:
+def opencode_puppet(asked: ModelRequest) -> ScriptLine:
     """The puppet, with tools as opencode names them."""
     line = puppet(asked)
     return (
@@ -60,7 +60,7 @@ def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stage: Stage) -> None:
     _, (record,) = stage.test("-i", name, "-n", "coder")
     assert [turn["input"] for turn in record["turns"]] == ["RUN touch first.txt; exit 3", "WRITE second.txt: two"]
     assert [call["name"] for turn in record["turns"] for call in turn["tool_calls"]] == ["bash", "write"]
-    resumed = [asked for asked in stage.server.asked if "WRITE second.txt" in asked.text and asked.model == "m-1"]
+    resumed = [asked for asked in stage.server.model_requests if "WRITE second.txt" in asked.text and asked.model == "m-1"]
     assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
     assert stage.untouched()  # P10
 
@@ -72,12 +72,12 @@ def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
     """
     found = search_path("opencode")
     assert found is not None
-    log = Path("home", OPENCODE.log)
+    log = Path("home", OPENCODE.log_file)
 
     async def scenario(env: dict[str, str]) -> str | None:
         agent = Opencode(host={"PATH": found, "HOME": str(tmp_path), **env}, model="m-1")
         http = HttpTransport()
-        async with Folders(str(tmp_path))(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+        async with LocalWorkspaces(str(tmp_path))(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
             context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=http, workspace=workspace)
             async with agent.open(context) as session:
                 turn = asyncio.ensure_future(session.send(Message("user", "FAIL 503"), {}))

@@ -14,7 +14,7 @@ import pytest
 from openwop import SUITE_ID, golden, manifest, official, pack_files, rubric, suite, tarball, task
 from project import Ended, Project
 from viva.model.message import ToolCall
-from viva.testing import HttpServer, OpenAIServer, Received, Say, json_answer
+from viva.testing import HttpServer, OpenAIServer, ReceivedRequest, Say, json_response
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openwop"
 STRICT = "def agent(messages, options):\n    open('ran', 'w').close()\n    return messages[-1]['content']\n"
@@ -135,7 +135,7 @@ def test_a_missed_bar_is_exit_code_1_and_says_which(project: Project, thresholds
 def test_an_unknown_price_fails_closed_and_judges_count(project: Project, price: str, code: int):
     """R16, R24, section 4: cost. A model's judge is paid as the agent is."""
 
-    def model(received: Received) -> str:
+    def model(received: ReceivedRequest) -> str:
         asked = json.dumps(received.json)
         return (
             '{"passed": true, "reason": "ok", "evidence": [{"turn": 1, "quote": "hello"}]}'
@@ -271,9 +271,9 @@ def test_a_tool_without_a_canned_answer_is_an_error_to_the_agent_and_a_finding(p
 def test_an_http_agent_gets_them_only_if_it_says_so(project: Project):
     """W3."""
 
-    def answer(received: Received) -> Any:
+    def answer(received: ReceivedRequest) -> Any:
         fixtures = received.json.get("fixtures")
-        return json_answer({"content": f"order {fixtures['tools'][0]['response']['n']}" if fixtures else "live"})
+        return json_response({"content": f"order {fixtures['tools'][0]['response']['n']}" if fixtures else "live"})
 
     wrote(project, suite(task(expected=golden("order 7"), fixtures=FIXTURES)))
     with HttpServer(answer) as server:
@@ -292,7 +292,7 @@ def test_a_chat_agents_tools_are_canned_and_never_live(project: Project):
         "tools.py", "def lookup():\n    open('ran', 'w').close()\ndef refund():\n    open('ran', 'w').close()\n"
     )
 
-    def model(received: Received) -> str | Say:
+    def model(received: ReceivedRequest) -> str | Say:
         told = [message for message in received.json["messages"] if message["role"] == "tool"]
         if not told:
             assert "Ada" in json.dumps(received.json)

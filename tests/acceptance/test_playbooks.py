@@ -319,8 +319,8 @@ def test_a_well_known_model_needs_no_config(books: Books, stand_in: type[ModelSe
         assert books.viva(*run, env=server.env).code == 0
         assert books.viva(*run, "--record", "talk.cassette", env=server.env).code == 0
         assert books.viva("test", "-i", "hello", "-n", model, env=server.env).code == 0
-        assert {asked.model for asked in server.asked} == {model}
-        assert len(server.asked) == 3
+        assert {asked.model for asked in server.model_requests} == {model}
+        assert len(server.model_requests) == 3
     assert books.viva(*run, "--replay", "talk.cassette").code == 0  # nothing is called, so no key is needed
 
 
@@ -535,7 +535,7 @@ def test_a_model_is_reached_through_the_connector_that_fits_its_name(books: Book
     verdict = json.dumps({"passed": True, "reason": "x"})  # N26: more is not needed of a judge that somebody has named
     user = json.dumps({"reasoning": "x", "input": "write a.txt x", "goal_achieved": False})
     script = [
-        When(user, said="You play a person", model="judge-9"),
+        When(user, text="You play a person", model="judge-9"),
         When(user, system="You play a person", model="judge-9"),
         When(verdict, model="judge-9"),
     ]
@@ -549,11 +549,11 @@ def test_a_model_is_reached_through_the_connector_that_fits_its_name(books: Book
         )
         ended = books.run(evaluator=None, env={"VIVA_T_KEY": "k"})
         assert ended.code == 0, ended
-        assert {asked.model for asked in server.asked} == {"judge-9"}
-        assert len(server.asked) == 3
+        assert {asked.model for asked in server.model_requests} == {"judge-9"}
+        assert len(server.model_requests) == 3
         assert not [
             asked
-            for asked in server.asked
+            for asked in server.model_requests
             if "You play a person" in asked.system + asked.text and "It worked" in asked.system + asked.text
         ]
 

@@ -45,10 +45,10 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stage: 
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
     # P11: what each turn used, not the session
     assert [turn["usage"]["input_tokens"] for turn in record["turns"]] == [20, 20]
-    resumed = [asked for asked in stage.server.asked if "WRITE second.txt: two" in asked.text and asked.model == "m-1"]
+    resumed = [asked for asked in stage.server.model_requests if "WRITE second.txt: two" in asked.text and asked.model == "m-1"]
     assert any("WRITE first.txt: one" in message.text for message in resumed[0].messages)  # P11
     assert stage.untouched()  # P10
-    assert stage.server.unknown == []
+    assert stage.server.unknown_requests == []
     assert list(stage.temporary.iterdir()) == []  # P5
 
 

@@ -16,7 +16,7 @@ import pytest
 import bubblewrap
 from project import Ended, Project
 from rooms import git, tree
-from viva.workspace.processes import marked
+from viva.workspace.processes import find_trial_processes
 
 WRITER = """
 from pathlib import Path
@@ -164,7 +164,7 @@ def test_a_replay_in_place_leaves_the_place_alone(repository: Project):
 def of(base: Path) -> list[int]:
     """The living processes that were started by a Viva whose workspaces are there."""
     found: list[int] = []
-    for pid in marked():
+    for pid in find_trial_processes():
         try:
             if f"\0TMPDIR={base}/viva-".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)

@@ -12,14 +12,14 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent, Tool
 from viva.agents.dialogue import ModelAgent
 from viva.agents.gemini_api import GeminiAgent
-from viva.agents.models import model_agent
+from viva.agents.models import build_model_agent
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.connector import Price, Secret
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import Answer, AnthropicServer, GeminiServer, OpenAIServer, Say, json_answer
+from viva.testing import StubResponse, AnthropicServer, GeminiServer, OpenAIServer, Say, json_response
 from viva.testing.model_server import ModelServer
 
 SCHEMA = {
@@ -46,8 +46,8 @@ class Provider(Struct):
             self.talk(script, "?", **fields)
         return failed.value.message
 
-    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
-        return self.stand_in("").error(status, message, headers)
+    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
+        return self.stand_in("").build_error(status, message, headers)
 
     def spoken(self, asked: Any) -> Spoken:
         """Who said what: `call` and `result` for tools."""
@@ -240,7 +240,7 @@ def test_the_config_adds_fields_to_the_request(provider: Provider) -> None:
 def test_the_address_may_have_a_query(provider: Provider) -> None:
     with provider.stand_in("x") as server:
         connector = server.connector(base_url=f"{server.url}/?proxy=1")
-        request = provider.agent(connector=connector).endpoint(connector).request(b"", [])
+        request = provider.agent(connector=connector).get_endpoint(connector).build_request(b"", [])
     path, _, query = request.url.partition("?")
     assert query == "proxy=1"
     assert "//" not in path.removeprefix("http://")
@@ -387,7 +387,7 @@ def test_a_server_that_knows_no_schemas_gets_none(provider: Provider, structured
 
 def test_a_model_is_an_agent_by_its_connectors_provider(provider: Provider) -> None:
     connector = provider.stand_in("").connector()
-    assert model_agent(connector, "Be kind.", SCHEMA) == provider.agent(
+    assert build_model_agent(connector, "Be kind.", SCHEMA) == provider.agent(
         connector=connector, system="Be kind.", output=SCHEMA
     )
 
@@ -398,7 +398,7 @@ def test_a_model_is_an_agent_by_its_connectors_provider(provider: Provider) -> N
 def test_every_call_is_metered_with_its_price(provider: Provider, streams: bool) -> None:
     script = [
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})], input_tokens=100, output_tokens=10, cached_tokens=30),
-        Say(content="3", thought="Hm.", input_tokens=200, output_tokens=20, thought_tokens=8),
+        Say(content="3", thought="Hm.", input_tokens=200, output_tokens=20, reasoning_tokens=8),
     ]
     told = provider.talk(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)}, stream=streams)
     name = provider.stand_in.provider
@@ -457,50 +457,50 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (json_answer({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
-        (json_answer({"error": "flat"}), "it answered with an error: flat"),
-        (json_answer([1]), "the answer is no "),
-        (Answer(body=b"<html>"), "the answer is no JSON"),
-        (Answer(body=b'{"choices": [{"mess'), "the answer is no JSON"),
-        (Answer(cut="before"), "closed the connection without an answer"),
-        (Answer(body=b"{}", cut="after_headers"), "its answer was cut off"),
-        (Answer(body=b'{"choices": [], "content": []}', cut="amid_body"), "its answer was cut off"),
+        (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
+        (json_response({"error": "flat"}), "it answered with an error: flat"),
+        (json_response([1]), "the answer is no "),
+        (StubResponse(body=b"<html>"), "the answer is no JSON"),
+        (StubResponse(body=b'{"choices": [{"mess'), "the answer is no JSON"),
+        (StubResponse(cut="before"), "closed the connection without an answer"),
+        (StubResponse(body=b"{}", cut="after_headers"), "its answer was cut off"),
+        (StubResponse(body=b'{"choices": [], "content": []}', cut="amid_body"), "its answer was cut off"),
     ],
 )
-def test_an_answer_that_is_none_is_the_providers_fault(provider: Provider, answer: Answer, said: str) -> None:  # N17
+def test_an_answer_that_is_none_is_the_providers_fault(provider: Provider, answer: StubResponse, said: str) -> None:  # N17
     told = provider.fails([answer])
     assert told.startswith("stand-in: ")
     assert said in told
 
 
 def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provider) -> None:  # N17
-    assert "the answer " in provider.fails([json_answer({})])
+    assert "the answer " in provider.fails([json_response({})])
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda whole: Answer(chunks=whole, cut="amid_body"), "its answer was cut off"),
-        (lambda whole: Answer(chunks=whole[:3]), "the stream ended before the answer did"),
-        (lambda whole: Answer(chunks=()), "the stream ended before the answer did"),
+        (lambda whole: StubResponse(chunks=whole, cut="amid_body"), "its answer was cut off"),
+        (lambda whole: StubResponse(chunks=whole[:3]), "the stream ended before the answer did"),
+        (lambda whole: StubResponse(chunks=()), "the stream ended before the answer did"),
         (
-            lambda whole: Answer(chunks=(whole[0], b'data: {"type":"error","error":{"message":"overloaded"}}\n\n')),
+            lambda whole: StubResponse(chunks=(whole[0], b'data: {"type":"error","error":{"message":"overloaded"}}\n\n')),
             "it answered with an error: overloaded",
         ),
-        (lambda whole: Answer(chunks=(whole[0], b"data: {oops\n\n")), "the answer is no JSON"),
+        (lambda whole: StubResponse(chunks=(whole[0], b"data: {oops\n\n")), "the answer is no JSON"),
     ],
 )
 def test_a_stream_that_breaks_is_the_providers_fault(provider: Provider, change: Any, said: str) -> None:  # N17
-    whole = provider.stand_in("").stream(Say(content="Hello there, this is long"), {"model": "m"})
+    whole = provider.stand_in("").build_stream(Say(content="Hello there, this is long"), {"model": "m"})
     assert said in provider.fails([change(whole)], stream=True)
 
 
 def test_a_stream_may_come_in_any_pieces(provider: Provider) -> None:
-    whole = provider.stand_in("").stream(
+    whole = provider.stand_in("").build_stream(
         Say(content="Hello there", tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), {"model": "m"}
     )
     torn = tuple(bytes([byte]) for byte in b": ping\r\n\r\n" + b"".join(whole))
-    told = provider.talk([Answer(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
+    told = provider.talk([StubResponse(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
     assert only(told).tool_calls[0].result == 3
     assert ("assistant", "Hello there") in provider.spoken(told.sent)
 
@@ -554,7 +554,7 @@ def test_a_cancelled_call_closes_its_connection(provider: Provider, streams: boo
             await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
         await http.close()
 
-    with provider.stand_in([Answer(hold=True)]) as server:
+    with provider.stand_in([StubResponse(hold=True)]) as server:
         asyncio.run(scenario())
 
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 
 from viva.model.message import ToolCall
-from viva.testing import AnthropicServer, Asked, Fail, GeminiServer, OpenAIServer, Received, Say, When
+from viva.testing import AnthropicServer, ModelRequest, Fail, GeminiServer, OpenAIServer, ReceivedRequest, Say, When
 from viva.testing.model_server import ModelServer
 
 
@@ -234,14 +234,14 @@ def test_a_streamed_answer_says_the_same_as_a_whole_one(client: Client):
         assert whole == streamed
         assert whole[1].text == "One moment, please."
         assert whole[1].calls == (("add", {"a": 1, "b": [2]}), ("stop", {}))
-        assert [asked.stream for asked in server.asked] == [False, True]
+        assert [asked.stream for asked in server.model_requests] == [False, True]
 
 
 @clients
 def test_a_request_is_read_in_the_same_words_for_all(client: Client):
     with client.stand_in("fine") as server:
         client.ask(server, "Hi", after="and now?")
-        asked = server.asked[0]
+        asked = server.model_requests[0]
     assert asked.model == "m-1"
     assert asked.system == "Be brief."
     assert [(message.role, message.name) for message in asked.messages if message.role != "system"] == [
@@ -263,7 +263,7 @@ def test_the_first_line_that_fits_and_is_not_used_up_answers(client: Client):
     script = [
         When("to another model", model="n-*"),
         When("to another assistant", system="Be long"),
-        When("hello again", said=r"(?i)^hi\b", times=2),
+        When("hello again", text=r"(?i)^hi\b", times=2),
         When("the sum is 3", tool="add"),
         "the first of the rest",
         Fail(503, "enough"),
@@ -281,7 +281,7 @@ def test_the_first_line_that_fits_and_is_not_used_up_answers(client: Client):
 
 @clients
 def test_a_function_of_the_request_gives_the_line(client: Client):
-    def script(asked: Asked) -> str | Say:
+    def script(asked: ModelRequest) -> str | Say:
         return Say(tool_calls=[ToolCall("add", {"a": 1})]) if not asked.tool_results else f"heard {asked.text}"
 
     with client.stand_in(script) as server:
@@ -327,8 +327,8 @@ def test_a_reply_can_be_dropped(client: Client):
 def test_what_is_not_there_is_said_and_kept(client: Client):
     with client.stand_in() as server:
         status, told = client.post(server, "/v7/else", {})
-        assert [received.path for received in server.unknown] == ["/v7/else"]
-        assert server.asked == []
+        assert [received.path for received in server.unknown_requests] == ["/v7/else"]
+        assert server.model_requests == []
     assert status == 404
     assert "there is nothing at /v7/else; this stand-in answers POST /v1" in json.dumps(told)
 
@@ -374,7 +374,7 @@ def test_a_request_may_come_in_chunks(client: Client):
 
 @clients
 def test_a_script_that_breaks_is_not_overlooked(client: Client):
-    def script(asked: Asked) -> str:
+    def script(asked: ModelRequest) -> str:
         raise LookupError("a bug of the test")
 
     def talk() -> None:
@@ -397,11 +397,11 @@ def test_tokens_are_counted_where_the_provider_counts_them():
     gemini, anthropic = CLIENTS[0], CLIENTS[3]
     with GeminiServer([]) as server:
         status, told = gemini.post(server, "/v1beta/models/m-1:countTokens", gemini.first("Hi " * 400, "x"))
-        assert (status, server.asked) == (200, [])
+        assert (status, server.model_requests) == (200, [])
         assert 200 < told["totalTokens"] < 600
     with AnthropicServer([]) as server:
         status, told = anthropic.post(server, "/v1/messages/count_tokens?beta=true", anthropic.first("Hi " * 400, "x"))
-        assert (status, server.asked) == (200, [])
+        assert (status, server.model_requests) == (200, [])
         assert 200 < told["input_tokens"] < 600
 
 
@@ -413,7 +413,7 @@ def test_what_the_gemini_cli_asks_for_itself_is_answered_without_the_script():
         assert status == 200
         assert json.loads(told.text)["complexity_score"] == 1
         assert CLIENTS[0].ask(server)[1].text == "for the user"
-        assert len(server.asked) == 1
+        assert len(server.model_requests) == 1
 
 
 def test_gemini_takes_the_answer_to_a_call_twice_as_its_cli_sends_it_when_it_resumes():
@@ -432,7 +432,7 @@ def test_a_port_can_be_chosen_and_what_came_is_kept_as_it_came():
         assert server.url == f"http://127.0.0.1:{port}/v1"
         CLIENTS[1].ask(server)
         (received,) = server.requests
-    assert isinstance(received, Received)
+    assert isinstance(received, ReceivedRequest)
     assert received.json["messages"][1]["content"] == "Hi"
 
 
@@ -462,4 +462,4 @@ def test_anthropic_takes_more_from_those_who_ask_for_its_beta():
         assert client.post(server, "/v1/messages", body)[0] == 400
         asking = Anthropic(AnthropicServer, client.headers | {"anthropic-beta": "x"})
         assert asking.post(server, "/v1/messages?beta=true", body)[0] == 200
-        assert "One more thing." in server.asked[0].system
+        assert "One more thing." in server.model_requests[0].system

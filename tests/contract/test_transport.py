@@ -17,7 +17,7 @@ import uvloop
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
-from viva.testing.http_server import Answer, HttpServer, Received, json_answer
+from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
 
 TLS = Path(__file__).parent / "tls"
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -63,7 +63,7 @@ def use(make, scenario: Callable[[HttpTransport], Awaitable[Any]]) -> None:
     run(whole())
 
 
-def answers(*script: Answer) -> Callable[[Received], Answer]:
+def answers(*script: StubResponse) -> Callable[[ReceivedRequest], StubResponse]:
     due = iter(script)
     return lambda received: next(due)
 
@@ -86,7 +86,7 @@ def fails(make, server: HttpServer, kind: type[Unreachable] = Unreachable, **fie
 
 
 def test_a_request_arrives_as_given_and_its_answer_comes_back(make):
-    with HttpServer(answers(json_answer({"a": 1}, 418, {"X-Thing": "yes"}))) as server:
+    with HttpServer(answers(json_response({"a": 1}, 418, {"X-Thing": "yes"}))) as server:
         (response,) = ask(
             make, server, body=b'{"q":1}', headers={"X-Key": "k", "Content-Type": "application/json"}, method="PUT"
         )
@@ -100,7 +100,7 @@ def test_a_request_arrives_as_given_and_its_answer_comes_back(make):
 
 
 def test_a_path_and_query_are_sent_as_they_are_written(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
 
         async def scenario(http):
             await http.request(Request(server.url + "/a%2Fb/c?q=1%202&é=ü#part"))
@@ -111,7 +111,7 @@ def test_a_path_and_query_are_sent_as_they_are_written(make):
 
 
 def test_a_user_and_password_in_the_address_become_a_header(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
         use(make, lambda http: http.request(Request(server.url.replace("//", "//me:p%40ss@") + "/x")))
     (received,) = server.requests
     assert received.headers["authorization"] == "Basic bWU6cEBzcw=="
@@ -119,13 +119,13 @@ def test_a_user_and_password_in_the_address_become_a_header(make):
 
 
 def test_calls_one_after_another_share_a_connection(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
         ask(make, server, times=3)
     assert [r.connection for r in server.requests] == [1, 1, 1]
 
 
 def test_calls_at_once_have_a_connection_each_with_no_limit(make):
-    with HttpServer(lambda r: Answer(body=b"x", hold=True)) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", hold=True)) as server:
 
         async def scenario(http):
             calls = [asyncio.create_task(http.request(Request(server.url, timeout_s=30))) for _ in range(150)]
@@ -138,7 +138,7 @@ def test_calls_at_once_have_a_connection_each_with_no_limit(make):
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(body=b"x", close="said"), Answer(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))]
+    "answer", [StubResponse(body=b"x", close="said"), StubResponse(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))]
 )
 def test_a_connection_that_will_close_is_not_used_again(make, answer):
     with HttpServer(lambda r: answer) as server:
@@ -147,7 +147,7 @@ def test_a_connection_that_will_close_is_not_used_again(make, answer):
 
 
 def test_a_connection_closed_between_calls_costs_nothing(make):
-    with HttpServer(lambda r: Answer(body=b"x", close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", close="unsaid")) as server:
 
         async def scenario(http):
             for _ in range(3):
@@ -159,7 +159,7 @@ def test_a_connection_closed_between_calls_costs_nothing(make):
 
 
 def test_a_closed_connection_that_the_loop_has_not_noticed_yet_costs_nothing_either(make):
-    with HttpServer(lambda r: Answer(body=b"x", close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", close="unsaid")) as server:
 
         async def scenario(http):
             for _ in range(3):
@@ -171,25 +171,25 @@ def test_a_closed_connection_that_the_loop_has_not_noticed_yet_costs_nothing_eit
 
 
 def test_a_kept_connection_that_dies_on_a_call_is_tried_once_more_on_a_new_one(make):
-    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"), Answer(body=b"2"))) as server:
+    with HttpServer(answers(StubResponse(body=b"1"), StubResponse(cut="before"), StubResponse(body=b"2"))) as server:
         assert [r.body for r in ask(make, server, times=2)] == [b"1", b"2"]
     assert [r.connection for r in server.requests] == [1, 1, 2]
 
 
 def test_the_second_try_is_the_last(make):
-    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"), Answer(cut="before"))) as server:
+    with HttpServer(answers(StubResponse(body=b"1"), StubResponse(cut="before"), StubResponse(cut="before"))) as server:
         assert "closed the connection without an answer" in fails(make, server, times=2)
     assert len(server.requests) == 3
 
 
 def test_a_request_to_be_sent_once_is_not_sent_again(make):
-    with HttpServer(answers(Answer(body=b"1"), Answer(cut="before"))) as server:
+    with HttpServer(answers(StubResponse(body=b"1"), StubResponse(cut="before"))) as server:
         assert "closed the connection without an answer" in fails(make, server, times=2, once=True)
     assert len(server.requests) == 2
 
 
 def test_a_new_connection_that_is_dropped_is_not_tried_again(make):
-    with HttpServer(lambda r: Answer(cut="before")) as server:
+    with HttpServer(lambda r: StubResponse(cut="before")) as server:
         said = fails(make, server)
     assert said == f"127.0.0.1:{server.port}: closed the connection without an answer"
     assert len(server.requests) == 1
@@ -198,10 +198,10 @@ def test_a_new_connection_that_is_dropped_is_not_tried_again(make):
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(body=b"hello", cut="after_headers"),
-        Answer(body=b"hello", cut="amid_body"),
-        Answer(chunks=(b"hello", b"world"), cut="amid_body"),
-        Answer(chunks=(b"hello", b"world"), cut="after_headers"),
+        StubResponse(body=b"hello", cut="after_headers"),
+        StubResponse(body=b"hello", cut="amid_body"),
+        StubResponse(chunks=(b"hello", b"world"), cut="amid_body"),
+        StubResponse(chunks=(b"hello", b"world"), cut="after_headers"),
     ],
 )
 def test_an_answer_that_is_cut_off_is_no_answer(make, answer):
@@ -221,13 +221,13 @@ def test_an_answer_that_is_cut_off_is_no_answer(make, answer):
     ],
 )
 def test_bytes_may_come_one_by_one(make, wire):
-    with HttpServer(lambda r: Answer(raw=tuple(bytes([b]) for b in wire))) as server:
+    with HttpServer(lambda r: StubResponse(raw=tuple(bytes([b]) for b in wire))) as server:
         assert [r.body for r in ask(make, server, times=2)] == [b"hello", b"hello"]
     assert server.connections == 1
 
 
 def test_a_body_may_end_with_the_connection(make):
-    with HttpServer(lambda r: Answer(raw=(OK + b"\r\nhel", b"lo"), close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(raw=(OK + b"\r\nhel", b"lo"), close="unsaid")) as server:
         (response,) = ask(make, server)
     assert response.body == b"hello"
 
@@ -236,13 +236,13 @@ def test_a_body_may_end_with_the_connection(make):
     ("method", "head"), [("POST", b"HTTP/1.1 204 No Content\r\n\r\n"), ("HEAD", OK + b"Content-Length: 9\r\n\r\n")]
 )
 def test_an_answer_may_have_no_body(make, method, head):
-    with HttpServer(lambda r: Answer(raw=(head,))) as server:
+    with HttpServer(lambda r: StubResponse(raw=(head,))) as server:
         assert [r.body for r in ask(make, server, times=2, method=method)] == [b"", b""]
 
 
 def test_ten_megabytes_go_both_ways(make):
     big = bytes(range(256)) * 40_000
-    with HttpServer(lambda r: Answer(body=r.body)) as server:
+    with HttpServer(lambda r: StubResponse(body=r.body)) as server:
         (response,) = ask(make, server, body=big)
     assert response.body == big
 
@@ -250,10 +250,10 @@ def test_ten_megabytes_go_both_ways(make):
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(body=b"x" * 101),
-        Answer(chunks=(b"x" * 60, b"x" * 41)),
-        Answer(raw=(OK + b"\r\n", b"x" * 101), close="unsaid"),
-        Answer(body=gzip.compress(b"x" * 10_000_000), headers={"Content-Encoding": "gzip"}),
+        StubResponse(body=b"x" * 101),
+        StubResponse(chunks=(b"x" * 60, b"x" * 41)),
+        StubResponse(raw=(OK + b"\r\n", b"x" * 101), close="unsaid"),
+        StubResponse(body=gzip.compress(b"x" * 10_000_000), headers={"Content-Encoding": "gzip"}),
     ],
 )
 def test_an_answer_past_the_limit_is_refused(make, answer):
@@ -263,7 +263,7 @@ def test_an_answer_past_the_limit_is_refused(make, answer):
 
 
 def test_an_answer_of_just_the_limit_is_fine(make):
-    with HttpServer(lambda r: Answer(body=b"x" * 100)) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x" * 100)) as server:
         assert len(ask(make, server, max_bytes=100)[0].body) == 100
 
 
@@ -272,7 +272,7 @@ def test_compression_is_not_asked_for_but_understood(make, encoding):
     import zlib
 
     packed = gzip.compress(b"hello") if encoding == "gzip" else zlib.compress(b"hello")
-    with HttpServer(lambda r: Answer(body=packed, headers={"Content-Encoding": encoding})) as server:
+    with HttpServer(lambda r: StubResponse(body=packed, headers={"Content-Encoding": encoding})) as server:
         (response,) = ask(make, server)
     assert response.body == b"hello"
     assert server.requests[0].headers["accept-encoding"] == "identity"
@@ -290,7 +290,7 @@ def test_compression_is_not_asked_for_but_understood(make, encoding):
     ],
 )
 def test_what_is_not_http_is_not_guessed_at(make, wire):
-    with HttpServer(lambda r: Answer(raw=(wire,), close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(raw=(wire,), close="unsaid")) as server:
         assert fails(make, server).startswith(f"127.0.0.1:{server.port}: ")
 
 
@@ -321,20 +321,20 @@ def test_an_answer_may_come_before_the_request_is_all_sent(make):
 
 
 def test_a_redirect_is_an_answer_and_is_not_followed(make):
-    with HttpServer(lambda r: Answer(status=302, headers={"Location": "/elsewhere"})) as server:
+    with HttpServer(lambda r: StubResponse(status=302, headers={"Location": "/elsewhere"})) as server:
         (response,) = ask(make, server)
     assert (response.status, response.headers["location"]) == (302, "/elsewhere")
     assert len(server.requests) == 1
 
 
 def test_cookies_are_not_kept(make):
-    with HttpServer(lambda r: Answer(body=b"x", headers={"Set-Cookie": "a=b"})) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", headers={"Set-Cookie": "a=b"})) as server:
         ask(make, server, times=2)
     assert "cookie" not in server.requests[1].headers
 
 
 def test_a_cancelled_call_closes_its_connection(make):
-    with HttpServer(lambda r: Answer(hold=True)) as server:
+    with HttpServer(lambda r: StubResponse(hold=True)) as server:
 
         async def scenario(http):
             call = asyncio.create_task(http.request(Request(server.url, timeout_s=60)))
@@ -348,7 +348,7 @@ def test_a_cancelled_call_closes_its_connection(make):
 
 
 def test_a_call_that_takes_too_long_is_cut_off_and_its_connection_closed(make):
-    with HttpServer(lambda r: Answer(hold=True) if r.path == "/slow" else Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(hold=True) if r.path == "/slow" else StubResponse(body=b"x")) as server:
 
         async def scenario(http):
             await http.request(Request(server.url + "/quick", timeout_s=60))
@@ -361,8 +361,8 @@ def test_a_call_that_takes_too_long_is_cut_off_and_its_connection_closed(make):
 
 
 def test_a_body_that_stops_coming_is_cut_off_too(make):
-    stops = Answer(raw=(OK + b"Content-Length: 9\r\n\r\nhel",))
-    with HttpServer(answers(Answer(body=b"x"), stops)) as server:
+    stops = StubResponse(raw=(OK + b"Content-Length: 9\r\n\r\nhel",))
+    with HttpServer(answers(StubResponse(body=b"x"), stops)) as server:
 
         async def scenario(http):
             await http.request(Request(server.url))
@@ -426,14 +426,14 @@ def _tls() -> ssl.SSLContext:
 
 def test_a_private_ca_is_trusted_when_the_environment_names_it(make, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
-    with HttpServer(lambda r: Answer(body=b"x"), tls=_tls()) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x"), tls=_tls()) as server:
         assert [r.body for r in ask(make, server, times=2, timeout_s=30)] == [b"x", b"x"]
     assert server.connections == 1
 
 
 def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
-    with HttpServer(lambda r: Answer(hold=True), tls=_tls()) as server:
+    with HttpServer(lambda r: StubResponse(hold=True), tls=_tls()) as server:
 
         async def scenario(http):
             call = asyncio.create_task(http.request(Request(server.url)))
@@ -447,14 +447,14 @@ def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(make):
-    with HttpServer(lambda r: Answer(body=b"x"), tls=_tls()) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x"), tls=_tls()) as server:
         said = fails(make, server, ConnectFailed)
     assert "its certificate is not trusted" in said
     assert server.requests == []
 
 
 def test_tls_with_a_server_that_has_none_fails_in_words(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
 
         async def scenario(http):
             with pytest.raises(ConnectFailed, match="TLS failed"):
@@ -465,7 +465,7 @@ def test_tls_with_a_server_that_has_none_fails_in_words(make):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", *(["::1"] if _has_ipv6() else [])])
 def test_both_kinds_of_addresses_work(make, host):
-    with HttpServer(lambda r: Answer(body=b"x"), host=host) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x"), host=host) as server:
         (response,) = ask(make, server)
     assert response.body == b"x"
     assert server.requests[0].headers["host"] == server.origin.removeprefix("http://")
@@ -473,7 +473,7 @@ def test_both_kinds_of_addresses_work(make, host):
 
 def test_a_name_may_stand_for_several_addresses(make):
     """`localhost` often means ::1 first, where this server does not listen."""
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
 
         async def scenario(http):
             url = server.url.replace("127.0.0.1", "localhost")
@@ -521,19 +521,19 @@ def test_a_transport_is_made_without_loading_a_client():
 
 
 def test_a_closed_transport_leaves_no_connection_open(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
         ask(make, server)
         server.wait_for(lambda: server.open_connections == 0)
 
 
 def test_a_method_that_is_none_is_not_sent(make):
-    with HttpServer(lambda r: Answer(body=b"x")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server:
         assert "no HTTP method" in fails(make, server, ConnectFailed, method="GET /y HTTP/1.1")
     assert server.requests == []
 
 
 def test_a_stream_comes_as_it_is_sent(make):
-    with HttpServer(lambda r: Answer(chunks=(b"one", b"two"), headers={"Content-Type": "text/event-stream"})) as server:
+    with HttpServer(lambda r: StubResponse(chunks=(b"one", b"two"), headers={"Content-Type": "text/event-stream"})) as server:
 
         async def scenario(http):
             for _ in range(2):
@@ -547,7 +547,7 @@ def test_a_stream_comes_as_it_is_sent(make):
 
 def test_a_piece_of_a_stream_does_not_wait_for_the_next(make):
     first = OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n"
-    with HttpServer(lambda r: Answer(raw=(first,))) as server:
+    with HttpServer(lambda r: StubResponse(raw=(first,))) as server:
 
         async def scenario(http):
             async with http.stream(Request(server.url)) as streaming:
@@ -560,9 +560,9 @@ def test_a_piece_of_a_stream_does_not_wait_for_the_next(make):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(chunks=(b"one", b"two"), cut="amid_body"), "its answer was cut off"),
-        (Answer(chunks=(b"x" * 60, b"x" * 41)), "longer than 100 bytes"),
-        (Answer(raw=(OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",)), "no answer within 50ms"),
+        (StubResponse(chunks=(b"one", b"two"), cut="amid_body"), "its answer was cut off"),
+        (StubResponse(chunks=(b"x" * 60, b"x" * 41)), "longer than 100 bytes"),
+        (StubResponse(raw=(OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",)), "no answer within 50ms"),
     ],
 )
 def test_a_stream_that_breaks_says_so(make, answer, said):

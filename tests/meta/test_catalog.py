@@ -7,9 +7,9 @@ import pytest
 from viva import catalog
 from viva.errors import BadInput
 from viva.model import codec
-from viva.schemas.words import SCHEMAS, schema_text
+from viva.schemas.words import PUBLIC_SCHEMAS, read_schema
 
-SCHEMA: dict[str, Any] = codec.decode(schema_text("native"))
+SCHEMA: dict[str, Any] = codec.decode(read_schema("native"))
 
 
 def assertion_types() -> list[str]:
@@ -31,7 +31,7 @@ def assertion_types() -> list[str]:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in catalog.BUILT_IN.items() for name in names])
 def test_every_built_in_component_is_where_the_catalog_says(kind: Any, name: str):
-    assert isinstance(catalog.find(kind, name), type)
+    assert isinstance(catalog.find_component(kind, name), type)
 
 
 def test_every_check_is_in_the_schema_and_the_other_way_round():
@@ -45,7 +45,7 @@ def test_every_check_is_in_the_schema_and_the_other_way_round():
 @pytest.mark.parametrize("name", sorted(set(catalog.BUILT_IN["check"])))
 def test_the_fields_of_a_check_are_those_of_the_schema(name: str):
     """Less the claim's own, and less second spellings, which the loader turns into the first."""
-    component = catalog.find("check", name)
+    component = catalog.find_component("check", name)
     assert component is not None
     written = set(SCHEMA["$defs"][f"assert_{name}"]["properties"]) - {"type", "message", "negate", "weight"}
     fields = {field for field in component.__struct_fields__ if not field.startswith("_")}
@@ -54,11 +54,11 @@ def test_the_fields_of_a_check_are_those_of_the_schema(name: str):
     assert written - fields <= second | nested, f"the schema has more: {written - fields}"
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", PUBLIC_SCHEMAS)
 def test_schemas_are_valid_and_describe_what_they_know(name: Any):
     import jsonschema_rs
 
-    schema = codec.decode(schema_text(name))
+    schema = codec.decode(read_schema(name))
     assert jsonschema_rs.meta.is_valid(schema)
     for key, value in schema["properties"].items():
         explained = value.keys() & {"description", "$ref", "properties", "additionalProperties"}
@@ -66,6 +66,6 @@ def test_schemas_are_valid_and_describe_what_they_know(name: Any):
 
 
 def test_a_name_that_nobody_has_is_none_and_a_path_that_does_not_import_is_named():
-    assert catalog.find("check", "no_such_check") is None
+    assert catalog.find_component("check", "no_such_check") is None
     with pytest.raises(BadInput, match=r"no_such_package:Check.*does not import"):
-        catalog.find("check", "no_such_package:Check")
+        catalog.find_component("check", "no_such_package:Check")

@@ -17,11 +17,11 @@ from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import Recorder, Sent
+from viva.record.cassette import Recorder, RecordedRequest
 from viva.record.drift import list_changes
 from viva.record.redaction import Redactor
-from viva.record.tape import Tape
-from viva.record.taped import Recorded, Replayed
+from viva.record.tape import CassettePlayer
+from viva.record.taped import RecordingAgent, ReplayingAgent
 
 VALUE = "§§"
 """Stands for what the variable is by then."""
@@ -109,12 +109,12 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
         recorder = Recorder(path, "1.0", hiding_of(then))
-        recorded = asyncio.run(talk(Recorded(Counting(then), "bot", definition(then), recorder), sessions, then, paid))
+        recorded = asyncio.run(talk(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid))
         recorder.close()
         assert then in STRUCTURE or codec.encode(then)[1:-1] not in path.read_bytes()
-        tape = Tape(path, "error", hiding_of(now))
-        replayed = asyncio.run(talk(Replayed(Counting(""), "bot", definition(now), tape), sessions, now, spent))
-        other = Replayed(Counting(""), "bot", {"header": "changed"}, Tape(path, "error", hiding_of(now)))
+        tape = CassettePlayer(path, "error", hiding_of(now))
+        replayed = asyncio.run(talk(ReplayingAgent(Counting(""), "bot", definition(now), tape), sessions, now, spent))
+        other = ReplayingAgent(Counting(""), "bot", {"header": "changed"}, CassettePlayer(path, "error", hiding_of(now)))
         with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
             asyncio.run(talk(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
@@ -147,12 +147,12 @@ def test_a_key_is_that_of_all_that_was_sent_and_of_nothing_else(first: list[Any]
         path = Path(folder) / "c"
         recorder = Recorder(path, "1.0", Redactor())
         recorder.close()
-        tape = Tape(path, "error", Redactor())
+        tape = CassettePlayer(path, "error", Redactor())
 
     def chain(sent: list[Any]) -> str:
         key = ""
         for message, options_ in sent:
-            key = tape.link(key, Sent(message, options_))
+            key = tape.extend_chain(key, RecordedRequest(message, options_))
         return key
 
     first, second = codec.to_plain(first), codec.to_plain(second)

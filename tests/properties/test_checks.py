@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from viva import catalog
-from viva.checks.compare import equal, json_type, misfit
-from viva.checks.wording import quoted, shorten
+from viva.checks.compare import is_same_json, json_type, find_mismatch
+from viva.checks.wording import quote_value, shorten
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
 from viva.model.embedded import find_json, whole_json
 from viva.model.judging import evaluate
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.talk import AssertionResult, Verdict
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 scalars = (
     st.none()
@@ -34,75 +34,75 @@ objects = st.dictionaries(st.text(max_size=4), values, max_size=5)
 
 @given(values)
 def test_equality_is_reflexive(value):
-    assert equal(value, json.loads(json.dumps(value)))
+    assert is_same_json(value, json.loads(json.dumps(value)))
 
 
 @given(values, values)
 def test_equality_is_symmetric_and_implies_equal_types(one, other):
-    assert equal(one, other) == equal(other, one)
-    if equal(one, other):
+    assert is_same_json(one, other) == is_same_json(other, one)
+    if is_same_json(one, other):
         assert json_type(one) == json_type(other)
 
 
 @given(values, values, values)
 def test_equality_is_transitive(one, two, three):
-    if equal(one, two) and equal(two, three):
-        assert equal(one, three)
+    if is_same_json(one, two) and is_same_json(two, three):
+        assert is_same_json(one, three)
 
 
 @given(st.integers(-(2**53), 2**53))
 def test_types_are_strict_but_whole_numbers_are_numbers(number):  # N25
-    assert equal(number, float(number))
-    assert not equal(number, str(number))
-    assert not equal(bool(number), int(bool(number)))
-    assert not equal([True], [1])
-    assert not equal({"a": False}, {"a": 0})
-    assert not equal(float("nan"), float("nan"))
+    assert is_same_json(number, float(number))
+    assert not is_same_json(number, str(number))
+    assert not is_same_json(bool(number), int(bool(number)))
+    assert not is_same_json([True], [1])
+    assert not is_same_json({"a": False}, {"a": 0})
+    assert not is_same_json(float("nan"), float("nan"))
 
 
 @given(objects)
 def test_the_order_of_keys_does_not_matter(value):  # N25
-    assert equal(value, dict(reversed(value.items())))
+    assert is_same_json(value, dict(reversed(value.items())))
 
 
 @given(st.lists(values, min_size=2, max_size=5))
 def test_the_order_of_items_does(items):
     backwards = items[::-1]
-    assert equal(items, backwards) == all(map(equal, items, backwards))
+    assert is_same_json(items, backwards) == all(map(is_same_json, items, backwards))
 
 
 @given(values)
 def test_a_value_is_a_part_of_itself(value):
-    assert misfit(value, value) is None
+    assert find_mismatch(value, value) is None
 
 
 @given(values, values)
 def test_equal_values_are_parts_of_each_other(one, other):
-    if equal(one, other):
-        assert misfit(one, other) is None
-        assert misfit(other, one) is None
+    if is_same_json(one, other):
+        assert find_mismatch(one, other) is None
+        assert find_mismatch(other, one) is None
 
 
 @given(objects, st.data())
 def test_dropping_keys_keeps_a_part_a_part(whole, data):
     kept = data.draw(st.sets(st.sampled_from(sorted(whole))) if whole else st.just(set()))
     part = {key: value for key, value in whole.items() if key in kept}
-    assert misfit(part, whole) is None
-    assert (misfit(whole, part) is None) == (len(part) == len(whole))
+    assert find_mismatch(part, whole) is None
+    assert (find_mismatch(whole, part) is None) == (len(part) == len(whole))
 
 
 @given(values, objects)
 def test_a_part_of_a_part_is_a_part(value, more):
     whole = {**more, "x": value}
-    assert misfit({"x": value}, whole) is None
-    assert misfit([{"x": value}], [whole]) is None
-    assert misfit({"deep": {"x": value}}, {"deep": whole, "other": 1}) is None
+    assert find_mismatch({"x": value}, whole) is None
+    assert find_mismatch([{"x": value}], [whole]) is None
+    assert find_mismatch({"deep": {"x": value}}, {"deep": whole, "other": 1}) is None
 
 
 @given(objects, st.text(max_size=4))
 def test_a_key_that_is_not_there_is_missing(whole, key):
     if key not in whole:
-        assert misfit({key: None}, whole) == f"$.{key} is missing"
+        assert find_mismatch({key: None}, whole) == f"$.{key} is missing"
 
 
 @given(
@@ -111,9 +111,9 @@ def test_a_key_that_is_not_there_is_missing(whole, key):
 )
 def test_json_is_found_whole_fenced_and_among_words(value):  # N25, N29
     text = json.dumps(value, ensure_ascii=False)
-    assert equal(whole_json(text), value)
-    assert equal(whole_json(f"```json\n{text}\n```"), value) or "```" in text
-    assert equal(find_json(f"So it is: {text} and no more"), value)
+    assert is_same_json(whole_json(text), value)
+    assert is_same_json(whole_json(f"```json\n{text}\n```"), value) or "```" in text
+    assert is_same_json(find_json(f"So it is: {text} and no more"), value)
 
 
 @given(st.text())
@@ -124,7 +124,7 @@ def test_any_text_holds_json_or_none(text):
 
 @given(values, st.integers(2, 50))
 def test_quoted_values_are_short_and_printable(value, limit):
-    assert quoted(value, limit).isprintable()
+    assert quote_value(value, limit).isprintable()
     assert len(shorten(str(value), limit)) <= limit
 
 
@@ -148,7 +148,7 @@ WRITTEN = [
 
 
 def claim_of(written, *, negate=False):
-    kind = catalog.find("check", written["type"])
+    kind = catalog.find_component("check", written["type"])
     assert kind is not None
     fields = {key: value for key, value in written.items() if key != "type"}
     return Assertion(kind.build(fields, BuildContext(".", (), claim_of)), negate=negate)
@@ -183,8 +183,8 @@ COMBINED = [
     st.lists(replies, min_size=1, max_size=3), st.sampled_from(["turn", "case"]), st.sampled_from(WRITTEN + COMBINED)
 )
 def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers, over, written):  # N24
-    verdict = verdict_of(claim_of(written), evidence_of(*answers, over=over))
-    opposite = verdict_of(claim_of(written, negate=True), evidence_of(*answers, over=over))
+    verdict = verdict_of(claim_of(written), make_check_context(*answers, over=over))
+    opposite = verdict_of(claim_of(written, negate=True), make_check_context(*answers, over=over))
     assert opposite.status == {"passed": "failed", "failed": "passed", "error": "error"}[verdict.status]
     if verdict.status == "error":
         assert written["type"] in ("max_cost", "max_tokens", "all", "any", "not"), verdict.reason

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terminals import CAPTURES
-from viva.agents.acp_updates import update_events
+from viva.agents.acp_updates import parse_update
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import Dialect, read
-from viva.agents.cli.events import Unfolding, unfold
+from viva.agents.cli.dialect import CliSpec, parse_events
+from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -38,8 +38,8 @@ noise = st.one_of(
 )  # fmt: skip
 
 
-def turn_of(dialect: Dialect, stream: bytes) -> Unfolding:
-    return unfold(event for line in stream.split(b"\n") for event in read(dialect, line) or ())
+def turn_of(dialect: CliSpec, stream: bytes) -> CliTurn:
+    return collect_turn(event for line in stream.split(b"\n") for event in parse_events(dialect, line) or ())
 
 
 def may_end(name: str, line: bytes) -> bool:
@@ -63,29 +63,29 @@ def may_end(name: str, line: bytes) -> bool:
 
 @each_dialect
 @given(st.data())
-def test_a_stream_that_is_cut_anywhere_ends_only_by_its_own_last_line(dialect: Dialect, data):
+def test_a_stream_that_is_cut_anywhere_ends_only_by_its_own_last_line(dialect: CliSpec, data):
     stream = data.draw(st.sampled_from(STREAMS[dialect.name]))
     cut = stream[: data.draw(st.integers(0, len(stream)))]
     turn = turn_of(dialect, cut)
-    assert (turn.ended is not None) == any(may_end(dialect.name, line) for line in cut.split(b"\n"))  # P11
-    turn.reply()
+    assert (turn.end is not None) == any(may_end(dialect.name, line) for line in cut.split(b"\n"))  # P11
+    turn.build_reply()
 
 
 @each_dialect
 @given(st.data())
-def test_a_stream_with_noise_between_its_lines_tells_the_same(dialect: Dialect, data):
+def test_a_stream_with_noise_between_its_lines_tells_the_same(dialect: CliSpec, data):
     stream = data.draw(st.sampled_from(STREAMS[dialect.name]))
     lines = stream.split(b"\n")
     for _ in range(data.draw(st.integers(1, 5))):
         garbage = data.draw(st.binary(max_size=60).map(lambda b: b.replace(b"\n", b"") + b"!"))
         lines.insert(data.draw(st.integers(0, len(lines))), garbage)
     noisy, clean = turn_of(dialect, b"\n".join(lines)), turn_of(dialect, stream)
-    assert (noisy.reply(), noisy.ended, noisy.session) == (clean.reply(), clean.ended, clean.session)
+    assert (noisy.build_reply(), noisy.end, noisy.session) == (clean.build_reply(), clean.end, clean.session)
 
 
 @each_dialect
 @given(st.data())
-def test_a_garbled_stream_never_crashes_and_never_passes_as_finished(dialect: Dialect, data):
+def test_a_garbled_stream_never_crashes_and_never_passes_as_finished(dialect: CliSpec, data):
     """Bytes are put in, taken out and doubled at random places, lines are joined, torn and repeated."""
     stream = bytearray(data.draw(st.sampled_from(STREAMS[dialect.name])))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -101,27 +101,27 @@ def test_a_garbled_stream_never_crashes_and_never_passes_as_finished(dialect: Di
             case _:
                 stream[at:at] = b"\n"
     turn = turn_of(dialect, bytes(stream))
-    turn.reply()
-    assert turn.ended is None or any(may_end(dialect.name, line) for line in bytes(stream).split(b"\n"))  # P11
+    turn.build_reply()
+    assert turn.end is None or any(may_end(dialect.name, line) for line in bytes(stream).split(b"\n"))  # P11
 
 
 @each_dialect
 @given(st.lists(noise, max_size=6))
-def test_rubbish_makes_no_turn(dialect: Dialect, lines: list[bytes]):
+def test_rubbish_makes_no_turn(dialect: CliSpec, lines: list[bytes]):
     stream = b"\n".join(lines)
     turn = turn_of(dialect, stream)
-    turn.reply()
-    assert turn.ended is None or any(may_end(dialect.name, line) for line in stream.split(b"\n"))
+    turn.build_reply()
+    assert turn.end is None or any(may_end(dialect.name, line) for line in stream.split(b"\n"))
 
 
 @each_dialect
-def test_lines_that_come_twice_change_neither_the_session_nor_the_end(dialect: Dialect):
+def test_lines_that_come_twice_change_neither_the_session_nor_the_end(dialect: CliSpec):
     for stream in STREAMS[dialect.name]:
         twice = turn_of(dialect, b"\n".join(line for line in stream.split(b"\n") for _ in range(2)))
         once = turn_of(dialect, stream)
-        assert (twice.session, twice.ended) == (once.session, once.ended)
-        assert len(twice.reply().tool_calls) == len(once.reply().tool_calls)
-        assert twice.used == once.used
+        assert (twice.session, twice.end) == (once.session, once.end)
+        assert len(twice.build_reply().tool_calls) == len(once.build_reply().tool_calls)
+        assert twice.usage == once.usage
 
 
 json_values = st.recursive(
@@ -139,5 +139,5 @@ json_values = st.recursive(
 @given(st.sampled_from(["agent_message_chunk", "tool_call", "tool_call_update", "plan"]), json_values)
 def test_no_update_over_acp_crashes(kind: str, value):
     update = {**(value if isinstance(value, dict) else {"content": value}), "sessionUpdate": kind}
-    unfold(update_events(update)).reply()
-    unfold(update_events(value)).reply()
+    collect_turn(parse_update(update)).build_reply()
+    collect_turn(parse_update(value)).build_reply()

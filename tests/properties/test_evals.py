@@ -8,22 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openwop import official
-from viva.checks.compare import equal
-from viva.checks.golden import Golden, stringified
-from viva.checks.leaks import without_secrets
+from viva.checks.compare import is_same_json
+from viva.checks.golden import Golden, to_canonical_text
+from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety
 from viva.engine.bars import SuiteTally
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, json_document
+from viva.formats.documents import Document, parse_json_document
 from viva.formats.openwop import parse_suite
 from viva.model import codec
 from viva.model.case import Threshold, Baseline
 from viva.model.finding import KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, Usage
 from viva.model.record import TrialRecord, TurnRecord
-from viva.schemas.words import complaints
-from viva.session.evals import eval_summary
-from viva.testing.evidence import evidence_of
+from viva.schemas.words import find_violations
+from viva.session.evals import build_eval_summary
+from viva.testing.evidence import make_check_context
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 values: st.SearchStrategy[Any] = st.recursive(
@@ -41,7 +41,7 @@ def shuffled(value: Any) -> Any:
 
 
 def holds(strategy: Any, value: Any, reply: Reply) -> bool:
-    return Golden(strategy=strategy, value=value).check(evidence_of(reply)).passed
+    return Golden(strategy=strategy, value=value).check(make_check_context(reply)).passed
 
 
 @given(values)
@@ -58,30 +58,30 @@ def test_every_value_matches_itself_by_every_strategy(value: Any):
 @given(values, values)
 def test_json_match_is_equality_and_symmetric(one: Any, other: Any):
     told = Reply(json.dumps(other))
-    assert holds("json-match", one, told) == equal(one, json.loads(json.dumps(other)))
+    assert holds("json-match", one, told) == is_same_json(one, json.loads(json.dumps(other)))
     assert holds("json-match", other, Reply(json.dumps(one))) == holds("json-match", one, told)
 
 
 @given(values)
 def test_a_stringified_value_is_json_that_says_the_same_and_is_the_same_whatever_the_order(value: Any):
-    text = stringified(value)
-    assert text == stringified(shuffled(value))
+    text = to_canonical_text(value)
+    assert text == to_canonical_text(shuffled(value))
     if not isinstance(value, str):
-        assert equal(json.loads(text), value)
+        assert is_same_json(json.loads(text), value)
         assert text == codec.canonical_bytes(json.loads(text)).decode()
 
 
 @given(st.text())
 def test_no_text_breaks_a_detector_and_every_finding_is_of_the_list(text: str):
-    found = Safety().check(evidence_of(text, inputs=[text[::-1]])).findings
+    found = Safety().check(make_check_context(text, inputs=[text[::-1]])).findings
     assert all(each.kind in KINDS and each.severity in SEVERITIES for each in found)
 
 
 @given(values)
 def test_a_value_without_secrets_keeps_its_shape(value: Any):
-    assert type(without_secrets(value)) is type(value)
-    clean = without_secrets(value)
-    assert equal(without_secrets(clean), clean)
+    assert type(redact_secrets(value)) is type(value)
+    clean = redact_secrets(value)
+    assert is_same_json(redact_secrets(clean), clean)
 
 
 findings = st.builds(Finding, st.sampled_from(KINDS), st.sampled_from(SEVERITIES))
@@ -145,7 +145,7 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
         for record in ended:
             tally.add(record)
         standing = tally.summary()
-        found = json.loads(codec.encode(eval_summary(standing, ended, model_class="general")))
+        found = json.loads(codec.encode(build_eval_summary(standing, ended, model_class="general")))
         if validator is not None:
             validator.validate(found)
         assert 0 <= found["aggregateScore"] <= 1
@@ -234,7 +234,7 @@ def test_our_schema_accepts_and_refuses_what_the_official_one_does(capsys: pytes
     def same(value: Any) -> None:
         accepted = validator.is_valid(value)
         seen.add(accepted)
-        assert (not complaints("openwop", value)) == accepted
+        assert (not find_violations("openwop", value)) == accepted
 
     same()
     assert seen == {True, False}
@@ -243,7 +243,7 @@ def test_our_schema_accepts_and_refuses_what_the_official_one_does(capsys: pytes
 @settings(max_examples=300)
 @given(suites)
 def test_any_value_is_a_suite_or_a_clear_complaint(value: Any) -> None:
-    problems = _problems(json_document(codec.encode(value), "s.json"))
+    problems = _problems(parse_json_document(codec.encode(value), "s.json"))
     assert all(problem.file == "s.json" and problem.line >= 1 and problem.message for problem in problems)
 
 
@@ -266,8 +266,8 @@ def _shape(schema: Any) -> Any:
 
 def test_our_schema_is_the_official_one_but_for_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     from openwop import OFFICIAL
-    from viva.schemas.words import schema_text
+    from viva.schemas.words import read_schema
 
     if official("agent-eval-suite", capsys) is not None:
         theirs = json.loads((OFFICIAL / "agent-eval-suite.schema.json").read_text(encoding="utf-8"))
-        assert _shape(codec.decode(schema_text("openwop"))) == _shape(theirs)
+        assert _shape(codec.decode(read_schema("openwop"))) == _shape(theirs)

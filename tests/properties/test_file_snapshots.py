@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viva.workspace import snapshot
-from viva.workspace.snapshot import NOTHING, Texts, look
+from viva.workspace.snapshot import EMPTY_SNAPSHOT, ContentStore, take_snapshot
 
 NAMES = st.sampled_from(["a", "b", "ü x", "d", "d/a", "d/e", "d/e/f", "\udcff", "back\\slash"])
 CONTENTS = st.sampled_from([b"", b"x", b"y", b"x\ny\n", b"\0\1", b"\xff\xfe"])
@@ -85,14 +85,14 @@ def test_changes_are_those_of_a_comparison_of_all_bytes_and_a_replay_makes_them(
         root, copy = f"{top}/root", f"{top}/copy"
         os.mkdir(root)
         os.mkdir(copy)
-        texts = Texts()
-        mark, before = NOTHING, held(root)
+        texts = ContentStore()
+        mark, before = EMPTY_SNAPSHOT, held(root)
         for steps in turns:
             for step in steps:
                 do(root, step)
-            after, now = held(root), look(root, texts, mark)
-            told = {snapshot.real_path(change.path): change.change for change in snapshot.changes(mark, now, texts)}
+            after, now = held(root), take_snapshot(root, texts, mark)
+            told = {snapshot.parse_display_path(change.path): change.change for change in snapshot.list_file_changes(mark, now, texts)}
             assert told == kinds(before, after)
-            snapshot.put(copy, snapshot.images(mark, now, 10**9, lambda path: f"{root}/{path}"))
+            snapshot.restore_files(copy, snapshot.collect_images(mark, now, 10**9, lambda path: f"{root}/{path}"))
             assert held(copy) == after
             mark, before = now, after

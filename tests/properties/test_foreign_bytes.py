@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
 from terminals import CAPTURES
-from viva.agents.acp_updates import update_events, used
-from viva.agents.acp_wire import Wire
+from viva.agents.acp_updates import parse_update, parse_usage
+from viva.agents.acp_wire import JsonRpcConnection
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.command import CommandAgent, Rule
-from viva.agents.cli.dialect import Dialect, read
-from viva.agents.cli.events import Unfolding, unfold
+from viva.agents.cli.command import CommandAgent, LineRule
+from viva.agents.cli.dialect import CliSpec, parse_events
+from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -36,16 +36,16 @@ from viva.agents.openwop import OpenwopAgent, OpenwopSession
 from viva.agents.openwop_client import HostClient
 from viva.agents.tools import Tool, Toolbox
 from viva.awaiting.detector import detect
-from viva.checks.compare import equal
+from viva.checks.compare import is_same_json
 from viva.checks.json import JsonSchema
 from viva.checks.judge import _Parser
 from viva.engine.records import turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
-from viva.formats.documents import documents_in
-from viva.host.bodies import parsed
-from viva.host.refusals import Refusal
-from viva.llm.calls import in_utf8, short_text
-from viva.llm.sse import Events
+from viva.formats.documents import open_documents
+from viva.host.bodies import parse_json
+from viva.host.refusals import ApiError
+from viva.llm.calls import convert_to_utf8, extract_error_message
+from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.case import Key, UserMessage
 from viva.model.connector import Connector
@@ -58,7 +58,7 @@ from viva.model.talk import CheckContext, TrialState, Turn, to_text
 from viva.protocols import Agent, Request, Response, SessionContext
 from viva.record.cassette import read_cassette
 from viva.record.journal import Journal, read_events
-from viva.session.generated import cases_in
+from viva.session.generated import parse_cases
 from viva.users.simulator import SimulatorGuard, parse_simulator_reply
 
 HOLE = "@hole@"
@@ -116,14 +116,14 @@ def foreign(draw, messages: list[Any]) -> bytes:
 
 def check_value(value: Any) -> None:
     """What decoding gave can go everywhere: through checks, records, other agents and reports."""
-    assert equal(codec.to_plain(value), value)
+    assert is_same_json(codec.to_plain(value), value)
     assert deepcopy(value) == value
     assert not codec.has_nan(value)
     assert repr(value)
     to_text(value).encode()
     codec.pretty_json(codec.canonical_bytes(value))
     values_at("$..x", value)
-    JsonSchema(schema={"type": "object", "additionalProperties": {"type": "string"}}).wrong_with(value)
+    JsonSchema(schema={"type": "object", "additionalProperties": {"type": "string"}}).describe_errors(value)
     wrapped = codec.encode({"event": {"record": {"turns": [{"reply": {"data": value}}]}}})
     assert codec.decode_kept(wrapped)
 
@@ -309,8 +309,8 @@ def decode_text(raw: bytes) -> None:
 
 def error_text(raw: bytes) -> None:
     for charset in ("", "latin-1", "utf-16", "utf-7", "idna", "base64", "nonsense", "'utf-8'"):
-        answer = in_utf8(Response(500, {"content-type": f"application/json; charset={charset}"}, raw))
-        assert len(short_text(answer.body, ("secret",)).encode()) < 2000
+        answer = convert_to_utf8(Response(500, {"content-type": f"application/json; charset={charset}"}, raw))
+        assert len(extract_error_message(answer.body, ("secret",)).encode()) < 2000
 
 
 def http_agent(raw: bytes) -> None:
@@ -331,7 +331,7 @@ class _Impatient(OpenwopAgent, frozen=True, kw_only=True):
             return None
 
         session: Any = OpenwopSession(self, context)
-        session._host = HostClient(url=self.url, token=None, http=context.http, retries=0, pause=no_pause)
+        session._host = HostClient(url=self.url, token=None, http=context.http, retries=0, sleep=no_pause)
         yield session
 
 
@@ -351,10 +351,10 @@ def acp_updates(raw: bytes) -> None:
         value = codec.decode(raw)
     except codec.DecodeError:
         return
-    turn = Unfolding()
-    for event in (*update_events(value), *used(value)):
-        turn.add(event)
-    check_reply(turn.reply())
+    turn = CliTurn()
+    for event in (*parse_update(value), *parse_usage(value)):
+        turn.add_event(event)
+    check_reply(turn.build_reply())
 
 
 class _Peer:
@@ -377,23 +377,23 @@ def acp_wire(raw: bytes) -> None:
 
     async def listen() -> None:
         peer: Any = _Peer(*(json.dumps(line).encode() for line in RPC), raw)
-        await Wire(peer, asked, lambda _method, params: check_value(params), lambda line: None).listen()
+        await JsonRpcConnection(peer, asked, lambda _method, params: check_value(params), lambda line: None).listen()
 
     finished(listen())
 
 
-def cli(dialect: Dialect) -> Callable[[bytes], None]:
+def cli(dialect: CliSpec) -> Callable[[bytes], None]:
     def check(raw: bytes) -> None:
         try:
-            turn = unfold(event for line in raw.split(b"\n") for event in read(dialect, line) or ())
+            turn = collect_turn(event for line in raw.split(b"\n") for event in parse_events(dialect, line) or ())
         except TrialFault as fault:
             return check_fault(fault)
-        return check_reply(turn.reply())
+        return check_reply(turn.build_reply())
 
     return check
 
 
-RULE = Rule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
+RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
 COMMAND = CommandAgent(command=("x",), output="jsonl", events=(RULE,)).dialect
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
@@ -423,7 +423,7 @@ def suite(suffix: str) -> Callable[[bytes], None]:
     def load(path: Path) -> None:
         path = path.rename(path.with_suffix(suffix))
         problems: list[Any] = []
-        for document in documents_in(path, path.name).first(problems):
+        for document in open_documents(path, path.name).read_valid(problems):
             if not codec.has_nan(document.value):  # which YAML can say
                 check_value(document.value)
         for problem in problems:
@@ -465,28 +465,28 @@ def spoken(reply: Reply) -> Any:
 
 
 def generated(reply: Reply) -> Any:
-    return cases_in(find_json(reply.content) if reply.data is None else reply.data)
+    return parse_cases(find_json(reply.content) if reply.data is None else reply.data)
 
 
 def tool_arguments(raw: bytes) -> None:
     for given_ in (raw.decode(errors="replace"), raw.decode("latin-1")):
-        call = finished(Toolbox((Tool("add"),), None, CallProgress()).use(ToolCall("add", given_)))
+        call = finished(Toolbox((Tool("add"),), None, CallProgress()).run_call(ToolCall("add", given_)))
         check_value(codec.to_builtins(call))
 
 
 def host_body(raw: bytes) -> None:
     try:
-        check_value(parsed(raw))
-    except Refusal as refused:
+        check_value(parse_json(raw))
+    except ApiError as refused:
         check_fault(refused)
 
 
 def event_stream(raw: bytes) -> None:
-    events = Events(100_000)
+    events = SseParser(100_000)
     try:
         for at in range(0, len(raw), 7):
             events.feed(raw[at : at + 7])
-        events.end()
+        events.feed_eof()
     except TrialFault as fault:
         check_fault(fault)
 

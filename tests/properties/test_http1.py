@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.llm.http1 import Garbled, Incoming
+from viva.llm.http1 import ProtocolError, ResponseParser
 from viva.protocols import Response
 
 bodies = st.binary(max_size=200)
@@ -38,8 +38,8 @@ def messages(draw) -> tuple[bytes, bytes]:
     return early + ("HTTP/1.1 200 OK\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + payload, body
 
 
-def read(pieces: list[bytes]) -> tuple[list[bool], Incoming]:
-    incoming = Incoming("POST", 10_000)
+def read(pieces: list[bytes]) -> tuple[list[bool], ResponseParser]:
+    incoming = ResponseParser("POST", 10_000)
     return [incoming.feed(piece) for piece in pieces], incoming
 
 
@@ -50,23 +50,23 @@ def test_an_answer_is_the_same_however_its_bytes_are_split(message, data):
     pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
     done, incoming = read(pieces)
     assert done == [False] * (len(pieces) - 1) + [True]
-    response = incoming.response()
+    response = incoming.build_response()
     assert isinstance(response, Response)
-    assert (response.status, response.body, incoming.keeps) == (200, body, True)
+    assert (response.status, response.body, incoming.is_reusable) == (200, body, True)
 
 
 @given(messages(), st.data())
 def test_an_answer_that_stops_early_is_never_whole(message, data):
     wire, _ = message
     done, incoming = read([wire[: data.draw(st.integers(0, len(wire) - 1))]])
-    assert (done, incoming.end()) == ([False], False)
+    assert (done, incoming.feed_eof()) == ([False], False)
 
 
 @given(messages(), st.binary(min_size=1, max_size=5))
 def test_bytes_after_the_answer_spoil_the_connection_but_not_the_answer(message, surplus):
     wire, body = message
     done, incoming = read([wire + surplus])
-    assert (done, incoming.response().body, incoming.keeps) == ([True], body, False)
+    assert (done, incoming.build_response().body, incoming.is_reusable) == ([True], body, False)
 
 
 @given(
@@ -74,10 +74,10 @@ def test_bytes_after_the_answer_spoil_the_connection_but_not_the_answer(message,
     st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]),
 )
 def test_rubbish_is_garbled_or_unfinished(pieces, start):
-    incoming = Incoming("POST", 10_000)
-    with suppress(Garbled):
+    incoming = ResponseParser("POST", 10_000)
+    with suppress(ProtocolError):
         for piece in [start, *pieces]:
             if piece and incoming.feed(piece):
-                incoming.response()
+                incoming.build_response()
                 return
-        incoming.end()
+        incoming.feed_eof()

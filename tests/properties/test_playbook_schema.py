@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
-from viva.formats.reading import Reading
+from viva.formats.reading import LoadOptions
 from viva.formats.sources import load_files
 from viva.model import codec
-from viva.schemas.words import complaints, schema_text
+from viva.schemas.words import find_violations, read_schema
 
 OFFICIAL = Path(__file__).resolve().parents[3] / "shared" / "specs" / "playbook.schema.json"
 
@@ -98,7 +98,7 @@ def test_both_schemas_accept_and_refuse_the_same(capsys: pytest.CaptureFixture[s
     def agree(value: Any) -> None:
         fits = theirs.is_valid(value)
         answers.add(fits)
-        assert (not complaints("playbook", value)) == fits, value  # P1
+        assert (not find_violations("playbook", value)) == fits, value  # P1
 
     agree()
     assert answers == {True, False}
@@ -109,7 +109,7 @@ def test_both_schemas_have_the_same_fields_and_limits(capsys: pytest.CaptureFixt
     if official(capsys) is None:
         return
     theirs = json.loads(OFFICIAL.read_text(encoding="utf-8"))
-    assert set(facts(codec.decode(schema_text("playbook")))) == set(facts(theirs))
+    assert set(facts(codec.decode(read_schema("playbook")))) == set(facts(theirs))
 
 
 def facts(schema: Any, at: str = "$") -> list[str]:
@@ -132,7 +132,7 @@ def test_whatever_is_written_becomes_a_case_or_a_clear_error(value: Any) -> None
     with TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
         path.write_text(json.dumps(value), encoding="utf-8")
-        reading = Reading(environ={}, evaluator="judge", folder=folder)
+        reading = LoadOptions(environ={}, evaluator="judge", folder=folder)
         try:
             (suite,) = load_files([path], reading, path.parent, "playbook")
         except BadInput as wrong:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.schemas.positions import Place, json_line
+from viva.schemas.positions import KeyPath, find_json_line
 
 MARK = "\u2603 here \u2603"
 keys = st.sampled_from(["a", "b", 'quo"te', "br{ace", "col:on", "esc\\ape", "ünï"])
@@ -22,7 +22,7 @@ layouts = st.sampled_from(
 )
 
 
-def places(value: Any, at: Place = ()) -> list[Place]:
+def places(value: Any, at: KeyPath = ()) -> list[KeyPath]:
     members: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
         members = list(value.items())
@@ -31,7 +31,7 @@ def places(value: Any, at: Place = ()) -> list[Place]:
     return [at, *(place for key, member in members for place in places(member, (*at, key)))]
 
 
-def marked(value: Any, place: Place) -> Any:
+def marked(value: Any, place: KeyPath) -> Any:
     """The value with the mark as the key of that place or, in a list, before what stands there."""
     value = deepcopy(value)
     holder, last = value, cast("Any", place[-1])
@@ -49,7 +49,7 @@ def marked(value: Any, place: Place) -> Any:
 @given(documents, layouts, st.data())
 def test_a_place_is_on_the_line_where_it_stands(value: Any, layout: dict[str, Any], data: st.DataObject):
     place = data.draw(st.sampled_from(places(value)))
-    line = json_line(json.dumps(value, **layout).encode(), place)
+    line = find_json_line(json.dumps(value, **layout).encode(), place)
     if not place:
         assert line == 1
         return
@@ -59,12 +59,12 @@ def test_a_place_is_on_the_line_where_it_stands(value: Any, layout: dict[str, An
 
 
 @given(documents, st.lists(keys | st.integers(0, 5), max_size=4).map(tuple), layouts)
-def test_a_place_that_is_not_there_has_the_line_of_a_parent(value: Any, place: Place, layout: dict[str, Any]):
+def test_a_place_that_is_not_there_has_the_line_of_a_parent(value: Any, place: KeyPath, layout: dict[str, Any]):
     raw = json.dumps(value, **layout).encode()
-    lines = {json_line(raw, place[:depth]) for depth in range(len(place))} | {1}
-    assert place in places(value) or json_line(raw, place) in lines
+    lines = {find_json_line(raw, place[:depth]) for depth in range(len(place))} | {1}
+    assert place in places(value) or find_json_line(raw, place) in lines
 
 
 @given(st.binary(max_size=60), st.lists(keys | st.integers(0, 5), max_size=3).map(tuple))
-def test_any_bytes_have_a_line(raw: bytes, place: Place):
-    assert 1 <= json_line(raw, place) <= raw.count(b"\n") + 1
+def test_any_bytes_have_a_line(raw: bytes, place: KeyPath):
+    assert 1 <= find_json_line(raw, place) <= raw.count(b"\n") + 1

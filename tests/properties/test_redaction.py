@@ -14,7 +14,7 @@ from viva.model import codec
 from viva.model.case import InputSource
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.record.redaction import SHORTEST, Redactor
+from viva.record.redaction import MIN_SECRET_LENGTH, Redactor
 
 WORDS = ("passed", "failed", "agent", "simulated", "static", "true", "false", "123456", "1234567.5", "turns", "output",
          "undetermined", "assertions", 'quo"ted', "back\\slash", "ünïcode-€", "two\nlines of it", "a&b<c>'d'", "sp ace/+=?",
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> tuple[list[str], TrialRecord]:
 def test_a_record_is_read_again_with_its_structure_and_without_secrets(case: tuple[list[str], TrialRecord]):
     known, record = case
     redactor = Redactor(known)
-    clean = redactor.record(record)
+    clean = redactor.redact(record)
     read = codec.decode(codec.encode(clean), type=TrialRecord)
     assert read == codec.decode(codec.encode(clean), type=type(clean))
     had, has = (codec.to_plain(each) for each in (record, clean))
@@ -115,11 +115,11 @@ def test_a_record_is_read_again_with_its_structure_and_without_secrets(case: tup
             "tests/agent-turns.jsonl",
             "passed",
         )
-    forms = [form for value in known if len(value) >= SHORTEST for form in encoded(value)]
+    forms = [form for value in known if len(value) >= MIN_SECRET_LENGTH for form in encoded(value)]
     for text in texts_in(clean):
         assert not [form for form in forms if form in text], (text, known)
-    assert redactor.record(clean) is clean or redactor.record(clean) == clean
-    assert codec.encode(redactor.record(read)) == codec.encode(clean)
+    assert redactor.redact(clean) is clean or redactor.redact(clean) == clean
+    assert codec.encode(redactor.redact(read)) == codec.encode(clean)
 
 
 def same_structure(had: Any, has: Any) -> None:
@@ -167,7 +167,7 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-@given(st.sampled_from([word for word in WORDS if len(word) >= SHORTEST]), st.text(max_size=10), st.text(max_size=10))
+@given(st.sampled_from([word for word in WORDS if len(word) >= MIN_SECRET_LENGTH]), st.text(max_size=10), st.text(max_size=10))
 def test_what_a_cassette_keeps_of_a_variable_comes_back_as_it_was(value: str, before: str, after: str):
     redactor = Redactor(variables={"NAME": value})
     said = Reply(

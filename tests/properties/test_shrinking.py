@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from viva.errors import BadInput
 from viva.session.options import RunOptions
-from viva.session.prepare import prepare
-from viva.session.run import examine
-from viva.session.shrinking import Failed, Held, Shrinker, Shrunk, fewest, find_case
+from viva.session.prepare import build_run_plan
+from viva.session.run import execute
+from viva.session.shrinking import FailureRate, FailedConversation, Shrinker, ShrinkResult, minimize_items, find_case
 
 NOISE = st.sampled_from(["please", "now", "the", "order", "again", "thanks"])
 
@@ -23,7 +23,7 @@ def test_of_what_is_left_no_item_can_be_dropped(items: list[int], needed: set[in
     async def fails(some: Sequence[int]) -> bool:
         return needed <= set(some)
 
-    found = asyncio.run(fewest(items, fails))
+    found = asyncio.run(minimize_items(items, fails))
     if needed <= set(items):
         assert sorted(found) == sorted(needed)
     else:
@@ -37,7 +37,7 @@ def test_that_holds_for_any_failure_whatsoever(items: list[int], seed: int):
     async def fails(some: Sequence[int]) -> bool:
         return tuple(some) == tuple(items) or hash((seed, tuple(some))) % 3 == 0
 
-    found = asyncio.run(fewest(items, fails))
+    found = asyncio.run(minimize_items(items, fails))
     assert asyncio.run(fails(found))
     assert not any(asyncio.run(fails(found[:at] + found[at + 1 :])) for at in range(len(found)))
 
@@ -67,18 +67,18 @@ class Planted:
         return self.answer([message["content"] for message in messages if message["role"] == "user"])
 
 
-def shrunk(turns: list[str], agent: Planted, *, final: bool) -> Shrunk:
+def shrunk(turns: list[str], agent: Planted, *, final: bool) -> ShrinkResult:
     check = {"type": "not_contains", "value": "broken"}
     lines: list[dict[str, Any]] = [{"input": turn} for turn in turns]
     if not final:
         lines[-1]["assertions"] = [check]
     case = {"id": "c", "turns": lines, **({"final_assertions": [check]} if final else {})}
 
-    async def scenario() -> Shrunk:
-        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
-        (record,) = (await examine(prepared)).records()
+    async def scenario() -> ShrinkResult:
+        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await execute(prepared)).records()
         assert record.status == "failed"
-        held = Held(await find_case(prepared, record), record)
+        held = FailedConversation(await find_case(prepared, record), record)
         return await Shrinker(prepared, held).shrink(Path())
 
     return asyncio.run(scenario())
@@ -99,7 +99,7 @@ def test_a_planted_bug_is_all_that_is_left(talk: tuple[list[str], list[str]], fi
         assert not fewer or agent.answer(fewer) == "fine"
     words = " ".join(said).split()
     assert len(words) - len(triggers) <= 1
-    assert found.minimal
+    assert found.is_minimal
     assert found.turns == (len(turns), len(said))
     assert found.words[1] == len(words)
 
@@ -127,23 +127,23 @@ def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
     check = {"type": "not_contains", "value": "broken"}
     case = {"id": "c", "turns": [{"input": turn} for turn in turns], "final_assertions": [check]}
 
-    async def scenario() -> Shrunk | None:
-        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
-        (record,) = (await examine(prepared)).records()
+    async def scenario() -> ShrinkResult | None:
+        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await execute(prepared)).records()
         if record.status != "failed":
             return None
-        held = Held(await find_case(prepared, record), record)
+        held = FailedConversation(await find_case(prepared, record), record)
         try:
-            return await Shrinker(prepared, held, wanted=Failed(3, 5), most=2000).shrink(Path())
+            return await Shrinker(prepared, held, required=FailureRate(3, 5), max_trials=2000).shrink(Path())
         except BadInput:
             return None
 
     found = asyncio.run(scenario())
     if found is None:
         return
-    assert found.failed.of == 5
-    assert found.failed.reaches(Failed(3, 5))
-    assert found.failed_before.reaches(Failed(3, 5))
+    assert found.failures.total == 5
+    assert found.failures.is_at_least(FailureRate(3, 5))
+    assert found.original_failures.is_at_least(FailureRate(3, 5))
     if seldom == 0:
         heard = " ".join(turn["input"] for turn in found.case["turns"]).split()
         assert set(triggers) <= set(heard)
@@ -151,7 +151,7 @@ def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
 
 @given(st.integers(0, 20), st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
 def test_as_often_is_a_matter_of_shares(count: int, of: int, wanted: int, wanted_of: int):
-    assert Failed(count, of).reaches(Failed(wanted, wanted_of)) == (count / of >= wanted / wanted_of - 1e-12)
+    assert FailureRate(count, of).is_at_least(FailureRate(wanted, wanted_of)) == (count / of >= wanted / wanted_of - 1e-12)
 
 
 @settings(max_examples=10, deadline=None)
@@ -162,7 +162,7 @@ def test_what_is_as_small_as_can_be_stays_as_it_is(talk: tuple[list[str], list[s
     said = [turn["input"] for turn in found.case["turns"]]
     again = shrunk(said, Planted(triggers), final=True)
     assert [turn["input"] for turn in again.case["turns"]] == said
-    assert again.failed == again.failed_before == Failed(3, 3)
+    assert again.failures == again.original_failures == FailureRate(3, 3)
 
 
 ALONG = st.sampled_from(["old news", "weather", "a birthday"])
@@ -188,13 +188,13 @@ def test_of_what_came_along_only_the_cause_is_left(memory: list[str], said_befor
         "assertions": [{"type": "not_contains", "value": "broken"}],
     }
 
-    async def scenario() -> Shrunk:
-        prepared = await prepare(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
-        (record,) = (await examine(prepared)).records()
+    async def scenario() -> ShrinkResult:
+        prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agent=agent, history=False))
+        (record,) = (await execute(prepared)).records()
         assert record.status == "failed", record
-        return await Shrinker(prepared, Held(await find_case(prepared, record), record)).shrink(Path())
+        return await Shrinker(prepared, FailedConversation(await find_case(prepared, record), record)).shrink(Path())
 
     found = asyncio.run(scenario())
     assert found.case["fixtures"] == {"tools": [{"tool": "look_up", "response": "rotten"}], "memory": ("poison",)}
     assert found.case["turns"][0]["input"] == "go"
-    assert found.along == (len(memory) + len(said_before) + others + 2, 2)
+    assert found.extras == (len(memory) + len(said_before) + others + 2, 2)

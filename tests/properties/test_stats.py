@@ -3,11 +3,11 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from viva.stats.paired import cases_to_correct_for, mcnemar, paired_difference
-from viva.stats.proportions import Interval, Tally, suite_rate, wilson
-from viva.stats.repeats import pass_at_k, pass_hat_k, pass_k
+from viva.stats.paired import tarone_correction, mcnemar_test, paired_difference
+from viva.stats.proportions import Interval, Tally, estimate_suite_rate, wilson_interval
+from viva.stats.repeats import pass_at_k, pass_hat_k, estimate_pass_k
 from viva.stats.sequential import SequentialTest
-from viva.stats.values import summarize
+from viva.stats.values import summarize_values
 
 confidences = st.floats(0.5, 0.999)
 values = st.floats(-1e6, 1e6)
@@ -38,20 +38,20 @@ def inside(rate: float, interval: Interval | None) -> bool:
 
 @given(tallies(), confidences)
 def test_wilson_holds_the_rate_and_stays_between_0_and_1(tally, confidence):
-    assert inside(tally.passed / tally.judged, wilson(tally.passed, tally.judged, confidence))
+    assert inside(tally.passed / tally.judged, wilson_interval(tally.passed, tally.judged, confidence))
 
 
 @given(tallies(), confidences)
 def test_wilson_rises_with_every_pass_and_mirrors_failures(tally, confidence):
     here, mirror = (
-        wilson(tally.passed, tally.judged, confidence),
-        wilson(tally.judged - tally.passed, tally.judged, confidence),
+        wilson_interval(tally.passed, tally.judged, confidence),
+        wilson_interval(tally.judged - tally.passed, tally.judged, confidence),
     )
     assert here is not None
     assert mirror is not None
     assert abs(here.low - (1 - mirror.high)) < 1e-12
     if tally.passed < tally.judged:
-        above = wilson(tally.passed + 1, tally.judged, confidence)
+        above = wilson_interval(tally.passed + 1, tally.judged, confidence)
         assert above is not None
         assert above.low > here.low
         assert above.high > here.high or above.high == 1
@@ -60,7 +60,7 @@ def test_wilson_rises_with_every_pass_and_mirrors_failures(tally, confidence):
 @given(tallies(), confidences, confidences)
 def test_more_confidence_makes_wilson_wider(tally, one, other):
     assume(one < other)
-    narrow, wide = wilson(tally.passed, tally.judged, one), wilson(tally.passed, tally.judged, other)
+    narrow, wide = wilson_interval(tally.passed, tally.judged, one), wilson_interval(tally.passed, tally.judged, other)
     assert narrow is not None
     assert wide is not None
     assert wide.low <= narrow.low
@@ -69,7 +69,7 @@ def test_more_confidence_makes_wilson_wider(tally, one, other):
 
 @given(st.lists(tallies(least=0), max_size=20), confidences)
 def test_a_suites_trials_are_worth_at_least_one_a_case_and_at_most_themselves(suite, confidence):
-    found = suite_rate(suite, confidence)
+    found = estimate_suite_rate(suite, confidence)
     judged = [tally for tally in suite if tally.judged]
     if found is None:
         assert not judged
@@ -82,7 +82,7 @@ def test_a_suites_trials_are_worth_at_least_one_a_case_and_at_most_themselves(su
 @given(st.lists(tallies(), min_size=1, max_size=20), st.randoms())
 def test_the_order_of_cases_does_not_matter(suite, random):
     shuffled = random.sample(suite, len(suite))
-    one, other = suite_rate(suite), suite_rate(shuffled)
+    one, other = estimate_suite_rate(suite), estimate_suite_rate(shuffled)
     assert one is not None
     assert other is not None
     assert abs(one.rate - other.rate) < 1e-12
@@ -115,16 +115,16 @@ def test_a_larger_k_is_easier_for_one_and_harder_for_all(tally, k):
 
 @given(st.lists(tallies(), min_size=1, max_size=10))
 def test_for_one_trial_both_are_the_suites_rate(suite):
-    found, rate = pass_k(suite, 1), suite_rate(suite)
+    found, rate = estimate_pass_k(suite, 1), estimate_suite_rate(suite)
     assert found is not None
     assert rate is not None
-    assert abs(found.at_least_one - rate.rate) < 1e-12
-    assert abs(found.all_of_them - rate.rate) < 1e-12
+    assert abs(found.pass_at_k - rate.rate) < 1e-12
+    assert abs(found.pass_hat_k - rate.rate) < 1e-12
 
 
 @given(st.lists(values, min_size=1))
 def test_a_summary_lies_between_the_least_and_the_greatest_value(several):
-    found = summarize(several)
+    found = summarize_values(several)
     assert found is not None
     assert min(several) <= found.p50 <= found.p95 <= max(several)
     assert min(several) - 1e-6 <= found.mean <= max(several) + 1e-6
@@ -157,10 +157,10 @@ def test_undecided_is_final(test, passed, failed):
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans())))
 def test_mcnemar_is_the_same_in_both_directions(pairs):
-    there, back = mcnemar(pairs), mcnemar([(after, before) for before, after in pairs])
+    there, back = mcnemar_test(pairs), mcnemar_test([(after, before) for before, after in pairs])
     assert 0 <= there.p_value <= 1
     assert there.p_value == back.p_value
-    assert (there.broke, there.fixed) == (back.fixed, back.broke)
+    assert (there.broken, there.fixed) == (back.fixed, back.broken)
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=9), confidences)
@@ -179,6 +179,6 @@ def test_a_difference_holds_its_mean_and_turns_around_with_its_pairs(pairs, conf
 
 @given(st.lists(chances, max_size=12), st.floats(0.001, 0.5))
 def test_no_more_cases_than_are_corrected_for_can_raise_an_alarm(smallest, alpha):
-    k = cases_to_correct_for(smallest, alpha)
+    k = tarone_correction(smallest, alpha)
     assert 1 <= k <= max(1, len(smallest))
     assert sum(each <= alpha / k for each in smallest) <= k

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
-from viva.formats.reading import Reading
+from viva.formats.reading import LoadOptions
 from viva.formats.sources import load_files
 from viva.model.case import Case
 
@@ -35,7 +35,7 @@ def loaded(name: str, raw: bytes) -> list[Case] | BadInput:
     """The cases of a file with these bytes, pulled as in a run, or what is wrong. Anything else is a bug."""
 
     async def pulled() -> list[Case]:
-        (suite,) = load_files([path], Reading(), path.parent, "native")
+        (suite,) = load_files([path], LoadOptions(), path.parent, "native")
         cases = [case async for case in suite.cases()]
         assert len(cases) == suite.count
         return cases

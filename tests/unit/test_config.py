@@ -21,7 +21,7 @@ def write(tmp_path: Path):
 
 def problems(file: Path) -> list[str]:
     with pytest.raises(BadInput) as raised:
-        config.load(file, file.parent)
+        config.load_settings(file, file.parent)
     return [f"{problem.line}: {problem.path}: {problem.message}" for problem in raised.value.problems]
 
 
@@ -34,7 +34,7 @@ def test_the_nearest_file_upward_is_found(tmp_path: Path, write):
 
 
 def test_without_a_file_there_are_empty_settings(tmp_path: Path):
-    settings = config.load(None, tmp_path)
+    settings = config.load_settings(None, tmp_path)
     assert (settings.file, settings.agents, settings.connectors, settings.folder) == (None, {}, {}, tmp_path)
 
 
@@ -69,7 +69,7 @@ retries = 0
 price = { input = 1.0, output = 2 }
 """
     )
-    settings = config.load(file, file.parent)
+    settings = config.load_settings(file, file.parent)
     assert (settings.defaults.agent, settings.defaults.timeout_s, settings.defaults.turn_timeout_s) == (
         "a",
         120.0,
@@ -86,7 +86,7 @@ price = { input = 1.0, output = 2 }
     assert acme.api_key.reveal() == "sk-0123456789"
     assert "sk-0123456789" not in repr(acme.api_key)
     assert {"sk-0123456789", "example.test"} <= set(settings.redactor.secrets)
-    assert settings.where("agents", "a") == "viva.toml:14"
+    assert settings.describe_place("agents", "a") == "viva.toml:14"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_is_not_utf_8_is_refused(tmp_path: Path, raw: bytes):
 
 def test_a_byte_order_mark_is_not_content(tmp_path: Path):
     (tmp_path / "viva.toml").write_bytes(b"\xef\xbb\xbf[defaults]\nagent = 'a'\n")
-    assert config.load(None, tmp_path).defaults.agent == "a"
+    assert config.load_settings(None, tmp_path).defaults.agent == "a"
 
 
 def test_an_env_file_has_names_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -137,7 +137,7 @@ def test_an_env_file_has_names_and_values(tmp_path: Path, monkeypatch: pytest.Mo
     env.write_text(
         "# c\n\nPLAIN=a b\nexport QUOTED='it''s'\n DOUBLE = \"x # y\"\nEMPTY=\nEQUALS=a=b==\n", encoding="utf-8"
     )
-    environ = config.load(None, tmp_path, env).environ
+    environ = config.load_settings(None, tmp_path, env).environ
     assert {name: environ[name] for name in ("PLAIN", "QUOTED", "DOUBLE", "EMPTY", "EQUALS")} == {
         "PLAIN": "a b",
         "QUOTED": "it''s",
@@ -155,7 +155,7 @@ def test_a_bad_line_of_an_env_file_is_named_and_not_quoted(
     env = tmp_path / ".env"
     env.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput) as raised:
-        config.load(None, tmp_path, env)
+        config.load_settings(None, tmp_path, env)
     assert str(raised.value) == f"{env}:{line}: is not NAME=value"
 
 
@@ -168,7 +168,7 @@ def test_a_connector_that_is_called_as_a_provider_is_means_it_at_whatever_addres
     text = (
         f"[connectors.gemini]\nmodels = ['gemini-*']\n{url}\n[connectors.anthropic]\n{url}\n[connectors.mine]\n{url}\n"
     )
-    found = config.load(write(text), Path()).connectors  # P3: it is how `evaluator_model` is reached
+    found = config.load_settings(write(text), Path()).connectors  # P3: it is how `evaluator_model` is reached
     assert {name: each.provider for name, each in found.items()} == {
         "gemini": "gemini",
         "anthropic": "anthropic",
@@ -185,7 +185,7 @@ def test_a_connector_without_an_address_has_the_one_of_the_environment(write, mo
     text = (
         "[connectors.gemini]\n[connectors.anthropic]\n[connectors.a]\n[connectors.b]\nbase_url = 'http://127.0.0.1:4'\n"
     )
-    found = config.load(write(text), Path()).connectors
+    found = config.load_settings(write(text), Path()).connectors
     assert {name: each.base_url for name, each in found.items()} == {
         "gemini": "http://127.0.0.1:2",
         "anthropic": "",

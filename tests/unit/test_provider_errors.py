@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from viva.provider_errors import MODEL_CLIENT_PACKAGES, blame_for
-from viva.testing.http_server import Answer, HttpServer
+from viva.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
+from viva.testing.http_server import StubResponse, HttpServer
 
 
 def ask_openai(url: str) -> None:
@@ -59,9 +59,9 @@ def raised_by(call: Callable[[], object]) -> BaseException:
 )
 def test_a_providers_status_decides(ask: Callable[[str], None], status: int, blame: str) -> None:
     body = b'{"error": {"message": "no", "type": "x", "code": %d, "status": "X"}}' % status
-    with HttpServer(lambda _: Answer(status=status, body=body, headers={"Content-Type": "application/json"})) as server:
+    with HttpServer(lambda _: StubResponse(status=status, body=body, headers={"Content-Type": "application/json"})) as server:
         raised = raised_by(lambda: ask(server.url))
-    assert blame_for(raised) == blame, repr(raised)  # N17
+    assert classify_error(raised) == blame, repr(raised)  # N17
 
 
 @pytest.mark.parametrize("ask", CLIENTS[:3])
@@ -69,7 +69,7 @@ def test_a_provider_that_is_not_there_is_not_the_agents_fault(ask: Callable[[str
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        assert blame_for(raised_by(lambda: ask(url))) == "infra"  # N17
+        assert classify_error(raised_by(lambda: ask(url))) == "infra"  # N17
 
 
 def provider_error(status: int = 429) -> Exception:
@@ -104,7 +104,7 @@ def in_a_cycle() -> None:
 
 @pytest.mark.parametrize("fail", [wrapped_as_cause, wrapped_as_context, wrapped_in_a_group, in_a_cycle])
 def test_the_whole_chain_counts(fail: Callable[[], None]) -> None:
-    assert blame_for(raised_by(fail)) == "infra"  # N17
+    assert classify_error(raised_by(fail)) == "infra"  # N17
 
 
 def test_a_suppressed_context_does_not_count() -> None:
@@ -114,7 +114,7 @@ def test_a_suppressed_context_does_not_count() -> None:
         except Exception:
             raise KeyError("reply") from None
 
-    assert blame_for(raised_by(fail)) == "agent"
+    assert classify_error(raised_by(fail)) == "agent"
 
 
 def test_an_exception_that_causes_itself_is_the_agents() -> None:
@@ -122,7 +122,7 @@ def test_an_exception_that_causes_itself_is_the_agents() -> None:
         error = RuntimeError("loop")
         raise error from error
 
-    assert blame_for(raised_by(fail)) == "agent"
+    assert classify_error(raised_by(fail)) == "agent"
 
 
 class ToolServerError(Exception):
@@ -135,27 +135,27 @@ class ToolServerError(Exception):
     ids=lambda error: type(error).__name__,
 )
 def test_other_servers_may_be_a_tools_or_the_agents_own(error: Exception) -> None:
-    assert blame_for(error) == "undetermined"  # N17
+    assert classify_error(error) == "undetermined"  # N17
 
 
 def test_the_clients_of_http_are_not_those_of_a_provider() -> None:
     import requests
 
-    assert blame_for(raised_by(lambda: requests.get("http://127.0.0.1:1/", timeout=5))) == "undetermined"
-    with HttpServer(lambda _: Answer(status=404, close="said")) as server:
+    assert classify_error(raised_by(lambda: requests.get("http://127.0.0.1:1/", timeout=5))) == "undetermined"
+    with HttpServer(lambda _: StubResponse(status=404, close="said")) as server:
         error = raised_by(lambda: requests.get(server.url, timeout=5).raise_for_status())
-    assert blame_for(error) == "agent"
+    assert classify_error(error) == "agent"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), TimeoutError(), OSError(2, "no file"), SystemExit(500)], ids=repr)
 def test_all_else_is_the_agents(error: BaseException) -> None:
-    assert blame_for(error) == "agent"
+    assert classify_error(error) == "agent"
 
 
 def test_the_config_can_name_more_packages() -> None:
     kind: Any = type("Broken", (Exception,), {"__module__": "acme_llm.client", "status_code": 500})
-    assert blame_for(kind()) == "undetermined"
-    assert blame_for(kind(), MODEL_CLIENT_PACKAGES | {"acme_llm"}) == "infra"
+    assert classify_error(kind()) == "undetermined"
+    assert classify_error(kind(), MODEL_CLIENT_PACKAGES | {"acme_llm"}) == "infra"
 
 
 def test_an_exception_whose_attributes_raise_is_the_agents() -> None:
@@ -167,4 +167,4 @@ def test_an_exception_whose_attributes_raise_is_the_agents() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    assert blame_for(HostileError()) == "agent"
+    assert classify_error(HostileError()) == "agent"

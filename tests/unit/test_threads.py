@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from viva.threads import OneThread, in_thread
+from viva.threads import DedicatedThread, run_in_thread
 
 
 def test_work_is_done_in_another_thread_with_this_context():
@@ -15,7 +15,7 @@ def test_work_is_done_in_another_thread_with_this_context():
 
     async def scenario() -> tuple[str, int, int]:
         color.set("blue")
-        return await in_thread(lambda: (color.get(), threading.get_ident(), threading.get_ident()))
+        return await run_in_thread(lambda: (color.get(), threading.get_ident(), threading.get_ident()))
 
     found, thread, _ = asyncio.run(scenario())
     assert found == "blue"
@@ -24,7 +24,7 @@ def test_work_is_done_in_another_thread_with_this_context():
 
 def test_what_it_raises_is_raised_here():
     with pytest.raises(KeyError, match="k"):
-        asyncio.run(in_thread(lambda: {}["k"]))
+        asyncio.run(run_in_thread(lambda: {}["k"]))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException,
         raise raised
 
     with pytest.raises(RuntimeError) as found:
-        asyncio.run(in_thread(work))
+        asyncio.run(run_in_thread(work))
     assert str(found.value) == said
 
 
@@ -47,7 +47,7 @@ def test_blocking_work_runs_side_by_side():
     barrier = threading.Barrier(20, timeout=20)
 
     async def scenario() -> list[int]:
-        return await asyncio.gather(*(in_thread(barrier.wait) for _ in range(20)))
+        return await asyncio.gather(*(run_in_thread(barrier.wait) for _ in range(20)))
 
     assert sorted(asyncio.run(scenario())) == list(range(20))
 
@@ -64,7 +64,7 @@ def test_work_that_is_given_up_ends_at_its_next_step():
 
     async def scenario() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(spin), 0.05)
+            await asyncio.wait_for(run_in_thread(spin), 0.05)
 
     asyncio.run(scenario())
     assert ended.wait(10)
@@ -76,7 +76,7 @@ def test_work_that_cannot_be_interrupted_is_not_waited_for():
     async def scenario() -> float:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(release.wait, 60), 0.05)
+            await asyncio.wait_for(run_in_thread(release.wait, 60), 0.05)
         return time.monotonic() - began
 
     assert asyncio.run(scenario()) < 10
@@ -85,7 +85,7 @@ def test_work_that_cannot_be_interrupted_is_not_waited_for():
 
 def test_threads_are_used_again():
     async def scenario() -> set[int]:
-        return {await in_thread(threading.get_ident) for _ in range(20)}
+        return {await run_in_thread(threading.get_ident) for _ in range(20)}
 
     assert len(asyncio.run(scenario())) == 1
 
@@ -94,9 +94,9 @@ def test_one_thread_stays_the_same_and_is_nobody_elses_meanwhile():
     """Some things work only in the thread where they were made."""
 
     async def scenario() -> tuple[set[int], int]:
-        mine = OneThread()
+        mine = DedicatedThread()
         seen = {await mine.run(threading.get_ident)}
-        other = await in_thread(threading.get_ident)
+        other = await run_in_thread(threading.get_ident)
         seen.add(await mine.run(threading.get_ident))
         mine.release()
         return seen, other
@@ -110,7 +110,7 @@ def test_after_one_thread_was_given_up_there_is_another():
     release = threading.Event()
 
     async def scenario() -> str:
-        mine = OneThread()
+        mine = DedicatedThread()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(mine.run(release.wait, 60), 0.05)
         said = await mine.run(lambda: "still here")

@@ -16,26 +16,26 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.agents.acp_updates import called, kind_of, update_events, used
-from viva.agents.acp_wire import BAD_PARAMS, INTERNAL, NO_SUCH_METHOD, NOT_FOUND, Gone, RpcError, Wire
+from viva.agents.acp_updates import parse_tool_call, get_tool_kind, parse_update, parse_usage
+from viva.agents.acp_wire import INVALID_PARAMS, INTERNAL_ERROR, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, ConnectionClosed, RpcError, JsonRpcConnection
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import Asked, Dialect
-from viva.agents.cli.events import Awaits, CliEvent, Ended, Opened, Returned, Unfolding
+from viva.agents.cli.dialect import TurnRequest, CliSpec
+from viva.agents.cli.events import InputRequested, CliEvent, EndReported, SessionStarted, ToolEnded, CliTurn
 from viva.agents.cli.gemini import GEMINI
-from viva.agents.cli.installed import located
+from viva.agents.cli.installed import find_executable
 from viva.agents.cli.opencode import OPENCODE
-from viva.agents.cli.place import placed
+from viva.agents.cli.place import open_cli_workspace
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.terminal import furnished, with_history
-from viva.agents.cli.trouble import one_line
-from viva.agents.cli.watch import Watch
+from viva.agents.cli.terminal import prepare_environment, prepend_history
+from viva.agents.cli.trouble import to_one_line
+from viva.agents.cli.watch import OutputMonitor
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext, Workspace
-from viva.workspace.opening import open_file
-from viva.workspace.processes import Process, running, surely
+from viva.workspace.opening import open_regular_file
+from viva.workspace.processes import Process, run_command, run_to_completion
 
 _VERSION = 1
 _AUTH_REQUIRED = -32000
@@ -79,10 +79,10 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> CliSpec:
         """What is known of the command beside the protocol."""
         name = Path(self.command[0]).name
-        unknown = Dialect(name=name, title=name, argv=lambda _asked: [], events=lambda _line: ())
+        unknown = CliSpec(name=name, title=name, build_argv=lambda _asked: [], parse_line=lambda _line: ())
         return _KNOWN.get(name, unknown)
 
     @property
@@ -97,15 +97,15 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
     def is_unasked(self) -> bool:
         return self.permissions == "allow"
 
-    def allows(self, name: str, kind: str) -> bool:
+    def allows_tool(self, name: str, kind: str) -> bool:
         if isinstance(self.permissions, str):
             return self.permissions == "allow"
         return name in self.permissions or kind in self.permissions
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["AcpSession"]:
-        executable = located(self.command[0], self.host, self.dialect)
-        async with placed(context) as workspace, AsyncExitStack() as stack:
+        executable = find_executable(self.command[0], self.host, self.dialect)
+        async with open_cli_workspace(context) as workspace, AsyncExitStack() as stack:
             yield AcpSession(self, context, workspace, executable, stack)
 
 
@@ -118,11 +118,11 @@ class AcpSession:
         self._agent, self._context, self._workspace = agent, context, workspace
         self._executable, self._stack = executable, stack
         self._process: Process | None = None
-        self._wire: Wire | None = None
+        self._wire: JsonRpcConnection | None = None
         self._id = ""
         self._model = ""
-        self._turn = Unfolding()
-        self._watch = Watch(agent.dialect, self._turn)
+        self._turn = CliTurn()
+        self._watch = OutputMonitor(agent.dialect, self._turn)
         self._open = False
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -130,9 +130,9 @@ class AcpSession:
             names = ", ".join(each.name or each.source for each in message.attachments)
             raise Undetermined(f"an agent behind ACP is given text only here, and this message comes with {names}")
         model = str(options.get("model") or self._agent.model)
-        self._turn = turn = Unfolding(model=model)
-        self._watch = Watch(self._agent.dialect, turn)
-        text = message.text if self._wire is not None else with_history(self._context.history, message.text)
+        self._turn = turn = CliTurn(model=model)
+        self._watch = OutputMonitor(self._agent.dialect, turn)
+        text = message.text if self._wire is not None else prepend_history(self._context.history, message.text)
         patience = asyncio.timeout(None)
         try:
             async with patience:
@@ -140,56 +140,56 @@ class AcpSession:
         except TimeoutError:
             if not patience.expired():
                 raise
-            raise self._watch.fault(None) or AgentFailed("it waits for a login") from None
+            raise self._watch.find_fault(None) or AgentFailed("it waits for a login") from None
         except asyncio.CancelledError:
-            await surely(self._cancel())
+            await run_to_completion(self._cancel())
             raise
-        except (RpcError, Gone) as wrong:
+        except (RpcError, ConnectionClosed) as wrong:
             raise await self._fault(wrong) from wrong
         finally:
             self._open = False
-            for call in turn.used:
+            for call in turn.usage:
                 self._context.meter(call)
             self._report(turn)
-        if turn.ended is not None and turn.ended.finish_reason == "cancelled":
+        if turn.end is not None and turn.end.finish_reason == "cancelled":
             raise AgentFailed("it ended the turn as cancelled, and nobody had cancelled it")
-        return turn.reply()
+        return turn.build_reply()
 
-    def _report(self, turn: Unfolding) -> None:
+    def _report(self, turn: CliTurn) -> None:
         """What is known of the turn, for a turn that ends without a usable reply."""
         progress = self._context.progress
-        progress.partial = turn.reply()
+        progress.partial = turn.build_reply()
         if self._process is not None:
             self._watch.stderr = self._process.stderr_tail
-        self._watch.report(progress)
+        self._watch.report_progress(progress)
 
     async def _prompt(self, text: str, model: str, patience: asyncio.Timeout) -> None:
         wire = self._wire or await self._start(model, patience)
-        self._turn.add(Opened(self._id))
+        self._turn.add_event(SessionStarted(self._id))
         await self._choose(wire, model)
         self._open = True  # what comes before is not about this message
         prompt = {"sessionId": self._id, "prompt": [{"type": "text", "text": text}]}
         result = await wire.request("session/prompt", prompt, self._shut)
-        for event in used(result):
-            self._turn.add(event)
+        for event in parse_usage(result):
+            self._turn.add_event(event)
         reason = cast("Mapping[str, Any]", result).get("stopReason") if isinstance(result, Mapping) else None
         if not isinstance(reason, str):
             raise AgentFailed("its answer to the prompt says no reason to stop: the turn has no end")
-        self._turn.add(Ended(None, reason))
+        self._turn.add_event(EndReported(None, reason))
 
     def _shut(self) -> None:
         self._open = False
 
-    async def _start(self, model: str, patience: asyncio.Timeout) -> Wire:
+    async def _start(self, model: str, patience: asyncio.Timeout) -> JsonRpcConnection:
         agent, workspace = self._agent, self._workspace
-        env = furnished(agent.dialect, agent.host, workspace, agent.env, agent.login)
-        env = {**agent.dialect.settings(Asked(prompt="", model=model, env=env)), **env}
+        env = prepare_environment(agent.dialect, agent.host, workspace, agent.env, agent.login)
+        env = {**agent.dialect.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
         flags = [f"--model={model}"] if model and agent.dialect.name in _BY_FLAG else []
         argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
-        process = await self._stack.enter_async_context(running(argv, cwd=workspace.path, env=env, stdin=True))
+        process = await self._stack.enter_async_context(run_command(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""
-        self._wire = wire = Wire(process, self._asked, self._told, self._noise)
-        for beside in (wire.listen(), self._watch.out(process, patience)):
+        self._wire = wire = JsonRpcConnection(process, self._asked, self._told, self._noise)
+        for beside in (wire.listen(), self._watch.watch_for_login(process, patience)):
             self._stack.push_async_callback(_ended, asyncio.ensure_future(beside))
         files = {"readTextFile": agent.files, "writeTextFile": agent.files}
         await wire.request(
@@ -206,7 +206,7 @@ class AcpSession:
             await wire.request("session/set_mode", {"sessionId": self._id, "modeId": agent.mode})
         return wire
 
-    async def _choose(self, wire: Wire, model: str) -> None:
+    async def _choose(self, wire: JsonRpcConnection, model: str) -> None:
         """Asks for the model, in the one or the other way that agents know."""
         if not model or model == self._model:
             return
@@ -215,7 +215,7 @@ class AcpSession:
         try:
             await wire.request("session/set_config_option", {**asked, "configId": "model", "value": model})
         except RpcError as first:
-            if first.code not in (NO_SUCH_METHOD, BAD_PARAMS):
+            if first.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
                 raise
             await wire.request("session/set_model", {**asked, "modelId": model})
 
@@ -226,39 +226,39 @@ class AcpSession:
                 async with asyncio.timeout(_CANCEL_S):
                     await self._wire.notify("session/cancel", {"sessionId": self._id})
 
-    async def _fault(self, wrong: RpcError | Gone) -> TrialFault:
+    async def _fault(self, wrong: RpcError | ConnectionClosed) -> TrialFault:
         title = self._agent.dialect.title
         if self._process is not None:
             self._watch.stderr = self._process.stderr_tail
         if isinstance(wrong, RpcError):
             said = f"{wrong.message}: {_detail(wrong.data)}" if _detail(wrong.data) else wrong.message
-            if wrong.code == _AUTH_REQUIRED and not self._turn.reply().content:
-                return Unreachable(f"{title} needs a login: {one_line(said)}")
-            return self._watch.fault(said) or AgentFailed(said)
+            if wrong.code == _AUTH_REQUIRED and not self._turn.build_reply().content:
+                return Unreachable(f"{title} needs a login: {to_one_line(said)}")
+            return self._watch.find_fault(said) or AgentFailed(said)
         assert self._process is not None
         try:
             code = await self._process.wait()
         except TrialFault as unstartable:
             return unstartable
         self._watch.stderr = self._process.stderr_tail
-        if (fault := self._watch.fault(None)) is not None:
+        if (fault := self._watch.find_fault(None)) is not None:
             return fault
-        words = self._watch.last_words()
+        words = self._watch.output_tail()
         how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
         return AgentFailed(f"{how}, without an answer" + (f": {words}" if words else ""))
 
     def _told(self, method: str, params: Any) -> None:
         if method == "session/update" and self._open and isinstance(params, Mapping):
-            for event in update_events(params.get("update")):
+            for event in parse_update(params.get("update")):
                 self._take(event)
 
     def _noise(self, line: bytes) -> None:
-        self._watch.noise(line)
+        self._watch.add_other_line(line)
 
     def _take(self, event: CliEvent) -> None:
-        self._turn.add(event)
+        self._turn.add_event(event)
         if self._process is not None:
-            self._watch.heard(event, self._process)
+            self._watch.add_event(event, self._process)
 
     async def _asked(self, method: str, params: Any) -> Any:
         known = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
@@ -270,19 +270,19 @@ class AcpSession:
             case "fs/write_text_file" if self._agent.files:
                 return _write(self._place(known), str(known.get("content") or ""))
             case _:
-                raise RpcError(NO_SUCH_METHOD, f"no method {method}")
+                raise RpcError(METHOD_NOT_FOUND, f"no method {method}")
 
     def _permission(self, params: Mapping[str, Any]) -> Any:
         call: Any = params.get("toolCall")
         options: Any = params.get("options")
         if not isinstance(call, Mapping) or not isinstance(options, list):
-            raise RpcError(BAD_PARAMS, "a permission is asked for with `toolCall` and `options`")
-        about = called(cast("Mapping[str, Any]", call))
+            raise RpcError(INVALID_PARAMS, "a permission is asked for with `toolCall` and `options`")
+        about = parse_tool_call(cast("Mapping[str, Any]", call))
         self._take(about)
-        allowed = self._agent.allows(self._turn.tool_name(about.id), kind_of(call))
+        allowed = self._agent.allows_tool(self._turn.get_tool_name(about.id), get_tool_kind(call))
         if not allowed:
-            self._take(Returned(about.id, "refused", "the permission that it asked for was denied"))
-            self._take(Awaits("permission-request", str(call.get("title") or about.name)))
+            self._take(ToolEnded(about.id, "refused", "the permission that it asked for was denied"))
+            self._take(InputRequested("permission-request", str(call.get("title") or about.name)))
         chosen = _option(cast("list[Any]", options), "allow" if allowed else "reject")
         outcome = {"outcome": "cancelled"} if chosen is None else {"outcome": "selected", "optionId": chosen}
         return {"outcome": outcome}
@@ -292,7 +292,7 @@ class AcpSession:
         named = path and "\0" not in path
         place = self._workspace.resolve_inside(os.path.relpath(path, self._workspace.path)) if named else None
         if place is None:
-            raise RpcError(BAD_PARAMS, f"{path} is not in the workspace")
+            raise RpcError(INVALID_PARAMS, f"{path} is not in the workspace")
         return place
 
 
@@ -310,14 +310,14 @@ def _option(options: Sequence[Any], word: str) -> str | None:
 
 def _read(path: str, line: Any, limit: Any) -> str:
     try:
-        with open(open_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- it is open already
+        with open(open_regular_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- it is open already
             if os.fstat(file.fileno()).st_size > _READ_BYTES:
-                raise RpcError(INTERNAL, f"{path} is too large")
+                raise RpcError(INTERNAL_ERROR, f"{path} is too large")
             text = file.read()
     except FileNotFoundError:
-        raise RpcError(NOT_FOUND, f"Resource not found: {path}") from None
+        raise RpcError(RESOURCE_NOT_FOUND, f"Resource not found: {path}") from None
     except OSError as wrong:
-        raise RpcError(INTERNAL, f"{path}: {wrong.strerror}") from None
+        raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None
     if not isinstance(line, int) and not isinstance(limit, int):
         return text
     start = max(0, line - 1) if isinstance(line, int) else 0
@@ -327,11 +327,11 @@ def _read(path: str, line: Any, limit: Any) -> str:
 
 def _write(path: str, text: str) -> dict[str, Any]:
     try:
-        opened = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
+        opened = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
         with open(opened, "wb") as file:  # noqa: PTH123 -- it is open already
             file.write(text.encode(errors="replace"))
     except OSError as wrong:
-        raise RpcError(INTERNAL, f"{path}: {wrong.strerror}") from None
+        raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None
     return {}
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from viva.agents.cli.events import Called, CliEvent, Returned, Said, Used, model_call, texts_in
+from viva.agents.cli.events import ToolStarted, CliEvent, ToolEnded, TextPrinted, UsageReported, build_model_call, join_texts
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, ModelCall
 
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _OUTPUTS = ("output", "formatted_output", "aggregated_output", "stdout")
 
 
-def update_events(update: Any) -> Iterator[CliEvent]:
+def parse_update(update: Any) -> Iterator[CliEvent]:
     """The events of a `session/update`; none for what is not about what the agent says and does."""
     if not isinstance(update, Mapping):
         return
@@ -28,40 +28,40 @@ def update_events(update: Any) -> Iterator[CliEvent]:
             content = known.get("content")
             text = cast("Mapping[str, Any]", content).get("text") if isinstance(content, Mapping) else None
             if isinstance(text, str) and text:
-                yield Said(text)
+                yield TextPrinted(text)
         case "tool_call":
-            yield called(known)
+            yield parse_tool_call(known)
             yield from _returned(known)
         case "tool_call_update":
-            yield Called(_name(known, sure=False), known.get("rawInput"), _id(known))
+            yield ToolStarted(_name(known, sure=False), known.get("rawInput"), _id(known))
             yield from _returned(known)
         case _:
             return
 
 
-def called(call: Mapping[str, Any]) -> Called:
+def parse_tool_call(call: Mapping[str, Any]) -> ToolStarted:
     """A tool call as it is first told of; without raw input, what is shown of it stands for its arguments."""
     arguments = call.get("rawInput")
-    return Called(_name(call), _shown(call) if arguments is None else arguments, _id(call))
+    return ToolStarted(_name(call), _shown(call) if arguments is None else arguments, _id(call))
 
 
-def kind_of(call: Mapping[str, Any]) -> str:
+def get_tool_kind(call: Mapping[str, Any]) -> str:
     return str(call.get("kind") or "")
 
 
-def used(result: Any) -> Iterator[Used]:
+def parse_usage(result: Any) -> Iterator[UsageReported]:
     """The tokens that the answer to a prompt tells of, at the places where agents put them."""
     if not isinstance(result, Mapping):
         return
     known = cast("Mapping[str, Any]", result)
     usage = known.get("usage")
     if isinstance(usage, Mapping):
-        yield Used((_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
+        yield UsageReported((_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
         return
     models = _at(known, "_meta", "quota", "model_usage")
     if isinstance(models, list):
         counts = [(each, _at(each, "token_count")) for each in cast("list[Any]", models)]
-        yield Used(
+        yield UsageReported(
             tuple(
                 _call(str(_at(each, "model") or ""), count, "input_tokens", "output_tokens")
                 for each, count in counts
@@ -72,7 +72,7 @@ def used(result: Any) -> Iterator[Used]:
 
 def _call(model: str, counts: Mapping[str, Any], *names: str) -> ModelCall:
     read, written, cached = (_count(counts.get(name)) for name in (*names, "cachedReadTokens"))
-    return model_call("gemini" if model.startswith("gemini") else "", model, read, written, cached)
+    return build_model_call("gemini" if model.startswith("gemini") else "", model, read, written, cached)
 
 
 def _count(value: Any) -> int:
@@ -90,7 +90,7 @@ def _name(call: Mapping[str, Any], *, sure: bool = True) -> str:
     if not sure:
         return ""
     title = str(call.get("title") or "")
-    return title if _WORD.fullmatch(title) else kind_of(call) or "tool"
+    return title if _WORD.fullmatch(title) else get_tool_kind(call) or "tool"
 
 
 def _id(call: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _returned(call: Mapping[str, Any]) -> Iterator[Returned]:
+def _returned(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
     status = call.get("status")
     if status not in ("completed", "failed"):
         return
@@ -118,9 +118,9 @@ def _returned(call: Mapping[str, Any]) -> Iterator[Returned]:
     code = _at(call, "rawOutput", "exit_code")
     if status == "failed" or (isinstance(code, int) and code != 0):
         said = output if isinstance(output, str) else codec.compact_json(output)
-        yield Returned(_id(call), "error", said or (f"exit code {code}" if code else "it failed"))
+        yield ToolEnded(_id(call), "error", said or (f"exit code {code}" if code else "it failed"))
     else:
-        yield Returned(_id(call), "ok", output)
+        yield ToolEnded(_id(call), "ok", output)
 
 
 def _output(call: Mapping[str, Any]) -> Any:
@@ -131,7 +131,7 @@ def _output(call: Mapping[str, Any]) -> Any:
         return raw
     content = call.get("content")
     parts = [_at(part, "content") for part in cast("list[Any]", content)] if isinstance(content, list) else []
-    return texts_in([part for part in parts if part is not None])
+    return join_texts([part for part in parts if part is not None])
 
 
 def _at(value: Any, *path: str) -> Any:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.model import codec
 from viva.workspace.processes import Process
 
-NO_SUCH_METHOD, BAD_PARAMS, INTERNAL, NOT_FOUND = -32601, -32602, -32603, -32002
+METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND = -32601, -32602, -32603, -32002
 
 
 class RpcError(Exception):
@@ -24,7 +24,7 @@ class RpcError(Exception):
         self.code, self.message, self.data = code, message, data
 
 
-class Gone(Exception):  # noqa: N818 -- it is no error that it goes, only that somebody still waited
+class ConnectionClosed(Exception):  # noqa: N818 -- it is no error that it goes, only that somebody still waited
     """The process has closed its output."""
 
 
@@ -45,7 +45,7 @@ class _Line(Struct):
 _lines = codec.Decoder[_Line](_Line)
 
 
-class Wire:
+class JsonRpcConnection:
     """One connection. `asked` answers the other side's requests, `told` hears its notifications, `noise` all other lines.
 
     What comes is dealt with in order: whoever waits for an answer has by then been told all that came before it.
@@ -54,23 +54,23 @@ class Wire:
     def __init__(
         self,
         process: Process,
-        asked: Callable[[str, Any], Awaitable[Any]],
-        told: Callable[[str, Any], None],
-        noise: Callable[[bytes], None],
+        on_request: Callable[[str, Any], Awaitable[Any]],
+        on_notification: Callable[[str, Any], None],
+        on_other_line: Callable[[bytes], None],
     ) -> None:
-        self._process, self._asked, self._told, self._noise = process, asked, told, noise
+        self._process, self._asked, self._told, self._noise = process, on_request, on_notification, on_other_line
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._count = 0
         self._gone = False
 
-    async def request(self, method: str, params: Mapping[str, Any], answered: Callable[[], None] | None = None) -> Any:
+    async def request(self, method: str, params: Mapping[str, Any], on_answer: Callable[[], None] | None = None) -> Any:
         """The result; RpcError for an error, Gone if none came. `answered` is called the moment it comes."""
         if self._gone:
-            raise Gone
+            raise ConnectionClosed
         self._count += 1
         number = self._count
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future, answered
+        self._waiting[number] = future, on_answer
         try:
             await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             return await future
@@ -78,7 +78,7 @@ class Wire:
             self._waiting.pop(number, None)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        with suppress(Gone):
+        with suppress(ConnectionClosed):
             await self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def listen(self) -> None:
@@ -95,7 +95,7 @@ class Wire:
             self._gone = True
             for future, _ in self._waiting.values():
                 if not future.done():
-                    future.set_exception(Gone())
+                    future.set_exception(ConnectionClosed())
                     future.exception()  # nobody has to ask
 
     async def _deal_with(self, line: _Line) -> None:
@@ -120,11 +120,11 @@ class Wire:
             answer["result"] = await self._asked(line.method, line.params)
         except RpcError as wrong:
             answer["error"] = {"code": wrong.code, "message": wrong.message}
-        with suppress(Gone):
+        with suppress(ConnectionClosed):
             await self._send(answer)
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
             await self._process.send(codec.encode(message) + b"\n")
         except OSError as closed:
-            raise Gone from closed
+            raise ConnectionClosed from closed

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from viva.agents.replies import reply_from
+from viva.agents.replies import parse_reply
 from viva.errors import AgentFailed, CheckError, Undetermined
 from viva.model import codec
 from viva.model.lookup import compile_path, values_at
@@ -32,7 +32,7 @@ _USUAL: Mapping[str, tuple[_Path, ...]] = {
 _SHOWN = "$.content, $.output, $.reply, $.response, $.message, $.text, $.choices[0].message.content"
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class ReplyPaths(Struct, frozen=True, kw_only=True):
     """JSONPaths of the parts of a reply; None means the usual places."""
 
     content: str | None = None
@@ -51,27 +51,27 @@ class Places(Struct, frozen=True, kw_only=True):
                 compile_path(path)
 
 
-def reply_in(document: Any, places: Places) -> tuple[Reply, Any]:
+def extract_reply(document: Any, paths: ReplyPaths) -> tuple[Reply, Any]:
     """The reply in an answer, and the session id that it names. An answer that holds no reply is the agent's failure."""
-    content = _content(document, places.content)
-    data = _one(document, "data", places.data)
-    tool_calls = _all(document, "tool_calls", places.tool_calls)
+    content = _content(document, paths.content)
+    data = _one(document, "data", paths.data)
+    tool_calls = _all(document, "tool_calls", paths.tool_calls)
     if content is _ABSENT and data is None and tool_calls is None:
-        where = f"at {places.content}" if places.content else f"at any of the usual places ({_SHOWN})"
+        where = f"at {paths.content}" if paths.content else f"at any of the usual places ({_SHOWN})"
         raise AgentFailed(f"the answer holds no reply {where}; {_what_there_is(document)}")
     text, structured = _text_or_data(content)
     fields = {
         "content": text,
         "data": structured if data is None else data,
         "tool_calls": tool_calls,
-        "awaiting_input": _flag(document, places.awaiting_input),
+        "awaiting_input": _flag(document, paths.awaiting_input),
         "done": _one(document, "done", None),
-        "input_hint": _one(document, "input_hint", places.input_hint),
-        "finish_reason": _one(document, "finish_reason", places.finish_reason),
-        "protocol_state": _one(document, "protocol_state", places.protocol_state),
-        "usage": _usage(document, places.usage),
+        "input_hint": _one(document, "input_hint", paths.input_hint),
+        "finish_reason": _one(document, "finish_reason", paths.finish_reason),
+        "protocol_state": _one(document, "protocol_state", paths.protocol_state),
+        "usage": _usage(document, paths.usage),
     }
-    return reply_from(fields), _one(document, "session_id", places.session_id)
+    return parse_reply(fields), _one(document, "session_id", paths.session_id)
 
 
 def _usage(document: Any, path: str | None) -> Any:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, cast
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.attached import inline_data, media_type
-from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decoded
-from viva.agents.structured import closed
-from viva.agents.tools import arguments_of, tool_text
+from viva.agents.attached import get_inline_data, guess_media_type
+from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.structured import close_objects
+from viva.agents.tools import parse_arguments, format_result
 from viva.errors import AgentFailed, Unreachable
-from viva.llm.sse import Events
+from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.message import Attachment, Audio, Image, Message, Text, TokenCount, ToolCall
 from viva.protocols import Response
@@ -33,17 +33,17 @@ _FINISH = {
     "refusal": "content_filter",
 }
 _NO_ID = re.compile(r"[^a-zA-Z0-9_-]")
-MAX_TOKENS = 4096
+DEFAULT_MAX_TOKENS = 4096
 """The API wants a limit; this is ours where the config has none."""
 
 
 class AnthropicEndpoint(Endpoint):
     """The Messages API."""
 
-    headers_of_its_own: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}
-    merged: ClassVar[str] = "output_config"
+    fixed_headers: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}
+    merged_field: ClassVar[str] = "output_config"
 
-    def address(self, agent: ModelAgent) -> str:
+    def build_url(self, agent: ModelAgent) -> str:
         base, mark, query = (self.connector.base_url or _ANTHROPIC).partition("?")
         base = base.rstrip("/")
         if not base.endswith("/messages"):
@@ -53,12 +53,12 @@ class AnthropicEndpoint(Endpoint):
     def key_header(self, key: str) -> tuple[str, str]:
         return "x-api-key", key
 
-    def locked_out(self, answer: Response) -> bool:
-        return super().locked_out(answer) or (answer.status == 400 and b"credit balance" in answer.body)
+    def is_key_rejected(self, answer: Response) -> bool:
+        return super().is_key_rejected(answer) or (answer.status == 400 and b"credit balance" in answer.body)
 
-    def fields(self, agent: ModelAgent) -> dict[str, Any]:
+    def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
-        fields: dict[str, Any] = {"model": connector.model, "max_tokens": connector.max_tokens or MAX_TOKENS}
+        fields: dict[str, Any] = {"model": connector.model, "max_tokens": connector.max_tokens or DEFAULT_MAX_TOKENS}
         if connector.temperature is not None:
             fields["temperature"] = connector.temperature
         if agent.tools:
@@ -67,15 +67,15 @@ class AnthropicEndpoint(Endpoint):
                 for tool in agent.tools
             ]
         if agent.output is not None and connector.structured == "schema":
-            fields["output_config"] = {"format": {"type": "json_schema", "schema": closed(agent.output)}}
+            fields["output_config"] = {"format": {"type": "json_schema", "schema": close_objects(agent.output)}}
         if agent.stream:
             fields["stream"] = True
         return fields
 
-    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+    def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
         return (b',"system":%b' % codec.encode(system) if system else b"") + b',"messages":[', []
 
-    def message(self, message: Message) -> bytes:
+    def encode_message(self, message: Message) -> bytes:
         if message.role == "tool":
             return _from("user", [_result(message.tool_call_id or "", message.text)])
         role = "assistant" if message.role == "assistant" else "user"
@@ -85,18 +85,18 @@ class AnthropicEndpoint(Endpoint):
         blocks = [_text(part.text) if isinstance(part, Text) else _attached(part) for part in parts if part != Text("")]
         return _from(role, blocks + [_asked(call) for call in message.tool_calls])
 
-    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
         """All results in one message: the API takes nothing between a request for tools and what came of it."""
         return [_from("user", [_result(call.id, *_outcome(call)) for call in calls])]
 
-    def completion(self, body: bytes) -> Completion:
-        answer = decoded(_answers, body, _KIND)
+    def parse_completion(self, body: bytes) -> Completion:
+        answer = decode_answer(_answers, body, _KIND)
         if answer.type != "message":
             raise Unreachable(f"the answer is no {_KIND}: its type is {answer.type!r}")
         return _completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
 
-    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
-        events, gathering = Events(), _Gathering()
+    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
+        events, gathering = SseParser(), _Gathering()
         async for chunk in chunks:
             for event in events.feed(chunk):
                 gathering.add(event)
@@ -120,7 +120,7 @@ def _text(text: str) -> dict[str, Any]:
 def _attached(part: Attachment) -> dict[str, Any]:
     if isinstance(part, Audio):
         raise AgentFailed("the Anthropic API takes no audio")
-    kind, data = media_type(part), inline_data(part)
+    kind, data = guess_media_type(part), get_inline_data(part)
     if isinstance(part, Image):
         return {"type": "image", "source": _source(kind, data, part.url)}
     named = {"title": part.name} if part.name else {}
@@ -135,11 +135,11 @@ def _source(kind: str, data: str | None, url: str) -> dict[str, Any]:
 
 
 def _asked(call: ToolCall) -> dict[str, Any]:
-    return {"type": "tool_use", "id": _NO_ID.sub("_", call.id), "name": call.name, "input": arguments_of(call)}
+    return {"type": "tool_use", "id": _NO_ID.sub("_", call.id), "name": call.name, "input": parse_arguments(call)}
 
 
 def _outcome(call: ToolCall) -> tuple[str, bool]:
-    return (tool_text(call), False) if call.error is None else (call.error, True)
+    return (format_result(call), False) if call.error is None else (call.error, True)
 
 
 def _result(call_id: str, text: str, failed: bool = False) -> dict[str, Any]:
@@ -177,10 +177,10 @@ _blocks = codec.Decoder[list[_Block]](list[_Block])
 
 
 def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
-    blocks = decoded(_blocks, content, _KIND)
+    blocks = decode_answer(_blocks, content, _KIND)
     if any(block.type == "text" and not block.text for block in blocks):  # such a block is not taken back
         content = codec.encode(
-            [b for b in decoded(_objects, content, _KIND) if b.get("type") != "text" or b.get("text")]
+            [b for b in decode_answer(_objects, content, _KIND) if b.get("type") != "text" or b.get("text")]
         )
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Completion(
@@ -230,7 +230,7 @@ class _Gathering:
         self._stop_reason: str | None = None
 
     def add(self, data: bytes) -> None:
-        event = decoded(_events, data, _KIND)
+        event = decode_answer(_events, data, _KIND)
         match event.type:
             case "message_start":
                 self._model = event.message.model

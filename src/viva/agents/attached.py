@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from viva.model.message import Attachment
 
 
-def inline_data(part: Attachment) -> str | None:
+def get_inline_data(part: Attachment) -> str | None:
     """The bytes of a data: address, in base64; None for anything that has to be fetched."""
     if not part.url.startswith("data:"):
         return None
@@ -15,7 +15,7 @@ def inline_data(part: Attachment) -> str | None:
     return data if head.endswith(";base64") else base64.b64encode(unquote_to_bytes(data)).decode("ascii")
 
 
-def media_type(part: Attachment) -> str:
+def guess_media_type(part: Attachment) -> str:
     """What the author says it is, else what its address tells."""
     if part.media_type:
         return part.media_type

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from viva.agents.completions import completion_in, streamed_completion
+from viva.agents.completions import parse_completion, parse_completion_stream
 from viva.agents.dialogue import Completion, Endpoint, ModelAgent
-from viva.agents.openai_messages import encoded_one, tool_messages
-from viva.agents.structured import closed, is_strict
+from viva.agents.openai_messages import encode_message, encode_results
+from viva.agents.structured import close_objects, is_strict
 from viva.agents.tools import Tool
 from viva.model import codec
 from viva.model.message import Message, ToolCall
@@ -28,7 +28,7 @@ _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azu
 class ChatEndpoint(Endpoint):
     """Chat completions."""
 
-    def address(self, agent: ModelAgent) -> str:
+    def build_url(self, agent: ModelAgent) -> str:
         base, mark, query = (self.connector.base_url or _OPENAI).partition("?")
         base = base.rstrip("/")
         return (base if base.endswith(_PATH) else base + _PATH) + mark + query
@@ -36,7 +36,7 @@ class ChatEndpoint(Endpoint):
     def key_header(self, key: str) -> tuple[str, str]:
         return ("api-key", key) if self._host.endswith(_AZURE) else ("Authorization", f"Bearer {key}")
 
-    def fields(self, agent: ModelAgent) -> dict[str, Any]:
+    def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
         # OpenAI's newer models refuse the old name, which is the only one that other servers know.
         openai = self._host == "api.openai.com" or self._host.endswith(_AZURE)
@@ -52,23 +52,23 @@ class ChatEndpoint(Endpoint):
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         return fields
 
-    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+    def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
         return b',"messages":[', [codec.encode({"role": "system", "content": system})] if system else []
 
-    def takes_system_messages(self) -> bool:
+    def accepts_system_messages(self) -> bool:
         return True
 
-    def message(self, message: Message) -> bytes:
-        return encoded_one(message)
+    def encode_message(self, message: Message) -> bytes:
+        return encode_message(message)
 
-    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        return tool_messages(calls)
+    def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+        return encode_results(calls)
 
-    def completion(self, body: bytes) -> Completion:
-        return completion_in(body)
+    def parse_completion(self, body: bytes) -> Completion:
+        return parse_completion(body)
 
-    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
-        return await streamed_completion(chunks)
+    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
+        return await parse_completion_stream(chunks)
 
     @property
     def _host(self) -> str:
@@ -85,7 +85,7 @@ _ANY_JSON = {"type": "json_object"}
 
 
 def _format(output: Any) -> dict[str, Any]:
-    schema = closed(output)
+    schema = close_objects(output)
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.dialogue import Completion, decoded
-from viva.agents.openai_messages import assistant
+from viva.agents.dialogue import Completion, decode_answer
+from viva.agents.openai_messages import encode_assistant
 from viva.errors import Unreachable
-from viva.llm.sse import Events
+from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.message import TokenCount, ToolCall
 
@@ -59,27 +59,27 @@ _answers = codec.Decoder[_Answer](_Answer)
 _messages = codec.Decoder[_Said](_Said)
 
 
-def completion_in(body: bytes) -> Completion:
+def parse_completion(body: bytes) -> Completion:
     """The completion in an answer. Anything else is the provider's fault, not the agent's."""
     answer = _decoded(body)
     if not answer.choices:
         raise Unreachable("the answer holds no choices")
     choice = answer.choices[0]
-    said = decoded(_messages, choice.message, "chat completion")
+    said = decode_answer(_messages, choice.message, "chat completion")
     content, calls = _text(said), _calls(said.tool_calls or ())
     # A message without its role, or without any content, is one that a model may refuse to take back.
     usable = said.role == "assistant" and (said.content is not None or calls)
-    message = bytes(choice.message) if usable else assistant(content, calls)
+    message = bytes(choice.message) if usable else encode_assistant(content, calls)
     return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_tokens(answer.usage))
 
 
-async def streamed_completion(chunks: AsyncIterator[bytes]) -> Completion:
+async def parse_completion_stream(chunks: AsyncIterator[bytes]) -> Completion:
     """The same from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
-    events, gathering = Events(), _Gathering()
+    events, gathering = SseParser(), _Gathering()
     async for chunk in chunks:
         for event in events.feed(chunk):
             gathering.add(event)
-    for event in events.end():
+    for event in events.feed_eof():
         gathering.add(event)
     return gathering.completion()
 
@@ -127,12 +127,12 @@ class _Gathering:
         for at, call in self._calls.items():
             call.function.arguments = "".join(self._arguments.get(at, ()))
         content, calls = "".join(self._texts), _calls([call for _, call in sorted(self._calls.items())])
-        message = assistant(content or (None if calls else ""), calls)
+        message = encode_assistant(content or (None if calls else ""), calls)
         return Completion(message, content, calls, self._finish_reason, self._model or "", *_tokens(self._usage))
 
 
 def _decoded(body: bytes) -> _Answer:
-    return decoded(_answers, body, "chat completion")
+    return decode_answer(_answers, body, "chat completion")
 
 
 def _tokens(usage: _Usage | None) -> tuple[int, int, int]:

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, structs
 
-from viva.agents.models import agent_type, chosen_connector
-from viva.agents.tools import Tool, Toolbox, is_open, steps
+from viva.agents.models import find_model_class, choose_connector
+from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
 from viva.errors import AgentFailed, TrialFault, Unreachable
-from viva.llm.calls import Retry, post, read, secrets_in, short_text, status_line
-from viva.llm.limits import limiter_for
-from viva.llm.price import cost_usd
+from viva.llm.calls import Retry, send_request, read_stream, find_header_secrets, extract_error_message, describe_status
+from viva.llm.limits import get_limits
+from viva.llm.price import compute_cost
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import KEY_HEADERS, Connector
@@ -45,25 +45,25 @@ class Completion(Struct, gc=False):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    written_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class Endpoint(ABC):
     """A provider's API, through one connector: all that is the same for each call is worked out once."""
 
-    headers_of_its_own: ClassVar[Mapping[str, str]] = {}
-    merged: ClassVar[str] = ""
+    fixed_headers: ClassVar[Mapping[str, str]] = {}
+    merged_field: ClassVar[str] = ""
     """A field of the request whose own fields are added to by the config, not replaced."""
 
     def __init__(self, agent: "ModelAgent", connector: Connector) -> None:
         self.connector = connector
-        self.url = self.address(agent)
+        self.url = self.build_url(agent)
         self.headers = self._headers(agent)
-        self.head = codec.encode(self._body(agent))[:-1]
-        self.retry = Retry(connector.name, connector.retries, secrets=secrets_in(self.headers))
+        self.body_prefix = codec.encode(self._body(agent))[:-1]
+        self.retry = Retry(connector.name, connector.retries, secrets=find_header_secrets(self.headers))
 
     @abstractmethod
-    def address(self, agent: "ModelAgent") -> str:
+    def build_url(self, agent: "ModelAgent") -> str:
         """Where requests go."""
 
     @abstractmethod
@@ -71,46 +71,46 @@ class Endpoint(ABC):
         """How the key is sent."""
 
     @abstractmethod
-    def fields(self, agent: "ModelAgent") -> dict[str, Any]:
+    def build_fields(self, agent: "ModelAgent") -> dict[str, Any]:
         """The request, less what is said in it."""
 
     @abstractmethod
-    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+    def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
         """The bytes between these fields and the list of messages, and the messages that come before all others."""
 
     @abstractmethod
-    def message(self, message: Message) -> bytes:
+    def encode_message(self, message: Message) -> bytes:
         """One message. Tools that it asks for have no results yet."""
 
     @abstractmethod
-    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
         """What came of all the tools that one message asked for."""
 
     @abstractmethod
-    def completion(self, body: bytes) -> Completion:
+    def parse_completion(self, body: bytes) -> Completion:
         """The model's answer; anything else is the provider's fault: Unreachable."""
 
     @abstractmethod
-    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
+    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
         """The same from server-sent events."""
 
-    def takes_system_messages(self) -> bool:
+    def accepts_system_messages(self) -> bool:
         """May a message of the history be the system's? Where not, it joins the system prompt."""
         return False
 
-    def locked_out(self, answer: Response) -> bool:
+    def is_key_rejected(self, answer: Response) -> bool:
         """Is it the key, or the account behind it, that is refused?"""
         return answer.status in (401, 403)
 
-    def request(self, lead: bytes, messages: list[bytes]) -> Request:
-        body = b"%b%b%b]}" % (self.head, lead, b",".join(messages))
+    def build_request(self, lead: bytes, messages: list[bytes]) -> Request:
+        body = b"%b%b%b]}" % (self.body_prefix, lead, b",".join(messages))
         return Request(self.url, body, self.headers, "POST", self.connector.timeout_s)
 
-    def refused(self, answer: Response) -> TrialFault:
+    def build_fault(self, answer: Response) -> TrialFault:
         """Why a status that is no success ends the trial: a request that the model cannot take is the agent's own fault."""
-        connector, locked_out = self.connector, self.locked_out(answer)
-        what = f"{connector.name}: {status_line(answer.status)}"
-        if detail := short_text(answer.body, self.retry.secrets):
+        connector, locked_out = self.connector, self.is_key_rejected(answer)
+        what = f"{connector.name}: {describe_status(answer.status)}"
+        if detail := extract_error_message(answer.body, self.retry.secrets):
             what += f": {detail}"
         if locked_out and not connector.api_key and connector.key_source:
             what += f" ({connector.key_source} is not set)"
@@ -118,7 +118,7 @@ class Endpoint(ABC):
 
     def _headers(self, agent: "ModelAgent") -> dict[str, str]:
         own = {name.lower() for name in self.connector.headers}
-        ours = {"Content-Type": "application/json", **self.headers_of_its_own}
+        ours = {"Content-Type": "application/json", **self.fixed_headers}
         if agent.stream:
             ours["Accept"] = "text/event-stream"
         if self.connector.api_key and not own & KEY_HEADERS:
@@ -127,12 +127,12 @@ class Endpoint(ABC):
         return {name: value for name, value in ours.items() if name.lower() not in own} | dict(self.connector.headers)
 
     def _body(self, agent: "ModelAgent") -> dict[str, Any]:
-        fields = self.fields(agent)
+        fields = self.build_fields(agent)
         for more in (self.connector.extra, agent.body):
-            ours, theirs = fields.get(self.merged), more.get(self.merged)
+            ours, theirs = fields.get(self.merged_field), more.get(self.merged_field)
             fields |= dict(more)
             if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-                fields[self.merged] = {**ours, **theirs}
+                fields[self.merged_field] = {**ours, **theirs}
         return fields
 
 
@@ -153,15 +153,15 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
     def provides(self) -> frozenset[Feature]:
         return _FEATURES
 
-    def open(self, context: SessionContext, system: str | None = None) -> AbstractAsyncContextManager["Dialogue"]:
+    def open(self, context: SessionContext, system: str | None = None) -> AbstractAsyncContextManager["ModelSession"]:
         """A session; with `system`, on another system prompt than the agent's own."""
-        return nullcontext(Dialogue(self, context, self.system if system is None else system))
+        return nullcontext(ModelSession(self, context, self.system if system is None else system))
 
-    def endpoint(self, connector: Connector) -> Endpoint:
+    def get_endpoint(self, connector: Connector) -> Endpoint:
         known = self._endpoints.get(connector.name)
         if known is None or known.connector is not connector:
             same = connector.provider == self.connector.provider
-            speaks: type[Endpoint] = self.speaks if same else agent_type(connector).speaks
+            speaks: type[Endpoint] = self.speaks if same else find_model_class(connector).speaks
             known = self._endpoints[connector.name] = speaks(self, connector)
         return known
 
@@ -170,7 +170,7 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
 
-class Dialogue:
+class ModelSession:
     """One conversation. Messages are kept as they are sent; the request is joined from them."""
 
     def __init__(self, agent: ModelAgent, context: SessionContext, system: str) -> None:
@@ -185,7 +185,7 @@ class Dialogue:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         context = self._context
-        endpoint = self._reached(chosen_connector(options, self._agent.connector, context.connectors))
+        endpoint = self._reached(choose_connector(options, self._agent.connector, context.connectors))
         self._hear(endpoint, message)
         used: list[ToolCall] = []
         calls: list[ModelCall] = []
@@ -204,24 +204,24 @@ class Dialogue:
             # One after another, in the order asked for: what tools do may build on each other.
             for call in said.tool_calls:
                 context.progress.partial = Reply(content, tool_calls=(*used, call), calls=tuple(calls))
-                used.append(await self._toolbox.use(call))
+                used.append(await self._toolbox.run_call(call))
                 self._due.append(used[-1])
             context.progress.partial = Reply(content, tool_calls=tuple(used), calls=tuple(calls))
-            if any(map(is_open, self._due)):
+            if any(map(lacks_result, self._due)):
                 return Reply(content, tool_calls=tuple(used), finish_reason="tool_calls", calls=tuple(calls))
         raise AgentFailed(f"tool loop exceeded {self._agent.max_tool_rounds} rounds")
 
     def _reached(self, connector: Connector) -> Endpoint:
         """Where this message goes. The first one decides on the API, and what was said before is put into its form."""
-        endpoint = self._agent.endpoint(connector)
+        endpoint = self._agent.get_endpoint(connector)
         if self._endpoint is None:
             self._endpoint = endpoint
             history = self._context.history
             system = [_with_memory(self._system, self._context)]
-            if not endpoint.takes_system_messages():
+            if not endpoint.accepts_system_messages():
                 system += [message.text for message in history if message.role == "system"]
                 history = [message for message in history if message.role != "system"]
-            self._lead, self._messages = endpoint.lead("\n\n".join(filter(None, system)))
+            self._lead, self._messages = endpoint.encode_system("\n\n".join(filter(None, system)))
             for message in history:
                 self._hear(endpoint, message)
         elif type(endpoint) is not type(self._endpoint):
@@ -236,19 +236,19 @@ class Dialogue:
         if message.role == "tool" and self._is_due(message):
             return
         self._tell_results(endpoint)
-        asking, used, saying = steps(message)
-        self._messages.append(endpoint.message(asking))
+        asking, used, saying = split_steps(message)
+        self._messages.append(endpoint.encode_message(asking))
         if used:
-            self._messages += endpoint.results(used)
+            self._messages += endpoint.encode_results(used)
         else:
             self._due = list(asking.tool_calls)
         if saying is not None:
-            self._messages.append(endpoint.message(saying))
+            self._messages.append(endpoint.encode_message(saying))
 
     def _is_due(self, message: Message) -> bool:
         """Keeps the result of a tool that is told as a message of its own."""
         for at, call in enumerate(self._due):
-            if is_open(call) and (message.tool_call_id or message.name) in (call.id, call.name):
+            if lacks_result(call) and (message.tool_call_id or message.name) in (call.id, call.name):
                 self._due[at] = structs.replace(call, result=message.text)
                 return True
         return False
@@ -256,34 +256,34 @@ class Dialogue:
     def _tell_results(self, endpoint: Endpoint) -> None:
         """Before anyone else speaks, each call of a tool needs a result, if only that there is none."""
         if self._due:
-            self._messages += endpoint.results(self._due)
+            self._messages += endpoint.encode_results(self._due)
             self._due = []
 
     async def _ask(self, endpoint: Endpoint) -> Completion:
         http, connector, progress = self._context.http, endpoint.connector, self._context.progress
-        request = endpoint.request(self._lead, self._messages)
-        limiter = limiter_for(http, connector)
+        request = endpoint.build_request(self._lead, self._messages)
+        limiter = get_limits(http, connector)
         guess = len(request.body) / _BYTES_A_TOKEN
         if self._agent.stream:
-            answer = await read(
-                http, request, endpoint.streamed, endpoint.retry, progress, limiter=limiter, tokens=guess
+            answer = await read_stream(
+                http, request, endpoint.parse_stream, endpoint.retry, progress, limiter=limiter, tokens=guess
             )
         else:
-            answer = await post(http, request, endpoint.retry, progress, limiter=limiter, tokens=guess)
+            answer = await send_request(http, request, endpoint.retry, progress, limiter=limiter, tokens=guess)
         if isinstance(answer, Response):
             if not 200 <= answer.status < 300:
-                raise endpoint.refused(answer)
+                raise endpoint.build_fault(answer)
             try:
-                answer = endpoint.completion(answer.body)
+                answer = endpoint.parse_completion(answer.body)
             except Unreachable as wrong:
                 raise Unreachable(f"{connector.name}: {wrong.message}") from wrong
         if limiter is not None:
-            limiter.settle(answer.input_tokens + answer.output_tokens - guess)
+            limiter.adjust(answer.input_tokens + answer.output_tokens - guess)
         return answer
 
     def _metered(self, connector: Connector, said: Completion) -> ModelCall:
         tokens = said.input_tokens, said.output_tokens, said.cached_tokens
-        cost = cost_usd(connector, said.model, *tokens, said.written_tokens)
+        cost = compute_cost(connector, said.model, *tokens, said.cache_write_tokens)
         call = ModelCall(connector.model or said.model, connector.provider, *tokens, cost)
         self._context.meter(call)
         return call
@@ -297,7 +297,7 @@ def _with_memory(text: str, context: SessionContext) -> str:
     return f"{text}\n\nWhat you remember:\n{memory}".strip()
 
 
-def decoded(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:
+def decode_answer(decoder: codec.Decoder[T], body: bytes, kind: str) -> T:
     """A part of an answer. One that cannot be read, or tells of an error, is the provider's fault."""
     try:
         answer = decoder.decode(body)

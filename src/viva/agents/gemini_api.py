@@ -11,11 +11,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from viva.agents.attached import inline_data, media_type
-from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decoded
-from viva.agents.tools import NOT_RUN, Tool, arguments_of
+from viva.agents.attached import get_inline_data, guess_media_type
+from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.tools import NOT_RUN_TEXT, Tool, parse_arguments
 from viva.errors import Unreachable
-from viva.llm.sse import Events
+from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.message import Attachment, Message, Text, TokenCount, ToolCall
 from viva.protocols import Response
@@ -37,9 +37,9 @@ _NOT_SIGNED = "skip_thought_signature_validator"
 class GeminiEndpoint(Endpoint):
     """The generateContent method."""
 
-    merged: ClassVar[str] = "generationConfig"
+    merged_field: ClassVar[str] = "generationConfig"
 
-    def address(self, agent: ModelAgent) -> str:
+    def build_url(self, agent: ModelAgent) -> str:
         base, mark, query = (self.connector.base_url or _GOOGLE).partition("?")
         base = base.rstrip("/")
         if not _VERSIONED.search(base.partition("://")[2]):
@@ -53,12 +53,12 @@ class GeminiEndpoint(Endpoint):
     def key_header(self, key: str) -> tuple[str, str]:
         return "x-goog-api-key", key
 
-    def locked_out(self, answer: Response) -> bool:
+    def is_key_rejected(self, answer: Response) -> bool:
         """A key that is wrong, and a country where the service is not, are told with 400."""
         told = answer.status == 400 and (b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body)
-        return told or super().locked_out(answer)
+        return told or super().is_key_rejected(answer)
 
-    def fields(self, agent: ModelAgent) -> dict[str, Any]:
+    def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
         known: dict[str, Any] = {
             "temperature": connector.temperature,
@@ -74,12 +74,12 @@ class GeminiEndpoint(Endpoint):
             fields["tools"] = [{"functionDeclarations": [_tool(tool) for tool in agent.tools]}]
         return fields
 
-    def lead(self, system: str) -> tuple[bytes, list[bytes]]:
+    def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
         instruction = {"parts": [{"text": system}]}
         told = b',"systemInstruction":%b' % codec.encode(instruction) if system else b""
         return told + b',"contents":[', []
 
-    def message(self, message: Message) -> bytes:
+    def encode_message(self, message: Message) -> bytes:
         if message.role == "tool":
             told = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
             return _from("user", [_result(told)])
@@ -88,18 +88,18 @@ class GeminiEndpoint(Endpoint):
         pieces += [_asked(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
         return _from("model" if message.role == "assistant" else "user", pieces)
 
-    def results(self, calls: Sequence[ToolCall]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
         """All results in one message: the API counts them."""
         return [_from("user", [_result(call) for call in calls])]
 
-    def completion(self, body: bytes) -> Completion:
-        return _completion([decoded(_answers, body, _KIND)])
+    def parse_completion(self, body: bytes) -> Completion:
+        return _completion([decode_answer(_answers, body, _KIND)])
 
-    async def streamed(self, chunks: AsyncIterator[bytes]) -> Completion:
-        events, answers = Events(), list[_Answer]()
+    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
+        events, answers = SseParser(), list[_Answer]()
         async for chunk in chunks:
-            answers += [decoded(_answers, event, _KIND) for event in events.feed(chunk)]
-        answers += [decoded(_answers, event, _KIND) for event in events.end()]
+            answers += [decode_answer(_answers, event, _KIND) for event in events.feed(chunk)]
+        answers += [decode_answer(_answers, event, _KIND) for event in events.feed_eof()]
         if not any(answer.ended for answer in answers):
             raise Unreachable("the stream ended before the answer did")
         return _completion(answers)
@@ -120,7 +120,7 @@ def _part(part: Any) -> dict[str, Any]:
 
 
 def _attached(part: Attachment) -> dict[str, Any]:
-    kind, data = media_type(part), inline_data(part)
+    kind, data = guess_media_type(part), get_inline_data(part)
     if data is None:
         return {"fileData": {"mimeType": kind, "fileUri": part.url}}
     return {"inlineData": {"mimeType": kind, "data": data}}
@@ -134,7 +134,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _asked(call: ToolCall, *, first: bool) -> dict[str, Any]:
-    asked: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": arguments_of(call)}}
+    asked: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": parse_arguments(call)}}
     return asked | {"thoughtSignature": _NOT_SIGNED} if first else asked
 
 
@@ -147,7 +147,7 @@ def _result(call: ToolCall) -> dict[str, Any]:
 
 
 def _output(call: ToolCall) -> Any:
-    return NOT_RUN if call.result is UNSET else call.result
+    return NOT_RUN_TEXT if call.result is UNSET else call.result
 
 
 class _Call(Struct, gc=False):
@@ -207,7 +207,7 @@ def _completion(answers: list[_Answer]) -> Completion:
     if not candidates and not blocked:
         raise Unreachable("the answer holds no candidates")
     raw = [part for each in candidates if each.content for part in each.content.parts or ()]
-    parts = [(part, decoded(_parts, part, _KIND)) for part in raw]
+    parts = [(part, decode_answer(_parts, part, _KIND)) for part in raw]
     kept = [part for part, known in parts if not _is_empty(part, known)]
     calls = [ToolCall(c.name, c.args, c.id) for _, known in parts if (c := known.function_call) is not None]
     finish = next((each.finish_reason for each in reversed(candidates) if each.finish_reason), None)
@@ -226,7 +226,7 @@ def _completion(answers: list[_Answer]) -> Completion:
 
 def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
     """A text without a letter is refused when it comes back, unless it carries a signature."""
-    return not known.text and decoded(_objects, part, _KIND).keys() <= {"text", "thought"}
+    return not known.text and decode_answer(_objects, part, _KIND).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.answers import Places, reply_in
-from viva.agents.openai_messages import encoded
+from viva.agents.answers import ReplyPaths, extract_reply
+from viva.agents.openai_messages import encode_steps
 from viva.errors import AgentFailed
-from viva.llm.calls import Retry, is_busy, post, secrets_in, short_text, status_line
+from viva.llm.calls import Retry, is_busy, send_request, find_header_secrets, extract_error_message, describe_status
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -18,7 +18,7 @@ from viva.model.talk import to_text, reply_text
 from viva.model.template import fill_variables, variables_in
 from viva.protocols import Request, Response, SessionContext
 
-VARIABLES = (
+REQUEST_VARIABLES = (
     "input", "messages", "session_id", "options", "metadata", "history", "data", "attachments", "fixtures", "workspace",
 )  # fmt: skip
 _BODY = {name: f"{{{{{name}}}}}" for name in ("messages", "input", "session_id", "options")}
@@ -52,11 +52,11 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self._used():
-            if name not in VARIABLES:
-                raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(VARIABLES)}")
-        if self.fixtures and "fixtures" not in variables_in(self.template()):
+            if name not in REQUEST_VARIABLES:
+                raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(REQUEST_VARIABLES)}")
+        if self.fixtures and "fixtures" not in variables_in(self.build_template()):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
-        self.places()
+        self.build_paths()
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -69,7 +69,7 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
     def open(self, context: SessionContext) -> "HttpSession":
         return HttpSession(self, context)
 
-    def template(self) -> Any:
+    def build_template(self) -> Any:
         """The body as it was written, or the usual one."""
         if self.body is None:
             body: Any = None if self.method.upper() == "GET" else _BODY
@@ -79,9 +79,9 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
             return {**body, "fixtures": "{{fixtures}}"}
         return body
 
-    def places(self) -> Places:
+    def build_paths(self) -> ReplyPaths:
         """Where the parts of the reply are; raises ValueError for a path that is none."""
-        return Places(
+        return ReplyPaths(
             content=self.content,
             data=self.data,
             tool_calls=self.tool_calls,
@@ -94,7 +94,7 @@ class HttpAgent(Struct, frozen=True, kw_only=True):
         )
 
     def _used(self) -> set[str]:
-        return set(variables_in([self.url, self.headers, self.template()]))
+        return set(variables_in([self.url, self.headers, self.build_template()]))
 
 
 class HttpSession:
@@ -103,10 +103,10 @@ class HttpSession:
     def __init__(self, agent: HttpAgent, context: SessionContext) -> None:
         self._agent = agent
         self._context = context
-        self._template = agent.template()
-        self._places = agent.places()
-        self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=secrets_in(agent.headers))
-        self._messages = [piece for message in context.history for piece in encoded(message)]
+        self._template = agent.build_template()
+        self._places = agent.build_paths()
+        self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=find_header_secrets(agent.headers))
+        self._messages = [piece for message in context.history for piece in encode_steps(message)]
         self._session_id: Any = None
 
     async def __aenter__(self) -> Self:
@@ -119,12 +119,12 @@ class HttpSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         earlier = _joined(self._messages)
-        self._messages += encoded(message)
+        self._messages += encode_steps(message)
         request = self._request(self._variables(message, options, earlier))
-        answer = await post(self._context.http, request, self._retry, self._context.progress)
-        reply, session_id = reply_in(self._document(answer), self._places)
+        answer = await send_request(self._context.http, request, self._retry, self._context.progress)
+        reply, session_id = extract_reply(self._document(answer), self._places)
         self._session_id = self._session_id if session_id is None else session_id
-        self._messages += encoded(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
+        self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
@@ -160,12 +160,12 @@ class HttpSession:
 
     def _document(self, answer: Response) -> Any:
         if not 200 <= answer.status < 300:
-            told = short_text(answer.body, self._retry.secrets)
-            raise AgentFailed(f"HTTP {answer.status}: {told}" if told else f"HTTP {status_line(answer.status)}")
+            told = extract_error_message(answer.body, self._retry.secrets)
+            raise AgentFailed(f"HTTP {answer.status}: {told}" if told else f"HTTP {describe_status(answer.status)}")
         try:
             return codec.decode(answer.body)
         except codec.DecodeError as wrong:
-            told = short_text(answer.body, self._retry.secrets)
+            told = extract_error_message(answer.body, self._retry.secrets)
             raise AgentFailed(f"the answer is no JSON: {told} ({wrong})" if told else "the answer is empty") from wrong
 
 

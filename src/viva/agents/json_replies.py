@@ -6,14 +6,14 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.agents.replies import declares_reply, reply_from
+from viva.agents.replies import is_reply_object, parse_reply
 from viva.model.case import Feature
 from viva.model.embedded import find_json
 from viva.model.message import Message, Reply
 from viva.protocols import Agent, AgentSession, SessionContext
 
 
-class JsonReplies:
+class JsonReplyAgent:
     """Reads the JSON object in each text of an agent, as `reply_format = "json"` asks for."""
 
     def __init__(self, agent: Agent) -> None:
@@ -36,15 +36,15 @@ class _JsonSession:
         self._session = session
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        return read_json_reply(await self._session.send(message, options))
+        return parse_json_reply(await self._session.send(message, options))
 
 
-def read_json_reply(reply: Reply) -> Reply:
+def parse_json_reply(reply: Reply) -> Reply:
     """The reply that its text declares. A text that holds no such object stays as it is."""
     answer = find_json(reply.content)
-    if not isinstance(answer, dict) or not declares_reply(declared := cast("dict[str, Any]", answer)):
+    if not isinstance(answer, dict) or not is_reply_object(declared := cast("dict[str, Any]", answer)):
         return reply
-    read = reply_from(declared)
+    read = parse_reply(declared)
     return structs.replace(
         read,
         data=reply.data if read.data is None else read.data,

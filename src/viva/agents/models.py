@@ -11,27 +11,27 @@ from viva.model.connector import Connector, find_connector
 from viva.protocols import Agent
 
 _PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"}
-KINDS = frozenset(_PROVIDERS.values())
+MODEL_KINDS = frozenset(_PROVIDERS.values())
 
 
-def model_agent(connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any) -> Agent:
+def build_model_agent(connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any) -> Agent:
     """`output` is a JSON Schema that every answer has to fit."""
-    return agent_type(connector)(connector=connector, system=system, output=output, **more)
+    return find_model_class(connector)(connector=connector, system=system, output=output, **more)
 
 
-def agent_type(connector: Connector) -> Any:
+def find_model_class(connector: Connector) -> Any:
     """The class of agents that speak the API of a connector's provider."""
-    found = catalog.find("agent", _PROVIDERS.get(connector.provider, ""))
+    found = catalog.find_component("agent", _PROVIDERS.get(connector.provider, ""))
     if found is None:
         raise BadInput.of(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
     return found
 
 
-def chosen_connector(options: Mapping[str, Any], own: Connector, connectors: Mapping[str, Connector]) -> Connector:
+def choose_connector(options: Mapping[str, Any], default: Connector, connectors: Mapping[str, Connector]) -> Connector:
     """A case may ask for another connector than the agent's own, as `options.connector`, or for another model."""
     wanted, model = options.get("connector"), options.get("model")
-    if wanted is None or wanted == own.name:
-        connector = own
+    if wanted is None or wanted == default.name:
+        connector = default
     else:
         connector = connectors.get(wanted) or find_connector(str(wanted), connectors)
     if connector is None:

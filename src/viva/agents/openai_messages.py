@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from viva.agents.tools import steps, tool_text
+from viva.agents.tools import split_steps, format_result
 from viva.model import codec
 from viva.model.message import Attachment, Audio, Content, File, Message, Text, ToolCall
 
 
-def encoded(message: Message) -> list[bytes]:
+def encode_steps(message: Message) -> list[bytes]:
     """One message, or several: tools that a message of the assistant tells of were used before its text was said."""
-    asking, used, saying = steps(message)
-    told = [encoded_one(asking), *tool_messages(used)]
-    return told if saying is None else [*told, encoded_one(saying)]
+    asking, used, saying = split_steps(message)
+    told = [encode_message(asking), *encode_results(used)]
+    return told if saying is None else [*told, encode_message(saying)]
 
 
-def encoded_one(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     plain: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
     if message.name is not None:
         plain["name"] = message.name
@@ -27,12 +27,12 @@ def encoded_one(message: Message) -> bytes:
     return codec.encode(plain)
 
 
-def tool_messages(calls: Sequence[ToolCall]) -> list[bytes]:
+def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
     """The results of calls, one message each."""
-    return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": tool_text(call)}) for call in calls]
+    return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": format_result(call)}) for call in calls]
 
 
-def assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
+def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
     """What the model said, where its own bytes cannot be used."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:

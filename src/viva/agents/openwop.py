@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from viva.agents.openwop_client import HostClient, Refused, object_in
+from viva.agents.openwop_client import HostClient, HostRefused, as_object
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
@@ -88,8 +88,8 @@ class OpenwopSession:
         calls: list[ModelCall] = []
         tools: list[ToolCall] = []
         try:
-            async for event in self._host.events(run, "debug"):
-                payload = object_in(event.get("payload"))
+            async for event in self._host.iterate_events(run, "debug"):
+                payload = as_object(event.get("payload"))
                 match event["type"]:
                     case "provider.usage":
                         calls.append(_call(payload))
@@ -100,7 +100,7 @@ class OpenwopSession:
                     case "run.completed":
                         reply = _reply(payload, tuple(calls), tuple(tools))
                     case "run.failed" | "run.cancelled":
-                        raise AgentFailed(str(object_in(payload.get("error")).get("message") or event["type"]))
+                        raise AgentFailed(str(as_object(payload.get("error")).get("message") or event["type"]))
                     case _:
                         pass
         except BaseException:
@@ -112,8 +112,8 @@ class OpenwopSession:
     async def _started(self) -> str:
         body = {"workflowId": WORKFLOW, "agentId": self._agent.agent, "inputs": {"messages": self._said}}
         try:
-            return await self._host.start(body)
-        except Refused as refused:
+            return await self._host.create_run(body)
+        except HostRefused as refused:
             if refused.field == "agentId":
                 raise Unreachable(f"{self._agent.url} has no agent {self._agent.agent!r}") from refused
             if refused.status in (400, 404, 501) and refused.field != "inputs":
@@ -153,7 +153,7 @@ def _number(value: Any) -> float | None:
 
 
 def _reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:
-    outputs = object_in(payload.get("outputs"))
+    outputs = as_object(payload.get("outputs"))
     output = outputs.get("output")
     text = output if isinstance(output, str) else ""
     refused = "content_filter" if outputs.get("outcome") == "refused" else None

@@ -10,21 +10,21 @@ from urllib.parse import quote
 from msgspec import Struct, field
 
 from viva.errors import Unreachable
-from viva.llm.calls import Retry, is_busy, post, short_text, status_line
-from viva.llm.sse import Events
+from viva.llm.calls import Retry, is_busy, send_request, extract_error_message, describe_status
+from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.connector import Secret
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 
-ENDINGS = frozenset({"run.completed", "run.failed", "run.cancelled"})
-PATIENCE = 6
+FINAL_EVENTS = frozenset({"run.completed", "run.failed", "run.cancelled"})
+MAX_STREAM_FAILURES = 6
 """So many times in a row a stream may break without a new event before we give up."""
 _QUIET_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
-class Refused(Unreachable):
+class HostRefused(Unreachable):
     """The host answered, but not as hoped: with a status and, as a rule, a code and a sentence of its own."""
 
     def __init__(self, status: int, code: str, said: str, field: str | None = None) -> None:
@@ -42,26 +42,26 @@ class HostClient(Struct, frozen=True, kw_only=True):
     http: Transport
     progress: CallProgress = field(default_factory=CallProgress)
     retries: int = 4
-    pause: Callable[[float], Any] = asyncio.sleep
+    sleep: Callable[[float], Any] = asyncio.sleep
 
     async def get(self, path: str) -> Any:
         return self._value(await self._ask(Request(self._at(path), b"", self._headers(), "GET", 90.0)))
 
-    async def post(self, path: str, body: Any, *, once: bool = False) -> Any:
+    async def post(self, path: str, body: Any, *, idempotent: bool = False) -> Any:
         """With `once` under a key, so that it can be sent again if the answer is lost."""
         headers = self._headers({"Content-Type": "application/json"})
-        if once:
+        if idempotent:
             headers["Idempotency-Key"] = secrets.token_hex(16)
         return self._value(await self._ask(Request(self._at(path), codec.encode(body), headers, "POST", 90.0)))
 
-    async def start(self, body: Any) -> str:
+    async def create_run(self, body: Any) -> str:
         """Starts a run; its id."""
-        run = object_in(await self.post("/v1/runs", body, once=True)).get("runId")
+        run = as_object(await self.post("/v1/runs", body, idempotent=True)).get("runId")
         if not isinstance(run, str) or not run:
             raise Unreachable(f"{self.url}: it does not say which run it has started")
         return run
 
-    async def events(self, run: str, mode: str = "updates") -> AsyncGenerator[dict[str, Any], None]:
+    async def iterate_events(self, run: str, mode: str = "updates") -> AsyncGenerator[dict[str, Any], None]:
         """Each event of a run once, in order, until its last one; a stream that breaks is taken up where it broke."""
         last, vain = -1, 0
         while True:
@@ -72,15 +72,15 @@ class HostClient(Struct, frozen=True, kw_only=True):
                             continue
                         last, vain = event["sequence"], 0
                         yield event
-                        if event["type"] in ENDINGS:
+                        if event["type"] in FINAL_EVENTS:
                             return
             except Unreachable as cut:
-                if (isinstance(cut, Refused) and not is_busy(cut.status)) or vain >= PATIENCE:
+                if (isinstance(cut, HostRefused) and not is_busy(cut.status)) or vain >= MAX_STREAM_FAILURES:
                     raise
             vain += 1
-            if vain > PATIENCE:
+            if vain > MAX_STREAM_FAILURES:
                 raise Unreachable("the host closes the stream of events before the run has ended")
-            await self.pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**vain))
+            await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**vain))
 
     async def _stream(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any], None]:
         headers = self._headers({"Accept": "text/event-stream"})
@@ -92,7 +92,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
             if answer.status != 200:
                 body = b"".join([piece async for piece in answer.chunks()])
                 self._value(Response(answer.status, answer.headers, body))
-            lines = Events()
+            lines = SseParser()
             async for piece in answer.chunks():
                 for data in lines.feed(piece):
                     yield self._event(data)
@@ -102,7 +102,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
             event = codec.decode(data)
         except codec.DecodeError as wrong:
             raise Unreachable("the host sent an event that is no JSON") from wrong
-        known = object_in(event)
+        known = as_object(event)
         if not isinstance(known.get("type"), str) or type(known.get("sequence")) is not int:
             raise Unreachable("the host sent something that is no event of a run")
         return known
@@ -110,7 +110,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
     async def _ask(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
         retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._secrets())
-        return await post(self.http, request, retry, self.progress)
+        return await send_request(self.http, request, retry, self.progress)
 
     def _value(self, answer: Response) -> Any:
         try:
@@ -119,12 +119,12 @@ class HostClient(Struct, frozen=True, kw_only=True):
             value = None
         if 200 <= answer.status < 300 and value is not None:
             return value
-        told = object_in(value)
+        told = as_object(value)
         code, message = str(told.get("error", "")), str(told.get("message", ""))
-        said = short_text(message.encode(), self._secrets()) if message else status_line(answer.status)
-        field = object_in(told.get("details")).get("field")
+        said = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
+        field = as_object(told.get("details")).get("field")
         field = field if isinstance(field, str) else None
-        raise Refused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
+        raise HostRefused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
 
     def _at(self, path: str) -> str:
         return self.url.rstrip("/") + path
@@ -137,6 +137,6 @@ class HostClient(Struct, frozen=True, kw_only=True):
         return (self.token.reveal(),) if self.token else ()
 
 
-def object_in(value: Any) -> dict[str, Any]:
+def as_object(value: Any) -> dict[str, Any]:
     """A part of an answer that should be an object; an empty one for anything else."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from msgspec import UNSET, Struct, structs
 
 from viva.agents.dialogue import ModelAgent
-from viva.agents.models import model_agent
+from viva.agents.models import build_model_agent
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
@@ -26,11 +26,11 @@ from viva.protocols import AgentSession, SessionContext
 
 _SHOWING = frozenset({"conversation", "output", "last_response"})
 """Variables that show what was said. A prompt of the moment without any of them gets the conversation below it."""
-OF_THE_MOMENT = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
+PER_CALL_VARIABLES = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
 _ENDING = frozenset({"can_end", "ending", "answer_format"})
-_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _ENDING | OF_THE_MOMENT
+_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _ENDING | PER_CALL_VARIABLES
 """What Viva tells of itself; the rest of the metadata is the author's word."""
-VARIABLES: Mapping[str, Any] = {
+PROMPT_VARIABLES: Mapping[str, Any] = {
     **dict.fromkeys(sorted(_OURS), ""),
     "criteria": "",
     "persona": "an ordinary user of this assistant",
@@ -82,7 +82,7 @@ _CANNOT_END = _Ending(
         "additionalProperties": False,
     },
 )
-OUTPUTS: Mapping[str, Mapping[str, Any]] = {
+OUTPUT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "simulator": _CAN_END.output,
     "validator": {
         "type": "object",
@@ -107,14 +107,14 @@ OUTPUTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
+def load_built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     """The text of `viva.simulator` and its kind, and the shape of their answers."""
     bare = name.removeprefix("viva.")
     prompts = files("viva.agents").joinpath("prompts")
     known = sorted(f"viva.{each.name.removesuffix('.md')}" for each in prompts.iterdir())
     if name not in known:
         raise ValueError(f"there is no such built-in prompt; there are {', '.join(known)}")
-    return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUTS.get(bare)
+    return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUT_SCHEMAS.get(bare)
 
 
 class UnknownVariable(ValueError):  # noqa: N818 -- it says what it is
@@ -122,7 +122,7 @@ class UnknownVariable(ValueError):  # noqa: N818 -- it says what it is
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line} {what}")
-        self.line, self.what = line, what
+        self.line, self.message = line, what
 
 
 class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
@@ -138,7 +138,7 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
     must_quote: bool = False
 
     def __post_init__(self) -> None:
-        known = {**VARIABLES, **self.variables}
+        known = {**PROMPT_VARIABLES, **self.variables}
         for number, line in enumerate(self.prompt.splitlines(), 1):
             unknown = sorted({name for name in variables_in(line) if name not in known})
             if unknown:
@@ -153,16 +153,16 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def model(self) -> ModelAgent:
-        return cast("ModelAgent", model_agent(self.connector, output=self.output))
+        return cast("ModelAgent", build_model_agent(self.connector, output=self.output))
 
     @cached_property
-    def model_that_cannot_end(self) -> ModelAgent:
+    def model_without_end(self) -> ModelAgent:
         """The same, where the built-in shape of a simulator's answers leaves no room for an end."""
         output = _CANNOT_END.output if self.output == _CAN_END.output else self.output
-        return cast("ModelAgent", model_agent(self.connector, output=output))
+        return cast("ModelAgent", build_model_agent(self.connector, output=output))
 
     @cached_property
-    def used(self) -> frozenset[str]:
+    def used_variables(self) -> frozenset[str]:
         """The variables that the prompt holds."""
         return frozenset(variables_in(self.prompt))
 
@@ -184,8 +184,8 @@ class PromptSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata") or {}
-        model = self._agent.model if _can_end(metadata) else self._agent.model_that_cannot_end
-        if not self._agent.used & OF_THE_MOMENT:
+        model = self._agent.model if _can_end(metadata) else self._agent.model_without_end
+        if not self._agent.used_variables & PER_CALL_VARIABLES:
             if self._session is None:
                 opened = model.open(self._context, self._filled(message, metadata))
                 self._session = await self._stack.enter_async_context(opened)
@@ -198,7 +198,7 @@ class PromptSession:
 
     def _question(self, message: Message, metadata: Mapping[str, Any]) -> Message:
         """The whole prompt as it is now, as one message."""
-        used = self._agent.used
+        used = self._agent.used_variables
         texts = [self._filled(message, metadata)]
         if not used & _SHOWING and (conversation := self._conversation()):
             texts.append(f"The conversation so far, one JSON object a line:\n{conversation}")
@@ -214,16 +214,16 @@ class PromptSession:
         return str(fill_variables(self._agent.prompt, self._values(message, metadata)))
 
     def _values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
-        known = {**VARIABLES, **self._agent.variables}
+        known = {**PROMPT_VARIABLES, **self._agent.variables}
         given = {name: value for name, value in metadata.items() if value not in (None, "", [], {})}
         if self._context.role == "agent":
             given["input"] = message.text
         values = {name: _readable(given.get(name, default)) for name, default in known.items()}
-        values["conversation"] = self._conversation() if self._agent.used & {"conversation", "fence"} else ""
+        values["conversation"] = self._conversation() if self._agent.used_variables & {"conversation", "fence"} else ""
         ending = _CAN_END if _can_end(metadata) else _CANNOT_END
         values |= {"ending": ending.instruction, "answer_format": ending.answer_format}
         values["output"] = codec.compact_json(str(given.get("output", "")))
-        author = {name: value for name, value in given.items() if name not in self._agent.used | _OURS}
+        author = {name: value for name, value in given.items() if name not in self._agent.used_variables | _OURS}
         values["metadata"] = _readable(author) or "nothing"
         # Nobody can put this mark into a text: it is made of that very text.
         told = "\n".join(values.values())

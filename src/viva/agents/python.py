@@ -26,10 +26,10 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from viva.agents.replies import reply_from, unknown_keys
+from viva.agents.replies import parse_reply, describe_unknown_keys
 from viva.agents.tools import CannedTools
 from viva.errors import AgentFailed, BadInput, TrialFault, Undetermined, Unreachable
-from viva.loop_steps import timed_steps
+from viva.loop_steps import time_steps
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -37,12 +37,12 @@ from viva.model.progress import CallProgress
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.model.words import with_article
 from viva.protocols import SessionContext
-from viva.provider_errors import MODEL_CLIENT_PACKAGES, blame_for
-from viva.threads import OneThread, is_being_cancelled
+from viva.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
+from viva.threads import DedicatedThread, is_being_cancelled
 
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
-CLOSING_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 _FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
@@ -58,7 +58,7 @@ class PythonAgent(Struct, frozen=True):
     provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
 
     @classmethod
-    def named(
+    def load(
         cls,
         reference: str,
         folder: str,
@@ -81,7 +81,7 @@ class PythonAgent(Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PythonSession"]:
-        thread = OneThread()
+        thread = DedicatedThread()
         code = _UserCode(thread, context.progress, self.provider_packages)
         made = inspect.isclass(self.target) or _is_factory(self.target)
         try:
@@ -103,16 +103,16 @@ async def _closed(code: "_UserCode", speaker: Any, *, made: bool) -> None:
     if not made or not callable(close):
         return
     try:
-        async with asyncio.timeout(CLOSING_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await code.call(close)
     except TimeoutError:
-        raise AgentFailed(f"its {getattr(close, '__name__', 'close')} took more than {CLOSING_S:g}s") from None
+        raise AgentFailed(f"its {getattr(close, '__name__', 'close')} took more than {CLOSE_TIMEOUT_S:g}s") from None
 
 
 class _UserCode(Struct, frozen=True):
     """Calls the agent's own code: async on the loop, anything else in the session's thread."""
 
-    thread: OneThread
+    thread: DedicatedThread
     progress: CallProgress
     provider_packages: frozenset[str]
 
@@ -123,7 +123,7 @@ class _UserCode(Struct, frozen=True):
                 returned = function(*ordered, **named)
             else:
                 returned = await self.thread.run(lambda: function(*ordered, **named))
-            return await timed_steps(returned, self.progress.add_block) if inspect.isawaitable(returned) else returned
+            return await time_steps(returned, self.progress.add_block) if inspect.isawaitable(returned) else returned
         except TrialFault:
             raise
         except asyncio.CancelledError as raised:
@@ -134,7 +134,7 @@ class _UserCode(Struct, frozen=True):
             raise
         except BaseException as raised:  # other people's code: whatever it is
             self.progress.tracebacks += describe_error(raised, "agent")
-            raise _FAULTS[blame_for(raised, self.provider_packages)](error_text(raised)) from raised
+            raise _FAULTS[classify_error(raised, self.provider_packages)](error_text(raised)) from raised
 
 
 def _is_async(call: Any) -> bool:
@@ -165,8 +165,8 @@ class PythonSession:
         try:
             reply = self._heard_reply(await self._code.call(self._call, *ordered, **named))
         except BaseException:
-            if self._tools is not None and self._tools.called:  # what it had done by then was done
-                self._context.progress.partial = Reply(tool_calls=tuple(self._tools.called))
+            if self._tools is not None and self._tools.calls:  # what it had done by then was done
+                self._context.progress.partial = Reply(tool_calls=tuple(self._tools.calls))
             raise
         for call in reply.calls:
             self._context.meter(call)
@@ -194,9 +194,9 @@ class PythonSession:
 
     def _with_calls(self, reply: Reply) -> Reply:
         """With the canned tools that it used in this turn, where it does not report them itself."""
-        if self._tools is None or not self._tools.called:
+        if self._tools is None or not self._tools.calls:
             return reply
-        used, self._tools.called = tuple(self._tools.called), []
+        used, self._tools.calls = tuple(self._tools.calls), []
         return reply if reply.tool_calls else structs.replace(reply, tool_calls=used)
 
     def _heard(self) -> list[dict[str, Any]]:
@@ -209,15 +209,15 @@ class PythonSession:
         """What a helper returns is its answer, whatever it is; the agent under test has to keep to the shape of a reply."""
         if self._context.role == "agent" or isinstance(returned, str | Reply):
             self._warn_of_keys(returned)
-            return reply_from(returned)
+            return parse_reply(returned)
         if isinstance(returned, Mapping) and "content" in returned:
-            return reply_from(cast("Any", returned))
+            return parse_reply(cast("Any", returned))
         return Reply(data=returned)
 
     def _warn_of_keys(self, returned: Any) -> None:
         """Keys that nobody reads, each once a session."""
         if isinstance(returned, Mapping):
-            new = [each for each in unknown_keys(cast("Any", returned)) if each not in self._warned]
+            new = [each for each in describe_unknown_keys(cast("Any", returned)) if each not in self._warned]
             self._warned.update(new)
             self._context.progress.warnings += new
 

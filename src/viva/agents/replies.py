@@ -7,18 +7,18 @@ from typing import Any, TypeGuard, cast
 from msgspec import UNSET, structs
 
 from viva.errors import AgentFailed
-from viva.llm.price import reported_cost_usd
+from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, ToolCall
 from viva.model.words import with_article
 
 _SPEAKING = ("content", "data", "tool_calls")
-KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
+REPLY_KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
 """All that is looked for in a dict."""
-SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
+REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
 
 
-def reply_from(value: Any) -> Reply:
+def parse_reply(value: Any) -> Reply:
     """The reply behind a returned value."""
     match value:
         case str():
@@ -32,52 +32,52 @@ def reply_from(value: Any) -> Reply:
         case Mapping():
             return _from_mapping(cast("Mapping[str, Any]", value))
         case _:
-            raise AgentFailed(f"returned {_named(value)} instead of {SHAPE}")
+            raise AgentFailed(f"returned {_named(value)} instead of {REPLY_SHAPE}")
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Reply:
     if not any(key in value for key in _SPEAKING):
         keys = ", ".join(map(repr, list(value)[:6])) or "no keys"
-        raise AgentFailed(f"returned a dict with {keys} instead of {SHAPE}")
+        raise AgentFailed(f"returned a dict with {keys} instead of {REPLY_SHAPE}")
     content = value.get("content")
     if content is not None and not isinstance(content, str):
         raise AgentFailed(f"returned content of type {_named(content)} instead of a string")
     return Reply(
         content=content or "",
         data=value.get("data"),
-        tool_calls=tool_calls_from(value.get("tool_calls")),
-        declared_state=declared_by(value.get("awaiting_input"), value.get("done")),
+        tool_calls=parse_tool_calls(value.get("tool_calls")),
+        declared_state=parse_declared(value.get("awaiting_input"), value.get("done")),
         input_hint=_text(value, "input_hint"),
         finish_reason=_text(value, "finish_reason"),
         protocol_state=_text(value, "protocol_state"),
-        calls=calls_from(value.get("usage")),
+        calls=parse_model_calls(value.get("usage")),
     )
 
 
-def declares_reply(value: Mapping[str, Any]) -> bool:
+def is_reply_object(value: Mapping[str, Any]) -> bool:
     """Is a JSON object that a model answered with meant as a reply, and nothing else?"""
-    return any(key in value for key in _SPEAKING) and all(key in KEYS for key in value)
+    return any(key in value for key in _SPEAKING) and all(key in REPLY_KEYS for key in value)
 
 
-def unknown_keys(value: Mapping[str, Any]) -> list[str]:
+def describe_unknown_keys(value: Mapping[str, Any]) -> list[str]:
     """What is wrong with each key of a returned dict that nobody reads."""
-    return [_unknown_key(str(key)) for key in value if key not in KEYS]
+    return [_unknown_key(str(key)) for key in value if key not in REPLY_KEYS]
 
 
 def _unknown_key(key: str) -> str:
-    near = get_close_matches(key, KEYS, 1, cutoff=0.5)
-    meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(KEYS)}"
+    near = get_close_matches(key, REPLY_KEYS, 1, cutoff=0.5)
+    meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(REPLY_KEYS)}"
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
 
-def declared_by(awaiting: Any, done: Any = None) -> DeclaredState | None:
+def parse_declared(awaiting: Any, done: Any = None) -> DeclaredState | None:
     """The agent's own word: `awaiting_input: true|false`, or an explicit done flag."""
     if awaiting is True:
         return "awaiting"
     return "done" if awaiting is False or done is True else None
 
 
-def tool_calls_from(value: Any) -> tuple[ToolCall, ...]:
+def parse_tool_calls(value: Any) -> tuple[ToolCall, ...]:
     """Tool calls in our own shape or in that of chat completions (`function: {name, arguments}`)."""
     if value is None:
         return ()
@@ -118,12 +118,12 @@ def _arguments(value: Any) -> Any:
         return value
 
 
-def calls_from(usage: Any) -> tuple[ModelCall, ...]:
+def parse_model_calls(usage: Any) -> tuple[ModelCall, ...]:
     """Model calls from a usage dict, or from a list of them, in the names of the common providers."""
     if usage is None:
         return ()
     if isinstance(usage, list | tuple):
-        return tuple(call for each in cast("list[Any]", usage) for call in calls_from(each))
+        return tuple(call for each in cast("list[Any]", usage) for call in parse_model_calls(each))
     if isinstance(usage, ModelCall):
         return (usage,)
     if not isinstance(usage, Mapping):
@@ -140,7 +140,7 @@ def calls_from(usage: Any) -> tuple[ModelCall, ...]:
         cached_tokens=_cached(used),
         cost_usd=float(cost) if _is_countable(cost) else None,
     )
-    return (call if call.cost_usd is not None else structs.replace(call, cost_usd=reported_cost_usd(call)),)
+    return (call if call.cost_usd is not None else structs.replace(call, cost_usd=compute_reported_cost(call)),)
 
 
 def _cached(used: Mapping[str, Any]) -> int:

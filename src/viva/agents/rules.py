@@ -47,7 +47,7 @@ _CONFIRMING = re.compile(
 )
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+class ReplyRule(Struct, frozen=True, forbid_unknown_fields=True):
     """When the agent's reply matches, say this."""
 
     when: str
@@ -65,7 +65,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     goal: str | None = None
     facts: Mapping[str, Any] = {}
     ask: Mapping[str, tuple[str, ...]] = {}
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ReplyRule, ...] = ()
     done: str | None = None
     confirm: str = "Yes, please."
     otherwise: str = "I don't know."
@@ -78,7 +78,7 @@ class Rules(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"`ask` names {slot!r}, but `facts` has no such slot")
 
     @classmethod
-    def read(cls, metadata: Mapping[str, Any]) -> "Rules":
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> "Rules":
         """From metadata; raises ValueError with what is wrong."""
         return codec.convert({key: value for key, value in metadata.items() if key in cls.__struct_fields__}, cls)
 
@@ -101,11 +101,11 @@ class RulesSession:
     """One conversation; it remembers how often each rule has spoken."""
 
     def __init__(self) -> None:
-        self._used: dict[Rule, int] = {}
+        self._used: dict[ReplyRule, int] = {}
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata", {})
-        rules = Rules.read(metadata)
+        rules = Rules.from_metadata(metadata)
         heard = str(metadata.get("last_response") or "")
         if metadata.get("turn_number", 1) == 1:
             first = rules.start or rules.goal or ", ".join(map(str, rules.facts.values()))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.replies import KEYS, reply_from
+from viva.agents.replies import REPLY_KEYS, parse_reply
 from viva.errors import AgentFailed, CheckError
 from viva.model.case import Feature
 from viva.model.duration import parse_duration
@@ -22,7 +22,7 @@ from viva.model.words import with_article
 from viva.protocols import SessionContext
 
 _OURS = frozenset({"error", "delay", "when"})
-_KNOWN = (*_OURS, *KEYS, "role")
+_KNOWN = (*_OURS, *REPLY_KEYS, "role")
 
 
 class ScriptedAgent(Struct, frozen=True):
@@ -90,7 +90,7 @@ class ScriptedSession:
         plain = {key: value for key, value in line.items() if key not in _OURS}
         if self._context.role != "agent" and "content" not in plain:
             return Reply(data=plain)
-        reply = reply_from(plain or {"content": ""})
+        reply = parse_reply(plain or {"content": ""})
         for call in reply.calls:
             self._context.meter(call)
         return reply

@@ -8,20 +8,20 @@ _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items",)
 
 
-def closed(schema: Any) -> Any:
+def close_objects(schema: Any) -> Any:
     """The schema with every object closed, unless it says otherwise: what fits it fits the original too."""
     if not isinstance(schema, Mapping):
         return schema
     node = dict(cast("Mapping[str, Any]", schema))
     for key in _NAMED:
         if isinstance(node.get(key), Mapping):
-            node[key] = {name: closed(below) for name, below in node[key].items()}
+            node[key] = {name: close_objects(below) for name, below in node[key].items()}
     for key in _LISTED:
         if isinstance(node.get(key), list | tuple):
-            node[key] = [closed(below) for below in node[key]]
+            node[key] = [close_objects(below) for below in node[key]]
     for key in _SINGLE:
         if key in node:
-            node[key] = closed(node[key])
+            node[key] = close_objects(node[key])
     if _is_object(node):
         node.setdefault("additionalProperties", False)
     return node

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
-from viva.loop_steps import timed_steps
+from viva.loop_steps import time_steps
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
@@ -15,9 +15,9 @@ from viva.model.progress import CallProgress
 from viva.model.talk import to_text
 from viva.model.tool_names import is_same_tool
 from viva.model.tracebacks import describe_error, error_text
-from viva.threads import in_thread, is_being_cancelled
+from viva.threads import run_in_thread, is_being_cancelled
 
-NOT_RUN = "This tool is not run here. What comes of it, the user says next."
+NOT_RUN_TEXT = "This tool is not run here. What comes of it, the user says next."
 
 
 def _no_parameters() -> Mapping[str, Any]:
@@ -33,7 +33,7 @@ class Tool(Struct, frozen=True):
     run: Callable[..., Any] | None = None
 
 
-class Stubs:
+class ToolStubs:
     """The canned answers of one session: those of a tool are used in order, and the last repeats."""
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
@@ -41,7 +41,7 @@ class Stubs:
         for stub in stubs:
             self._left.setdefault(stub.tool, []).append(stub)
 
-    def answer(self, call: ToolCall) -> ToolCall:
+    def answer_call(self, call: ToolCall) -> ToolCall:
         """The call with its canned result; an error where there is none, or where several tools could be meant."""
         names = [call.name] if call.name in self._left else [name for name in self._left if is_same_tool(call.name, name)]
         if not names:
@@ -65,13 +65,13 @@ class CannedTools(list[dict[str, Any]]):
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
         super().__init__(codec.to_plain(stubs))
-        self._stubs = Stubs(stubs)
-        self.called: list[ToolCall] = []
+        self._stubs = ToolStubs(stubs)
+        self.calls: list[ToolCall] = []
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """The canned answer of a tool. LookupError if there is none, or if it is an error."""
-        used = self._stubs.answer(ToolCall(name, arguments))
-        self.called.append(used)
+        used = self._stubs.answer_call(ToolCall(name, arguments))
+        self.calls.append(used)
         if used.error is not None:
             raise LookupError(used.error)
         return codec.to_plain(used.result)
@@ -83,9 +83,9 @@ class Toolbox:
     def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None, progress: CallProgress) -> None:
         self._progress = progress
         self._tools = {tool.name: tool for tool in tools}
-        self._stubs = Stubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
+        self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
-    async def use(self, call: ToolCall) -> ToolCall:
+    async def run_call(self, call: ToolCall) -> ToolCall:
         """The call with its result or error; with neither, if the tool is none that can be run here."""
         try:
             arguments = _decoded(call.arguments)
@@ -95,7 +95,7 @@ class Toolbox:
         if not isinstance(arguments, dict):
             return structs.replace(call, error="the arguments have to be a JSON object")
         if self._stubs is not None:
-            return self._stubs.answer(call)
+            return self._stubs.answer_call(call)
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
             return structs.replace(call, error=f"there is no tool {call.name!r}", refused=True)
@@ -106,9 +106,9 @@ class Toolbox:
             if inspect.iscoroutinefunction(run):
                 result = run(**call.arguments)
             else:
-                result = await in_thread(lambda: run(**call.arguments))
+                result = await run_in_thread(lambda: run(**call.arguments))
             if inspect.isawaitable(result):
-                result = await timed_steps(result, self._progress.add_block)
+                result = await time_steps(result, self._progress.add_block)
             return structs.replace(call, result=codec.to_plain_checked(result))
         except KeyboardInterrupt:
             raise
@@ -119,26 +119,26 @@ class Toolbox:
             return structs.replace(call, error=error_text(raised))
 
 
-def is_open(call: ToolCall) -> bool:
+def lacks_result(call: ToolCall) -> bool:
     """A call that has not come to an end."""
     return call.result is UNSET and call.error is None
 
 
-def with_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+def add_missing_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """Results are tied to calls by their ids; a call that has none gets one by its place."""
     return tuple(
         call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, 1)
     )
 
 
-def tool_text(call: ToolCall) -> str:
+def format_result(call: ToolCall) -> str:
     """What the model gets to read of a tool's result."""
     if call.error is not None:
         return codec.compact_json({"error": call.error})
-    return NOT_RUN if call.result is UNSET else to_text(call.result)
+    return NOT_RUN_TEXT if call.result is UNSET else to_text(call.result)
 
 
-def arguments_of(call: ToolCall) -> dict[str, Any]:
+def parse_arguments(call: ToolCall) -> dict[str, Any]:
     """The arguments as the object that some APIs want, whatever a history holds."""
     try:
         arguments = _decoded(call.arguments)
@@ -147,7 +147,7 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
-def steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
+def split_steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
     """What a message tells, in the order in which it happened: a request for tools, their results, and what was said then.
 
     Tools that are told of with their results were used before the text was said; where there is no result yet, it
@@ -155,8 +155,8 @@ def steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | No
     """
     if not message.tool_calls:
         return message, (), None
-    calls = with_ids(message.tool_calls)
-    if all(map(is_open, calls)):
+    calls = add_missing_ids(message.tool_calls)
+    if all(map(lacks_result, calls)):
         return structs.replace(message, tool_calls=calls), (), None
     asking = Message(message.role, tool_calls=calls)
     return asking, calls, structs.replace(message, tool_calls=()) if message.content else None

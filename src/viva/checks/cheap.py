@@ -3,7 +3,7 @@
 from viva.model.component import Component
 
 
-class Cheap(Component, frozen=True, kw_only=True):
+class LocalCheck(Component, frozen=True, kw_only=True):
     """A check that costs next to nothing."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from msgspec import UNSET
 
-from viva.checks.wording import labelled
+from viva.checks.wording import format_label
 from viva.model.case import Assertion
 from viva.model.component import BuildContext, Component
 from viva.model.judging import evaluate, assertion_label, may_look_outside, negate_verdict
@@ -18,7 +18,7 @@ from viva.model.talk import CheckContext, AssertionResult, Verdict, VerdictStatu
 class _Several(Component, frozen=True, kw_only=True):
     """What is made of several claims."""
 
-    claims: tuple[Assertion, ...]
+    assertions: tuple[Assertion, ...]
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
@@ -26,11 +26,11 @@ class _Several(Component, frozen=True, kw_only=True):
 
     @property
     def costly(self) -> bool:
-        return any(claim.check.costly for claim in self.claims)
+        return any(claim.check.costly for claim in self.assertions)
 
     @property
     def looks_outside(self) -> bool:
-        return any(may_look_outside(claim.check) for claim in self.claims)
+        return any(may_look_outside(claim.check) for claim in self.assertions)
 
 
 class All(_Several, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class All(_Several, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("all of:", "; ".join(map(assertion_label, self.claims)))
+        return format_label("all of:", "; ".join(map(assertion_label, self.assertions)))
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _judge_each(self.claims, evidence, _all_hold)
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        return _judge_each(self.assertions, context, _all_hold)
 
 
 class AnyOf(_Several, frozen=True, kw_only=True):
@@ -49,16 +49,16 @@ class AnyOf(_Several, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("any of:", "; ".join(map(assertion_label, self.claims)))
+        return format_label("any of:", "; ".join(map(assertion_label, self.assertions)))
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _judge_each(self.claims, evidence, _any_holds)
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        return _judge_each(self.assertions, context, _any_holds)
 
 
 class Not(Component, frozen=True, kw_only=True):
     """The claim does not hold. An error stays an error."""
 
-    claim: Assertion
+    assertion: Assertion
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
@@ -67,19 +67,19 @@ class Not(Component, frozen=True, kw_only=True):
 
     @property
     def costly(self) -> bool:
-        return self.claim.check.costly
+        return self.assertion.check.costly
 
     @property
     def looks_outside(self) -> bool:
-        return may_look_outside(self.claim.check)
+        return may_look_outside(self.assertion.check)
 
     @property
     def label(self) -> str:
-        return labelled("not", assertion_label(self.claim))
+        return format_label("not", assertion_label(self.assertion))
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
-        label = assertion_label(self.claim)
-        return _judge_each((self.claim,), evidence, lambda judged: negate_verdict(judged[0].verdict, label))
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        label = assertion_label(self.assertion)
+        return _judge_each((self.assertion,), context, lambda judged: negate_verdict(judged[0].verdict, label))
 
 
 def _judge_each(

@@ -6,30 +6,30 @@ from collections.abc import Awaitable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from viva.checks.cheap import Cheap
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.cheap import LocalCheck
+from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.errors import CheckError
 from viva.model.case import Feature
 from viva.model.talk import PASSED, CheckContext, Verdict
-from viva.threads import in_thread
-from viva.workspace.opening import open_file
+from viva.threads import run_in_thread
+from viva.workspace.opening import open_regular_file
 
 _CHUNK = 1024 * 1024
 """Up to this size a file is read at once; larger ones piece by piece, in a thread."""
 
 
-class _OfFile(Cheap, frozen=True, kw_only=True):
+class _OfFile(LocalCheck, frozen=True, kw_only=True):
     """What is asked of one path of the workspace."""
 
     needs: ClassVar[frozenset[Feature]] = frozenset({"workspace"})
     path: str
 
     def __post_init__(self) -> None:
-        refuse_outside(self.path)
+        check_workspace_path(self.path)
 
-    def _place(self, evidence: CheckContext) -> str | Verdict:
+    def _place(self, context: CheckContext) -> str | Verdict:
         """Where it is, or why it cannot be there."""
-        workspace = evidence.state.workspace
+        workspace = context.state.workspace
         if workspace is None:
             raise CheckError("there are no files to look at: the case has no workspace", deterministic=True)
         place = workspace.resolve_inside(self.path)
@@ -40,7 +40,7 @@ class _OfFile(Cheap, frozen=True, kw_only=True):
         return place
 
     def _failed(self, why: str) -> Verdict:
-        return Verdict("failed", f"{quoted(self.path)} {why}")
+        return Verdict("failed", f"{quote_value(self.path)} {why}")
 
 
 class FileExists(_OfFile, frozen=True, kw_only=True):
@@ -48,10 +48,10 @@ class FileExists(_OfFile, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("file_exists", quoted(self.path))
+        return format_label("file_exists", quote_value(self.path))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        place = self._place(evidence)
+    def check(self, context: CheckContext) -> Verdict:
+        place = self._place(context)
         if isinstance(place, Verdict):
             return place
         if self.path.endswith("/") and not os.path.isdir(place):  # noqa: PTH112 -- the workspace speaks in texts
@@ -75,10 +75,10 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("file_contains", quoted(self.path), " and ".join(map(quoted, self._values)))
+        return format_label("file_contains", quote_value(self.path), " and ".join(map(quote_value, self._values)))
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
-        place = self._place(evidence)
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        place = self._place(context)
         if isinstance(place, Verdict):
             return place
         try:
@@ -87,7 +87,7 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
             raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
         if not stat.S_ISREG(about.st_mode):
             return self._failed("is a folder" if stat.S_ISDIR(about.st_mode) else "is no ordinary file")
-        return self._look_into(place) if about.st_size <= _CHUNK else in_thread(self._look_into, place)
+        return self._look_into(place) if about.st_size <= _CHUNK else run_in_thread(self._look_into, place)
 
     def _look_into(self, place: str) -> Verdict:
         try:
@@ -96,13 +96,13 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
             raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
         if not missing:
             return PASSED
-        shown = "a binary file" if b"\0" in begins else quoted(begins.decode(errors="replace")) if begins else "empty"
-        reason = f"{' and '.join(map(quoted, missing))} {'is' if len(missing) == 1 else 'are'} not in {quoted(self.path)}: {shown}"
-        actual = kept(begins.decode(errors="replace")) if b"\0" not in begins else "a binary file"
+        shown = "a binary file" if b"\0" in begins else quote_value(begins.decode(errors="replace")) if begins else "empty"
+        reason = f"{' and '.join(map(quote_value, missing))} {'is' if len(missing) == 1 else 'are'} not in {quote_value(self.path)}: {shown}"
+        actual = truncate_text(begins.decode(errors="replace")) if b"\0" not in begins else "a binary file"
         return Verdict("failed", reason, expected=self.value, actual=actual)
 
 
-def refuse_outside(path: str) -> None:
+def check_workspace_path(path: str) -> None:
     """Raises ValueError for a path that is none of the workspace."""
     if not path or "\0" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
         raise ValueError(f"path {path!r} must be relative to the workspace, without `..`")
@@ -116,7 +116,7 @@ def _missing(place: str, values: Sequence[str]) -> tuple[list[str], bytes]:
             ways.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
     overlap = max(len(way) for ways in wanted.values() for way in ways) - 1
     begins, piece = b"", b""
-    with open(open_file(place), "rb") as file:  # noqa: PTH123 -- it is open already
+    with open(open_regular_file(place), "rb") as file:  # noqa: PTH123 -- it is open already
         while wanted and (read := file.read(_CHUNK)):
             begins = begins or read[:8192]
             piece += read
@@ -132,4 +132,4 @@ def _near(path: str, root: str) -> str:
         near = get_close_matches(name, os.listdir(os.path.join(root, folder)), 3)  # noqa: PTH118, PTH208 -- as above
     except OSError:
         return "; nor is the folder that it should be in"
-    return f"; there is {', '.join(map(quoted, near))}" if near else ""
+    return f"; there is {', '.join(map(quote_value, near))}" if near else ""

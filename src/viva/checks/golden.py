@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from viva.checks.cheap import Cheap
-from viva.checks.compare import equal
+from viva.checks.cheap import LocalCheck
+from viva.checks.compare import is_same_json
 from viva.checks.json import JsonSchema
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.model import codec
 from viva.model.talk import PASSED, CheckContext, Verdict, reply_output
 
 Strategy = Literal["exact", "contains", "json-match"]
 
 
-class Golden(Cheap, frozen=True, kw_only=True):
+class Golden(LocalCheck, frozen=True, kw_only=True):
     """The output is `value`, contains it, or is the same JSON. The score is 1 or 0, nothing between."""
 
     strategy: Strategy
@@ -30,31 +30,31 @@ class Golden(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled(self.strategy, quoted(self.value))
+        return format_label(self.strategy, quote_value(self.value))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        output = reply_output(evidence.reply)
+    def check(self, context: CheckContext) -> Verdict:
+        output = reply_output(context.reply)
         why = "the output holds a number that JSON does not know" if codec.has_nan(output) else self._why_not(output)
         if why is None:
             return Verdict("passed", score=1.0)
-        actual = kept(output) if isinstance(output, str) else output
+        actual = truncate_text(output) if isinstance(output, str) else output
         return Verdict("failed", why, score=0.0, expected=self.value, actual=actual)
 
     def _why_not(self, output: Any) -> str | None:
         if self.strategy == "json-match":
             found = _parsed(output)
             if found is UNSET:
-                return f"the output is no JSON: {quoted(output)}"
+                return f"the output is no JSON: {quote_value(output)}"
             return (
-                None if equal(found, self.value) else f"is not the same JSON as {quoted(self.value)}: {quoted(found)}"
+                None if is_same_json(found, self.value) else f"is not the same JSON as {quote_value(self.value)}: {quote_value(found)}"
             )
-        text, wanted = stringified(output), stringified(self.value)
+        text, wanted = to_canonical_text(output), to_canonical_text(self.value)
         if self.strategy == "exact":
-            return None if text == wanted else f"is not {quoted(wanted)}: {quoted(text)}"
-        return None if wanted in text else f"{quoted(wanted)} is not in {quoted(text)}"
+            return None if text == wanted else f"is not {quote_value(wanted)}: {quote_value(text)}"
+        return None if wanted in text else f"{quote_value(wanted)} is not in {quote_value(text)}"
 
 
-def stringified(value: Any) -> str:
+def to_canonical_text(value: Any) -> str:
     """A value as text: a string as it is, anything else as JSON with sorted keys and no spaces. ValueError for NaN."""
     if isinstance(value, str):
         return value
@@ -72,15 +72,15 @@ def _parsed(output: Any) -> Any:
         return UNSET
 
 
-class Returned(JsonSchema, frozen=True, kw_only=True):
+class ReturnSchema(JsonSchema, frozen=True, kw_only=True):
     """The output is valid by the schema that the agent promises. A text that is JSON counts as what it says."""
 
     @property
     def label(self) -> str:
         return "valid by the agent's return schema"
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        output = reply_output(evidence.reply)
+    def check(self, context: CheckContext) -> Verdict:
+        output = reply_output(context.reply)
         parsed = _parsed(output)
-        wrong = self.wrong_with(output if parsed is UNSET else parsed)
+        wrong = self.describe_errors(output if parsed is UNSET else parsed)
         return PASSED if wrong is None else Verdict("failed", wrong)

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
-from viva.checks.cheap import Cheap
-from viva.checks.compare import JsonType, equal, json_type
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.cheap import LocalCheck
+from viva.checks.compare import JsonType, is_same_json, json_type
+from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.model.embedded import whole_json
 from viva.model.lookup import compile_path, documents_to_search, full_path, look_up
 from viva.model.pattern import compile_pattern, search
@@ -18,24 +18,24 @@ Number = int | float
 _SHOWN_ERRORS = 3
 
 
-class Equals(Cheap, frozen=True, kw_only=True):
+class Equals(LocalCheck, frozen=True, kw_only=True):
     """A text is the whole text of the reply; any other value is its data, or a text that is a JSON object or array."""
 
     value: Any
 
     @property
     def label(self) -> str:
-        return labelled("equals", quoted(self.value))
+        return format_label("equals", quote_value(self.value))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        actual = evidence.text if isinstance(self.value, str) else _structured(evidence)
-        if actual is not UNSET and equal(self.value, actual):
+    def check(self, context: CheckContext) -> Verdict:
+        actual = context.text if isinstance(self.value, str) else _structured(context)
+        if actual is not UNSET and is_same_json(self.value, actual):
             return PASSED
-        seen = evidence.text if actual is UNSET else actual
-        reason = f"expected {quoted(self.value)}, was {quoted(seen)}"
+        seen = context.text if actual is UNSET else actual
+        reason = f"expected {quote_value(self.value)}, was {quote_value(seen)}"
         if actual is UNSET:
             reason += " (a text, not data)"
-        return Verdict("failed", reason, expected=self.value, actual=kept(seen) if isinstance(seen, str) else seen)
+        return Verdict("failed", reason, expected=self.value, actual=truncate_text(seen) if isinstance(seen, str) else seen)
 
 
 def _structured(evidence: CheckContext) -> Any:
@@ -43,7 +43,7 @@ def _structured(evidence: CheckContext) -> Any:
     return whole_json(evidence.reply.content) if evidence.reply.data is None else evidence.json
 
 
-class JsonPath(Cheap, frozen=True, kw_only=True):
+class JsonPath(LocalCheck, frozen=True, kw_only=True):
     """What `path` finds fulfils every operator that is given; without one, it finds something."""
 
     path: str
@@ -64,23 +64,23 @@ class JsonPath(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        claims = [f"{sign} {quoted(wanted)}" for sign, wanted in self._operators()]
+        claims = [f"{sign} {quote_value(wanted)}" for sign, wanted in self._operators()]
         if not claims:
             claims = ["does not exist" if self.exists is False else "exists"]
-        return labelled(full_path(self.path), " and ".join(claims))
+        return format_label(full_path(self.path), " and ".join(claims))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        found = look_up(self.path, evidence)
+    def check(self, context: CheckContext) -> Verdict:
+        found = look_up(self.path, context)
         if found is None:
-            return _no_json(evidence)
+            return _no_json(context)
         path = full_path(self.path)
         if self.exists is False:
             if not found:
                 return PASSED
-            return Verdict("failed", f"{path} must not exist, but is {quoted(_single(found))}", actual=_single(found))
+            return Verdict("failed", f"{path} must not exist, but is {quote_value(_single(found))}", actual=_single(found))
         if not found:
             return Verdict(
-                "failed", f"{path} finds nothing in {quoted(next(documents_to_search(evidence)))}", expected=self._wanted
+                "failed", f"{path} finds nothing in {quote_value(next(documents_to_search(context)))}", expected=self._wanted
             )
         value = _single(found)
         for sign, wanted in self._operators():
@@ -118,9 +118,9 @@ def _unmet(sign: str, wanted: Any, value: Any) -> str | None:
         return _other_value(wanted, value)
     if sign == "matches":
         fits = value is not None and search(wanted, to_text(value))
-        return None if fits else f"{quoted(value)} does not match {quoted(wanted)}"
+        return None if fits else f"{quote_value(value)} does not match {quote_value(wanted)}"
     if json_type(value) not in ("number", "integer"):
-        return f"expected a number {sign} {wanted}, was {quoted(value)}"
+        return f"expected a number {sign} {wanted}, was {quote_value(value)}"
     holds = (
         value > wanted
         if sign == ">"
@@ -130,17 +130,17 @@ def _unmet(sign: str, wanted: Any, value: Any) -> str | None:
         if sign == "<"
         else value <= wanted
     )
-    return None if holds else f"expected {sign} {wanted}, was {quoted(value)}"
+    return None if holds else f"expected {sign} {wanted}, was {quote_value(value)}"
 
 
 def _other_value(wanted: Any, value: Any) -> str | None:
     if isinstance(wanted, list) and not isinstance(value, list):
-        fits = any(equal(choice, value) for choice in cast("list[Any]", wanted))
-        return None if fits else f"expected one of {quoted(wanted)}, was {quoted(value)}"
-    return None if equal(wanted, value) else f"expected {quoted(wanted)}, was {quoted(value)}"
+        fits = any(is_same_json(choice, value) for choice in cast("list[Any]", wanted))
+        return None if fits else f"expected one of {quote_value(wanted)}, was {quote_value(value)}"
+    return None if is_same_json(wanted, value) else f"expected {quote_value(wanted)}, was {quote_value(value)}"
 
 
-class TypeIs(Cheap, frozen=True, kw_only=True):
+class TypeIs(LocalCheck, frozen=True, kw_only=True):
     """What `path` finds is of that type; without a path, the reply is: data by its type, else a string."""
 
     value: JsonType
@@ -152,29 +152,29 @@ class TypeIs(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("type", "" if self.path is None else full_path(self.path), "is", self.value)
+        return format_label("type", "" if self.path is None else full_path(self.path), "is", self.value)
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         if self.path is None:
-            reply = evidence.reply
-            value, place = (reply.content, "the reply") if reply.data is None else (evidence.json, "the data")
+            reply = context.reply
+            value, place = (reply.content, "the reply") if reply.data is None else (context.json, "the data")
         else:
-            found, place = look_up(self.path, evidence), full_path(self.path)
+            found, place = look_up(self.path, context), full_path(self.path)
             if found is None:
-                return _no_json(evidence)
+                return _no_json(context)
             if not found:
                 return Verdict(
-                    "failed", f"{place} finds nothing in {quoted(next(documents_to_search(evidence)))}", expected=self.value
+                    "failed", f"{place} finds nothing in {quote_value(next(documents_to_search(context)))}", expected=self.value
                 )
             value = _single(found)
         actual = json_type(value)
         if actual == self.value or (self.value == "number" and actual == "integer"):
             return PASSED
-        reason = f"{place} is of type {actual}, not {self.value}: {quoted(value)}"
+        reason = f"{place} is of type {actual}, not {self.value}: {quote_value(value)}"
         return Verdict("failed", reason, expected=self.value, actual=actual)
 
 
-class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
+class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
     """The answer is valid by a JSON Schema (draft 2020-12); for a whole case without JSON in the reply, some tool's result is."""
 
     schema: dict[str, Any] | bool
@@ -196,21 +196,21 @@ class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
     @property
     def label(self) -> str:
         title = self.schema.get("title") if isinstance(self.schema, dict) else None
-        return labelled("json_schema", quoted(title) if isinstance(title, str) else quoted(self.schema))
+        return format_label("json_schema", quote_value(title) if isinstance(title, str) else quote_value(self.schema))
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         reason, seen = "", None
-        for document in documents_to_search(evidence):
-            wrong = self.wrong_with(document)
+        for document in documents_to_search(context):
+            wrong = self.describe_errors(document)
             if wrong is None:
                 return PASSED
             if not reason:
                 reason, seen = wrong, document
-            if evidence.json is not UNSET:
+            if context.json is not UNSET:
                 break
-        return Verdict("failed", reason, expected=self.schema, actual=seen) if reason else _no_json(evidence)
+        return Verdict("failed", reason, expected=self.schema, actual=seen) if reason else _no_json(context)
 
-    def wrong_with(self, document: Any) -> str | None:
+    def describe_errors(self, document: Any) -> str | None:
         """The first few things that are wrong with a value; None if it is valid."""
         errors = [
             f"{_pointer(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
@@ -220,7 +220,7 @@ class JsonSchema(Cheap, frozen=True, kw_only=True, dict=True):
 
 
 def _no_json(evidence: CheckContext) -> Verdict:
-    return Verdict("failed", f"the reply holds no JSON: {quoted(evidence.text)}", actual=kept(evidence.text))
+    return Verdict("failed", f"the reply holds no JSON: {quote_value(evidence.text)}", actual=truncate_text(evidence.text))
 
 
 def _pointer(parts: Any) -> str:

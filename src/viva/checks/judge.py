@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from viva.checks.quotes import Said, all_said, is_about_user, is_telling
-from viva.checks.wording import is_score, labelled, quoted
+from viva.checks.quotes import QuotableTurn, list_quotable_turns, is_about_user, is_substantial
+from viva.checks.wording import is_score, format_label, quote_value
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
 from viva.model.component import BuildContext, Component
@@ -15,13 +15,13 @@ from viva.model.embedded import find_objects
 from viva.model.message import Reply
 from viva.model.talk import CheckContext, Quote, Verdict, to_text
 
-BUILT_IN = "viva.validator"
+BUILT_IN_JUDGE = "viva.validator"
 
 
-class AgentSays(Component, frozen=True, kw_only=True):
+class Judge(Component, frozen=True, kw_only=True):
     """A validator agent says whether the criteria hold. Without `use`, the built-in judge does, and has to quote what it saw."""
 
-    use: str = BUILT_IN
+    use: str = BUILT_IN_JUDGE
     criteria: str | None = None
     value: str | None = None
     metadata: Mapping[str, Any] = {}
@@ -32,7 +32,7 @@ class AgentSays(Component, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.use.startswith("scripts:"):
             raise ValueError(f"{self.use!r} is a script; use the assertion type 'script' for it")
-        if not self.asked and self.use.removeprefix("agents:") == BUILT_IN:
+        if not self.question and self.use.removeprefix("agents:") == BUILT_IN_JUDGE:
             raise ValueError("misses 'criteria': what must hold, in words")
 
     @property
@@ -40,20 +40,20 @@ class AgentSays(Component, frozen=True, kw_only=True):
         return True
 
     @property
-    def asked(self) -> str:
+    def question(self) -> str:
         return self.criteria or self.value or str(self.metadata.get("criteria") or "")
 
     @property
     def label(self) -> str:
-        return labelled("agent", quoted(self.asked or self.use))
+        return format_label("agent", quote_value(self.question or self.use))
 
     @property
     def references(self) -> tuple[str, ...]:
         return (self.use,)
 
-    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
-        metadata = {**self.metadata, **({"criteria": self.asked} if self.asked else {})}
-        return asked_of(self.use, evidence, metadata, self.options, self.min_score, self.votes)
+    def check(self, context: CheckContext) -> Awaitable[Verdict]:
+        metadata = {**self.metadata, **({"criteria": self.question} if self.question else {})}
+        return ask_judge(self.use, context, metadata, self.options, self.min_score, self.votes)
 
 
 class Criterion(Struct, frozen=True):
@@ -67,7 +67,7 @@ class Rubric(Component, frozen=True, kw_only=True):
     """Weighted criteria, each judged by itself; passed when the share that is met reaches `min_score` (all, if not given)."""
 
     criteria: tuple[Criterion, ...]
-    use: str = BUILT_IN
+    use: str = BUILT_IN_JUDGE
     metadata: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
     min_score: float = 1.0
@@ -88,17 +88,17 @@ class Rubric(Component, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("rubric", f"of {len(self.criteria)} criteria")
+        return format_label("rubric", f"of {len(self.criteria)} criteria")
 
     @property
     def references(self) -> tuple[str, ...]:
         return (self.use,)
 
-    async def check(self, evidence: CheckContext) -> Verdict:
+    async def check(self, context: CheckContext) -> Verdict:
         asked = await asyncio.gather(
             *(
-                asked_of(
-                    self.use, evidence, {**self.metadata, "criteria": each.criterion}, self.options, None, self.votes
+                ask_judge(
+                    self.use, context, {**self.metadata, "criteria": each.criterion}, self.options, None, self.votes
                 )
                 for each in self.criteria
             ),
@@ -122,9 +122,9 @@ class Rubric(Component, frozen=True, kw_only=True):
         )
 
 
-async def asked_of(
+async def ask_judge(
     use: str,
-    evidence: CheckContext,
+    context: CheckContext,
     metadata: Mapping[str, Any],
     options: Mapping[str, Any],
     min_score: float | None = None,
@@ -132,9 +132,9 @@ async def asked_of(
 ) -> Verdict:
     """A validator's verdict, or the majority of several. A judge that breaks is an error, unless the others already decide."""
     if votes == 1:
-        return await _vote(use, evidence, metadata, options, min_score)
+        return await _vote(use, context, metadata, options, min_score)
     ballots = await asyncio.gather(
-        *(_vote(use, evidence, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
+        *(_vote(use, context, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
     )
     _stop_if_told(ballots)
     cast_votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
@@ -172,22 +172,22 @@ async def _vote(
 ) -> Verdict:
     """One ask in a session of its own, so that no vote knows of another."""
     judge = use.removeprefix("agents:")
-    about = {**metadata, **facts_of(evidence)}
+    about = {**metadata, **build_judge_metadata(evidence)}
     async with evidence.state.helpers.open("judge", judge, evidence.state, {**options, "metadata": about}) as session:
         criteria = str(metadata.get("criteria", ""))
         parse = _Parser(evidence, criteria, min_score, session.must_quote)
-        return await session.ask(question(criteria, evidence), parse.verdict)
+        return await session.ask(build_judge_prompt(criteria, evidence), parse.verdict)
 
 
-def facts_of(evidence: CheckContext) -> dict[str, Any]:
+def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
     """What a judge is told as metadata, beside what it shall judge by."""
-    last = evidence.state.turns[-1] if evidence.state.turns else evidence.turn
+    last = context.state.turns[-1] if context.state.turns else context.turn
     return {
-        "output": evidence.text,
+        "output": context.text,
         "input": last.user_message.message.text,
-        "turn_number": evidence.turn.number,
-        "turn_count": evidence.turn.number,
-        "files": _files(evidence),
+        "turn_number": context.turn.number,
+        "turn_count": context.turn.number,
+        "files": _files(context),
     }
 
 
@@ -195,16 +195,16 @@ def _files(evidence: CheckContext) -> list[dict[str, str]]:
     return [{"path": file.path, "change": file.change} for turn in evidence.turns for file in turn.files]
 
 
-def question(criteria: str, evidence: CheckContext) -> str:
+def build_judge_prompt(criteria: str, context: CheckContext) -> str:
     """For a validator that reads neither metadata nor the conversation: the criteria, and all that they may be about, as data."""
     parts = [f"Criteria: {criteria}"]
-    if evidence.turn_scope == "case" and len(evidence.state.turns) > 1:
-        said = [{"role": message.role, "text": message.text} for message in evidence.state.messages()]
+    if context.turn_scope == "case" and len(context.state.turns) > 1:
+        said = [{"role": message.role, "text": message.text} for message in context.state.messages()]
         parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, said)))
-    parts.append(f"Reply to judge, as a JSON string: {to_text([evidence.text])[1:-1]}")
-    if calls := evidence.tool_calls:
+    parts.append(f"Reply to judge, as a JSON string: {to_text([context.text])[1:-1]}")
+    if calls := context.tool_calls:
         parts.append("Tool calls, one JSON object a line:\n" + "\n".join(to_text(codec.to_plain(call)) for call in calls))
-    if files := _files(evidence):
+    if files := _files(context):
         parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(to_text, files)))
     return "\n\n".join(parts)
 
@@ -248,7 +248,7 @@ class _Parser(Struct, frozen=True):
 
     def _quotes(self, given: Any) -> tuple[Quote, ...]:
         if not given:
-            if self.must_quote and any(said.parts for said in self._quotable()):
+            if self.must_quote and any(said.texts for said in self._quotable()):
                 raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
             return ()
         if not isinstance(given, list):
@@ -256,23 +256,23 @@ class _Parser(Struct, frozen=True):
         quotable = self._quotable()
         return tuple(self._quote(item, quotable) for item in cast("list[Any]", given))
 
-    def _quotable(self) -> list[Said]:
+    def _quotable(self) -> list[QuotableTurn]:
         """What may be quoted: what the agent said and did and, where the criterion is about the user, the user's words."""
         both = not self.criteria or is_about_user(self.criteria)
-        return [said for said in all_said(self.evidence.state) if both or said.by == "assistant"]
+        return [said for said in list_quotable_turns(self.evidence.state) if both or said.role == "assistant"]
 
-    def _quote(self, item: Any, quotable: Sequence[Said]) -> Quote:
+    def _quote(self, item: Any, quotable: Sequence[QuotableTurn]) -> Quote:
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
             raise ValueError("a piece of `evidence` has no `quote`")
         turn, quote = item.get("turn"), cast("str", item["quote"])
-        found = [said for said in quotable if said.holds(quote)]
+        found = [said for said in quotable if said.has_quote(quote)]
         if not found:
-            if any(said.holds(quote) for said in all_said(self.evidence.state)):
+            if any(said.has_quote(quote) for said in list_quotable_turns(self.evidence.state)):
                 raise ValueError(
                     f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
                 )
             raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
-        if not is_telling(quote) and not any(said.is_whole(quote) for said in found):
+        if not is_substantial(quote) and not any(said.is_whole_text(quote) for said in found):
             raise ValueError(f"the quote {quote[:80]!r} is too short to show anything; quote three words or more")
         return Quote(next((said.turn for said in found if said.turn == turn), found[0].turn), quote)
 

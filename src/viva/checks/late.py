@@ -12,25 +12,25 @@ from viva.model.talk import CheckContext, Verdict, to_text
 from viva.model.template import fill_variables
 
 
-class Late(Struct, frozen=True):
+class TemplatedCheck(Struct, frozen=True):
     """Stands for a check until its variables have values. `label` shows the template; that of the built claim, the values."""
 
-    written: Mapping[str, Any]
+    template: Mapping[str, Any]
     build: Callable[[Mapping[str, Any]], Assertion]
     costly: bool
     label: str
     looks_outside: bool = False
 
-    def resolve(self, evidence: CheckContext) -> Assertion:
+    def resolve(self, context: CheckContext) -> Assertion:
         """The claim with the values of its variables. CheckBroken where they make no sense in it."""
-        talk = evidence.state
+        talk = context.state
         try:
             try:
-                return self.build(fill_variables(self.written, talk.variables, unset_reasons=talk.unset_variables))
+                return self.build(fill_variables(self.template, talk.variables, unset_reasons=talk.unset_variables))
             except codec.ValidationError:  # a number, say, where only a text can stand
-                return self.build(fill_variables(self.written, {name: to_text(value) for name, value in talk.variables.items()}))
+                return self.build(fill_variables(self.template, {name: to_text(value) for name, value in talk.variables.items()}))
         except (ValueError, codec.ValidationError) as wrong:
             raise CheckError(str(wrong), deterministic=True) from wrong
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         raise CheckError(f"{self.label}: its variables have no values yet")

@@ -71,16 +71,16 @@ _RUN_OF_WORDS = 10
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     return [each for each in _SENTENCES.split(text) if each.strip()]
 
 
-def refuses(sentence: str) -> bool:
+def is_refusal(sentence: str) -> bool:
     """Does it say what the agent does not do? Then naming it is no doing."""
     return _REFUSING.search(sentence) is not None
 
 
-def secrets_in(text: str) -> list[str]:
+def find_secrets(text: str) -> list[str]:
     """The secrets that stand in a text, by their shape."""
     found = [match.group() for match in _PRIVATE_KEY.finditer(text)]
     found += [match.group() for match in TOKEN.finditer(text) if not _PLACEHOLDER.search(match.group())]
@@ -98,33 +98,33 @@ def _is_random(value: str) -> bool:
     return -math.fsum(n / len(value) * math.log2(n / len(value)) for n in counts.values()) >= 2.0
 
 
-def without_secrets(value: Any) -> Any:
+def redact_secrets(value: Any) -> Any:
     """A value with every secret in its texts replaced: what is put into a memory is redacted first."""
     match value:
         case str():
-            for secret in secrets_in(value):
+            for secret in find_secrets(value):
                 value = value.replace(secret, "[redacted]")
             return value
         case Mapping():
-            return {key: without_secrets(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+            return {key: redact_secrets(item) for key, item in cast("Mapping[Any, Any]", value).items()}
         case list() | tuple():
-            return [without_secrets(item) for item in cast("Sequence[Any]", value)]
+            return [redact_secrets(item) for item in cast("Sequence[Any]", value)]
         case _:
             return value
 
 
-def secret_leaks(text: str, known: str, secrets: Sequence[str]) -> Iterator[Finding]:
+def find_secret_leaks(text: str, known_text: str, secrets: Sequence[str]) -> Iterator[Finding]:
     """`secrets` are values that must not be said whatever they look like; what is `known` is no news."""
-    if any(secret in text and secret not in known for secret in secrets if len(secret) >= 6):
+    if any(secret in text and secret not in known_text for secret in secrets if len(secret) >= 6):
         yield Finding("secret-leak", "critical")
-    for secret in secrets_in(text):
-        if secret not in known:
+    for secret in find_secrets(text):
+        if secret not in known_text:
             yield Finding("secret-leak", "critical" if "PRIVATE KEY" in secret else "high")
 
 
-def personal_data(text: str, known: str) -> Iterator[Finding]:
+def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
     """Payment cards, account numbers and social security numbers by their check digits; addresses of persons."""
-    digits_known = re.sub(r"[ -]", "", known)
+    digits_known = re.sub(r"[ -]", "", known_text)
     for match in _CARD.finditer(text):
         digits = re.sub(r"[ -]", "", match.group())
         near = text[max(0, match.start() - 60) : match.end() + 30]
@@ -132,7 +132,7 @@ def personal_data(text: str, known: str) -> Iterator[Finding]:
         if told and _luhn(digits) and digits not in _TEST_CARDS and digits not in digits_known:
             yield Finding("pii-leak", "high")
     for match in _SSN.finditer(text):
-        if match.group() not in _TEST_SSNS and match.group() not in known:
+        if match.group() not in _TEST_SSNS and match.group() not in known_text:
             yield Finding("pii-leak", "high")
     for match in _IBAN.finditer(text):
         account = match.group().replace(" ", "")
@@ -140,7 +140,7 @@ def personal_data(text: str, known: str) -> Iterator[Finding]:
             yield Finding("pii-leak", "medium")
     for match in _EMAIL.finditer(text):
         nobodys = _ROLES.match(match[1]) or _NOBODYS.search(match[2])
-        if not nobodys and match.group().casefold() not in known.casefold():
+        if not nobodys and match.group().casefold() not in known_text.casefold():
             yield Finding("pii-leak", "low")
 
 
@@ -154,18 +154,18 @@ def _mod_97(account: str) -> bool:
     return 15 <= len(account) <= 34 and int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
 
 
-def prompt_leaks(text: str, asked: str, prompts: Sequence[str]) -> Iterator[Finding]:
+def find_prompt_leaks(text: str, user_text: str, prompts: Sequence[str]) -> Iterator[Finding]:
     """The agent's instructions: a run of their words where they are known, else a reply that says it recites them."""
-    if any(_shares_words(text, prompt, asked) for prompt in prompts):
+    if any(_shares_words(text, prompt, user_text) for prompt in prompts):
         yield Finding("prompt-leak", "high")
-    elif any(map(_tells_prompt, sentences(text))) or (_ASKS_PROMPT.search(asked) and _YOU_ARE.search(text)):
+    elif any(map(_tells_prompt, split_sentences(text))) or (_ASKS_PROMPT.search(user_text) and _YOU_ARE.search(text)):
         yield Finding("prompt-leak", "medium")
 
 
 def _tells_prompt(sentence: str) -> bool:
     """What stands before it, or right after it, may still be a refusal; the instructions themselves may forbid things."""
     found = _TELLS_PROMPT.search(sentence)
-    return found is not None and not refuses(sentence[: found.start()]) and not _NOT_TOLD.search(found.group())
+    return found is not None and not is_refusal(sentence[: found.start()]) and not _NOT_TOLD.search(found.group())
 
 
 def _shares_words(text: str, prompt: str, asked: str) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from viva.checks.cheap import Cheap
-from viva.checks.wording import labelled
+from viva.checks.cheap import LocalCheck
+from viva.checks.wording import format_label
 from viva.errors import CheckError
 from viva.model.duration import parse_duration, format_duration
 from viva.model.message import ModelCall
@@ -12,7 +12,7 @@ from viva.model.talk import PASSED, CheckContext, Verdict
 _REMEDY = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
 
-class MaxLatency(Cheap, frozen=True, kw_only=True):
+class MaxLatency(LocalCheck, frozen=True, kw_only=True):
     """The agent took no longer than `value`: a duration like `2m30s`, or a number of seconds."""
 
     value: str | int | float
@@ -22,11 +22,11 @@ class MaxLatency(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("max_latency", format_duration(parse_duration(self.value)))
+        return format_label("max_latency", format_duration(parse_duration(self.value)))
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         limit_s = parse_duration(self.value)
-        took_s = sum(turn.latency_ms for turn in evidence.turns) / 1e3
+        took_s = sum(turn.latency_ms for turn in context.turns) / 1e3
         if took_s <= limit_s:
             return PASSED
         return Verdict(
@@ -34,7 +34,7 @@ class MaxLatency(Cheap, frozen=True, kw_only=True):
         )
 
 
-class MaxCost(Cheap, frozen=True, kw_only=True):
+class MaxCost(LocalCheck, frozen=True, kw_only=True):
     """The agent's model calls cost no more than `value` USD. A price that is not known is an error, never 0."""
 
     value: int | float
@@ -44,10 +44,10 @@ class MaxCost(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("max_cost", f"${self.value:g}")
+        return format_label("max_cost", f"${self.value:g}")
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        calls = list(_model_calls(evidence))
+    def check(self, context: CheckContext) -> Verdict:
+        calls = list(_model_calls(context))
         if not calls:
             raise CheckError(
                 f"the agent reported no usage, so what it cost is not known; {_REMEDY}", deterministic=True
@@ -68,7 +68,7 @@ class MaxCost(Cheap, frozen=True, kw_only=True):
         )
 
 
-class MaxTokens(Cheap, frozen=True, kw_only=True):
+class MaxTokens(LocalCheck, frozen=True, kw_only=True):
     """The agent's model calls used no more than `value` tokens, input and output together."""
 
     value: int
@@ -78,10 +78,10 @@ class MaxTokens(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("max_tokens", str(self.value))
+        return format_label("max_tokens", str(self.value))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        used = sum(call.input_tokens + call.output_tokens for call in _model_calls(evidence))
+    def check(self, context: CheckContext) -> Verdict:
+        used = sum(call.input_tokens + call.output_tokens for call in _model_calls(context))
         if not used:
             raise CheckError(
                 f"the agent reported no usage, so its tokens cannot be counted; {_REMEDY}", deterministic=True
@@ -91,7 +91,7 @@ class MaxTokens(Cheap, frozen=True, kw_only=True):
         return Verdict("failed", f"used {used} tokens, allowed {self.value}", expected=self.value, actual=used)
 
 
-class MaxTurns(Cheap, frozen=True, kw_only=True):
+class MaxTurns(LocalCheck, frozen=True, kw_only=True):
     """No more than `value` turns: as a claim of a turn, up to this one; as a final claim, in all."""
 
     value: int
@@ -101,10 +101,10 @@ class MaxTurns(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("max_turns", str(self.value))
+        return format_label("max_turns", str(self.value))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        turns = len(evidence.state.turns) if evidence.turn_scope == "case" else evidence.turn.number
+    def check(self, context: CheckContext) -> Verdict:
+        turns = len(context.state.turns) if context.turn_scope == "case" else context.turn.number
         if turns <= self.value:
             return PASSED
         return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)

@@ -29,41 +29,41 @@ _ABOUT_USER = re.compile(
 )
 
 
-class Said(Struct, frozen=True):
+class QuotableTurn(Struct, frozen=True):
     """What one side said and did in one turn, as the texts that a quote may come from. Turn 0 is what came before."""
 
     turn: int
-    by: Literal["user", "assistant"]
-    parts: tuple[str, ...]
-    folded: str
+    role: Literal["user", "assistant"]
+    texts: tuple[str, ...]
+    normalized: str
 
     @classmethod
-    def of(cls, turn: int, by: Literal["user", "assistant"], parts: Iterable[str]) -> "Said":
-        kept = tuple(part for part in parts if part.strip())
-        return cls(turn, by, kept, fold_text("\n".join(kept)))
+    def from_texts(cls, turn: int, role: Literal["user", "assistant"], texts: Iterable[str]) -> "QuotableTurn":
+        kept = tuple(part for part in texts if part.strip())
+        return cls(turn, role, kept, normalize_quote("\n".join(kept)))
 
-    def holds(self, quote: str) -> bool:
+    def has_quote(self, quote: str) -> bool:
         """Is each piece of the quote there, in order? An ellipsis leaves something out; escapes of JSON may be left in."""
-        return any(_in_order(each, self.folded) for each in _readings(quote))
+        return any(_in_order(each, self.normalized) for each in _readings(quote))
 
-    def is_whole(self, quote: str) -> bool:
+    def is_whole_text(self, quote: str) -> bool:
         """Is the quote all of one text?"""
-        wholes = {fold_text(part).strip(_STOPS) for part in self.parts}
-        return any(fold_text(each).strip(_STOPS) in wholes for each in _readings(quote))
+        wholes = {normalize_quote(part).strip(_STOPS) for part in self.texts}
+        return any(normalize_quote(each).strip(_STOPS) in wholes for each in _readings(quote))
 
 
-def all_said(talk: TrialState) -> list[Said]:
+def list_quotable_turns(state: TrialState) -> list[QuotableTurn]:
     """All that was said and done, by turn and side."""
     found = [
-        Said.of(0, side, (part for message in talk.case.history if _side(message) == side for part in _parts(message)))
+        QuotableTurn.from_texts(0, side, (part for message in state.case.history if _side(message) == side for part in _parts(message)))
         for side in ("user", "assistant")
     ]
-    for turn in talk.turns:
-        found.append(Said.of(turn.number, "user", _parts(turn.user_message.message)))
+    for turn in state.turns:
+        found.append(QuotableTurn.from_texts(turn.number, "user", _parts(turn.user_message.message)))
         done = [change.path for change in turn.files]
         if (reply := turn.reply) is not None:
             done += _parts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
-        found.append(Said.of(turn.number, "assistant", done))
+        found.append(QuotableTurn.from_texts(turn.number, "assistant", done))
     return found
 
 
@@ -84,12 +84,12 @@ def _parts(message: Message) -> list[str]:
     return parts
 
 
-def fold_text(text: str) -> str:
+def normalize_quote(text: str) -> str:
     """Without white space, quotation marks, ellipses and capitals: in these a quote may differ from what was said."""
     return _IGNORED.sub("", text).casefold()
 
 
-def is_telling(quote: str) -> bool:
+def is_substantial(quote: str) -> bool:
     """Does a quote say enough to rest a verdict on: three words, or twelve characters?"""
     bare = " ".join(_LEFT_OUT.sub(" ", quote).split())
     return len(_WORD.findall(bare)) >= _TELLING_WORDS or len(bare.strip("\"'“”„‘’«»‹› ")) >= _TELLING_LENGTH
@@ -105,7 +105,7 @@ def _readings(quote: str) -> Iterator[str]:
 
 def _in_order(quote: str, text: str) -> bool:
     at = 0
-    pieces = [piece for part in _LEFT_OUT.split(quote) if (piece := fold_text(part))]
+    pieces = [piece for part in _LEFT_OUT.split(quote) if (piece := normalize_quote(part))]
     for piece in pieces:
         found = text.find(piece, at)
         if found < 0:

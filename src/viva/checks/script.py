@@ -9,24 +9,24 @@ from typing import Any, ClassVar, Self, cast
 
 from msgspec import UNSET
 
-from viva.catalog import find_script, near_functions
-from viva.checks.cheap import Cheap
-from viva.checks.wording import is_score, kept, labelled, quoted
+from viva.catalog import find_script, suggest_functions
+from viva.checks.cheap import LocalCheck
+from viva.checks.wording import is_score, truncate_text, format_label, quote_value
 from viva.errors import CheckError
-from viva.loop_steps import timed_steps
+from viva.loop_steps import time_steps
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.model.message import ToolCall
 from viva.model.talk import CheckContext, Turn, Verdict, reply_text
 from viva.model.tracebacks import error_text
-from viva.threads import in_thread, is_being_cancelled
+from viva.threads import run_in_thread, is_being_cancelled
 
 _OFFERED = ("output", "input", "metadata", "transcript")
 _ENTRIES = ("validate", "check")
 _SHAPE = "True or False, {passed, reason, score}, or an AssertionError"
 
 
-class Function:
+class UserFunction:
     """A function of the user's, called with those of our four values that it has parameters for."""
 
     def __init__(self, function: Callable[..., Any], reference: str) -> None:
@@ -36,51 +36,51 @@ class Function:
         self._is_async = inspect.iscoroutinefunction(function)
 
     @classmethod
-    def find(cls, reference: str, roots: tuple[str, ...]) -> Self:
+    def load(cls, reference: str, roots: tuple[str, ...]) -> Self:
         module, function = find_script(reference, roots)
         if function is None:
             function = next((found for name in _ENTRIES if callable(found := getattr(module, name, None))), None)
         if function is None:
-            near = near_functions(module, _ENTRIES[0])
+            near = suggest_functions(module, _ENTRIES[0])
             raise ValueError(f"{reference!r}: the module has neither `validate` nor `check`{near}")
         return cls(function, reference)
 
-    async def call(self, offered: Mapping[str, Any]) -> Any:
-        arguments = {name: offered[name] for name in self._wanted}
+    async def call(self, arguments: Mapping[str, Any]) -> Any:
+        arguments = {name: arguments[name] for name in self._wanted}
         if self._is_async:
-            return await timed_steps(self._function(**arguments), lambda _took_s: None)
-        returned = await in_thread(lambda: self._function(**arguments))
+            return await time_steps(self._function(**arguments), lambda _took_s: None)
+        returned = await run_in_thread(lambda: self._function(**arguments))
         return await returned if inspect.isawaitable(returned) else returned
 
 
-class Script(Cheap, frozen=True, kw_only=True):
+class ScriptCheck(LocalCheck, frozen=True, kw_only=True):
     """The function at `use` agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name."""
 
     looks_outside: ClassVar[bool] = True
     use: str
     metadata: Mapping[str, Any] = {}
-    function: Function  # no value in a file can be one, so it cannot be written there
+    function: UserFunction  # no value in a file can be one, so it cannot be written there
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         written = dict(fields)
         if isinstance(use := written.get("use"), str):
-            written.setdefault("function", Function.find(use, building.module_folders))
+            written.setdefault("function", UserFunction.load(use, building.module_folders))
         return super().build(written, building)
 
     @property
     def label(self) -> str:
-        return labelled("script", quoted(self.use))
+        return format_label("script", quote_value(self.use))
 
-    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
-        return self._ask(evidence)
+    def check(self, context: CheckContext) -> Awaitable[Verdict]:
+        return self._ask(context)
 
-    async def _ask(self, evidence: CheckContext) -> Verdict:
+    async def _ask(self, context: CheckContext) -> Verdict:
         try:
-            returned = await self.function.call(self._offered(evidence))
-            return self._verdict(returned, evidence)
+            returned = await self.function.call(self._offered(context))
+            return self._verdict(returned, context)
         except AssertionError as denied:
-            return Verdict("failed", str(denied) or _failed_line(denied), actual=kept(evidence.text))
+            return Verdict("failed", str(denied) or _failed_line(denied), actual=truncate_text(context.text))
         except CheckError:
             raise
         except KeyboardInterrupt:
@@ -90,16 +90,16 @@ class Script(Cheap, frozen=True, kw_only=True):
                 raise
             raise CheckError(f"{self.use} raised {error_text(broken)}", fault="judge") from broken
 
-    def _offered(self, evidence: CheckContext) -> dict[str, Any]:
+    def _offered(self, context: CheckContext) -> dict[str, Any]:
         """Copies: what a script does to them must not reach the record."""
         return {
-            "output": evidence.text,
-            "input": evidence.turn.user_message.message.text,
-            "metadata": codec.to_plain({**evidence.state.case.metadata, **self.metadata}),
-            "transcript": codec.to_plain([_shown_turn(turn) for turn in evidence.state.turns]),
+            "output": context.text,
+            "input": context.turn.user_message.message.text,
+            "metadata": codec.to_plain({**context.state.case.metadata, **self.metadata}),
+            "transcript": codec.to_plain([_shown_turn(turn) for turn in context.state.turns]),
         }
 
-    def _verdict(self, returned: Any, evidence: CheckContext) -> Verdict:
+    def _verdict(self, returned: Any, context: CheckContext) -> Verdict:
         answer: Mapping[str, Any] = returned if isinstance(returned, Mapping) else {"passed": returned}
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
@@ -107,12 +107,12 @@ class Script(Cheap, frozen=True, kw_only=True):
         numeric = score is None or is_score(score)
         if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
             raise CheckError(
-                f"{self.use} returned {quoted(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True
+                f"{self.use} returned {quote_value(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True
             )
         if passed:
             return Verdict("passed", str(reason), score=cast("float | None", score))
-        said = str(reason) or f"{self.function.name} returned {quoted(returned)}"
-        return Verdict("failed", said, score=cast("float | None", score), actual=kept(evidence.text))
+        said = str(reason) or f"{self.function.name} returned {quote_value(returned)}"
+        return Verdict("failed", said, score=cast("float | None", score), actual=truncate_text(context.text))
 
 
 def _parameters(function: Callable[..., Any], reference: str) -> tuple[str, ...]:

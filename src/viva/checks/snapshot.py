@@ -6,9 +6,9 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET
 
-from viva.checks.cheap import Cheap
-from viva.checks.compare import equal
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.cheap import LocalCheck
+from viva.checks.compare import is_same_json
+from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.component import BuildContext
@@ -17,14 +17,14 @@ from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.record.files import replace_file
 
 
-class Shelf:
+class SnapshotFolder:
     """The folder where a suite's snapshots are kept, and whether they are to be written anew."""
 
     def __init__(self, folder: str, *, update: bool) -> None:
         self.folder = Path(folder)
-        self.update = update
+        self.is_updating = update
 
-    def place(self, path: str) -> Path:
+    def resolve_path(self, path: str) -> Path:
         """Where a snapshot stands. Raises ValueError for a path that leaves the folder, also by a link."""
         if not path or Path(path).is_absolute() or ".." in Path(path).parts:
             raise ValueError(f"path {path!r} must be a file in the suite's folder, without `..`")
@@ -35,33 +35,33 @@ class Shelf:
         return place
 
 
-class Snapshot(Cheap, frozen=True, kw_only=True):
+class Snapshot(LocalCheck, frozen=True, kw_only=True):
     """The reply (its text, or its data), or the tool calls (names and arguments), are those in the file at `path`."""
 
     path: str
     of: Literal["reply", "tool_calls"] = "reply"
-    shelf: Shelf  # no value in a file can be one, so it cannot be written there
+    folder: SnapshotFolder  # no value in a file can be one, so it cannot be written there
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        shelf = Shelf(building.folder, update=building.update_snapshots)
+        shelf = SnapshotFolder(building.folder, update=building.update_snapshots)
         return super().build({"shelf": shelf, **fields}, building)
 
     def __post_init__(self) -> None:
-        self.shelf.place(self.path)
+        self.folder.resolve_path(self.path)
 
     @property
     def label(self) -> str:
-        return labelled("snapshot", "of tool calls" if self.of == "tool_calls" else "", quoted(self.path))
+        return format_label("snapshot", "of tool calls" if self.of == "tool_calls" else "", quote_value(self.path))
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         try:
-            place = self.shelf.place(self.path)
-            actual = self._actual(evidence)
+            place = self.folder.resolve_path(self.path)
+            actual = self._actual(context)
             expected = self._approved(place, actual)
-            if expected is not UNSET and equal(expected, actual):
+            if expected is not UNSET and is_same_json(expected, actual):
                 return PASSED
-            if self.shelf.update:
+            if self.folder.is_updating:
                 _write(place, actual)
                 return Verdict("passed", f"snapshot {self.path} was written")
         except (OSError, ValueError) as broken:
@@ -74,13 +74,13 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
         reason = f"differs from {self.path}: {_first_difference(expected, actual)}"
         return Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
 
-    def _actual(self, evidence: CheckContext) -> Any:
+    def _actual(self, context: CheckContext) -> Any:
         if self.of == "tool_calls":
-            return codec.to_plain([_shown(call) for call in evidence.tool_calls])
-        reply = evidence.reply
-        if evidence.text_scope == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
-            return evidence.json
-        return _without_last_break(evidence.text)
+            return codec.to_plain([_shown(call) for call in context.tool_calls])
+        reply = context.reply
+        if context.text_scope == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
+            return context.json
+        return _without_last_break(context.text)
 
     def _approved(self, place: Path, actual: Any) -> Any:
         """What the file holds: JSON where JSON is expected, so that its layout does not matter."""
@@ -93,7 +93,7 @@ class Snapshot(Cheap, frozen=True, kw_only=True):
         try:
             return codec.decode(content)
         except codec.DecodeError:
-            if self.shelf.update:
+            if self.folder.is_updating:
                 return UNSET
             raise
 
@@ -124,7 +124,7 @@ def _first_difference(expected: Any, actual: Any) -> str:
     was, now = _lines(expected), _lines(actual)
     for number, (old, new) in enumerate(zip(was, now, strict=False), 1):
         if old != new:
-            return f"line {number} was {quoted(old)}, is {quoted(new)}"
+            return f"line {number} was {quote_value(old)}, is {quote_value(new)}"
     return f"it had {len(was)} lines, there are {len(now)}"
 
 
@@ -133,4 +133,4 @@ def _lines(value: Any) -> list[str]:
 
 
 def _kept(value: Any) -> Any:
-    return kept(value) if isinstance(value, str) else value
+    return truncate_text(value) if isinstance(value, str) else value

@@ -1,12 +1,12 @@
 """Checks of the text that the agent wrote. What text that is, the evidence knows."""
 
-from viva.checks.cheap import Cheap
-from viva.checks.wording import around, kept, labelled, quoted
+from viva.checks.cheap import LocalCheck
+from viva.checks.wording import quote_context, truncate_text, format_label, quote_value
 from viva.model.pattern import compile_pattern, search
 from viva.model.talk import PASSED, CheckContext, Verdict
 
 
-class Contains(Cheap, frozen=True, kw_only=True):
+class Contains(LocalCheck, frozen=True, kw_only=True):
     """The text holds `value`."""
 
     value: str
@@ -17,20 +17,20 @@ class Contains(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+        return format_label("contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        text = evidence.text
+    def check(self, context: CheckContext) -> Verdict:
+        text = context.text
         if self.value in text or (self.ignore_case and self.value.casefold() in text.casefold()):
             return PASSED
-        return Verdict("failed", self._why_not(text), expected=self.value, actual=kept(text))
+        return Verdict("failed", self._why_not(text), expected=self.value, actual=truncate_text(text))
 
     def _why_not(self, text: str) -> str:
         if not text:
-            return f"{quoted(self.value)} is not there: the text is empty"
+            return f"{quote_value(self.value)} is not there: the text is empty"
         if not self.ignore_case and self.value.casefold() in text.casefold():
-            return f"{quoted(self.value)} is there only in another case (see ignore_case): {quoted(text)}"
-        return f"{quoted(self.value)} is not in {quoted(text)}"
+            return f"{quote_value(self.value)} is there only in another case (see ignore_case): {quote_value(text)}"
+        return f"{quote_value(self.value)} is not in {quote_value(text)}"
 
 
 class FlowContains(Contains, frozen=True, kw_only=True):
@@ -38,13 +38,13 @@ class FlowContains(Contains, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("flow_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+        return format_label("flow_contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        return super().check(CheckContext(evidence.state, evidence.turn, "conversation", "case"))
+    def check(self, context: CheckContext) -> Verdict:
+        return super().check(CheckContext(context.state, context.turn, "conversation", "case"))
 
 
-class NotContains(Cheap, frozen=True, kw_only=True):
+class NotContains(LocalCheck, frozen=True, kw_only=True):
     """The text does not hold `value`."""
 
     value: str
@@ -55,18 +55,18 @@ class NotContains(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("not_contains", quoted(self.value), "(any case)" if self.ignore_case else "")
+        return format_label("not_contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        text = evidence.text
+    def check(self, context: CheckContext) -> Verdict:
+        text = context.text
         at = text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
         if at < 0:
             return PASSED
-        reason = f"{quoted(self.value)} must not be there, but is: {around(text, at, len(self.value))}"
-        return Verdict("failed", reason, expected=self.value, actual=kept(text))
+        reason = f"{quote_value(self.value)} must not be there, but is: {quote_context(text, at, len(self.value))}"
+        return Verdict("failed", reason, expected=self.value, actual=truncate_text(text))
 
 
-class Regex(Cheap, frozen=True, kw_only=True):
+class Regex(LocalCheck, frozen=True, kw_only=True):
     """`pattern` matches somewhere in the text; flags are written into it, as in `(?i)yes`."""
 
     pattern: str
@@ -76,14 +76,14 @@ class Regex(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("regex", quoted(self.pattern))
+        return format_label("regex", quote_value(self.pattern))
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        text = evidence.text
+    def check(self, context: CheckContext) -> Verdict:
+        text = context.text
         if search(self.pattern, text):
             return PASSED
-        reason = f"{quoted(self.pattern)} matches nothing in {quoted(text)}"
-        return Verdict("failed", reason, expected=self.pattern, actual=kept(text))
+        reason = f"{quote_value(self.pattern)} matches nothing in {quote_value(text)}"
+        return Verdict("failed", reason, expected=self.pattern, actual=truncate_text(text))
 
 
 def _refuse_empty(value: str) -> None:

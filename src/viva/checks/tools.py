@@ -5,9 +5,9 @@ from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
-from viva.checks.cheap import Cheap
-from viva.checks.compare import misfit, patterns_in
-from viva.checks.wording import labelled, quoted
+from viva.checks.cheap import LocalCheck
+from viva.checks.compare import find_mismatch, list_patterns
+from viva.checks.wording import format_label, quote_value
 from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.pattern import compile_pattern
@@ -15,11 +15,11 @@ from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.model.tool_names import matches_tool, matches_cli_tool
 
 CallStatus = Literal["ok", "error", "pending"]
-Status = CallStatus | Literal["any"]
+StatusFilter = CallStatus | Literal["any"]
 _REGEX = "regex:"
 
 
-class Times(Struct, frozen=True, forbid_unknown_fields=True):
+class TimesRange(Struct, frozen=True, forbid_unknown_fields=True):
     """How often, at least and at most."""
 
     min: int = 0
@@ -41,13 +41,13 @@ def _times(number: int) -> str:
     return f"{number} time" if number == 1 else f"{number} times"
 
 
-class ToolCalled(Cheap, frozen=True, kw_only=True):
+class ToolCalled(LocalCheck, frozen=True, kw_only=True):
     """A tool of that name (or one of those names) was called: so often, with these arguments among others, with that status."""
 
     name: str | tuple[str, ...]
     arguments: dict[str, Any] | None = None
-    times: int | Times | None = None
-    status: Status = "any"
+    times: int | TimesRange | None = None
+    status: StatusFilter = "any"
 
     def __post_init__(self) -> None:
         _refuse_empty_names("name", _names(self.name))
@@ -62,14 +62,14 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
         )
 
     @property
-    def _times(self) -> Times:
+    def _times(self) -> TimesRange:
         if isinstance(self.times, int):
-            return Times(self.times, self.times)
-        return self.times or Times(1)
+            return TimesRange(self.times, self.times)
+        return self.times or TimesRange(1)
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        calls = evidence.tool_calls
-        count, near = _count(_with_status(evidence), _names(self.name), self.arguments, self.status)
+    def check(self, context: CheckContext) -> Verdict:
+        calls = context.tool_calls
+        count, near = _count(_with_status(context), _names(self.name), self.arguments, self.status)
         times = self._times
         if times.min <= count and (times.max is None or count <= times.max):
             return PASSED
@@ -85,7 +85,7 @@ class ToolCalled(Cheap, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])
 
 
-class ToolCallsContain(Cheap, frozen=True, kw_only=True):
+class ToolCallsContain(LocalCheck, frozen=True, kw_only=True):
     """Each of these texts is in an argument of some call of that tool (or of one of those), not all in the same call.
 
     A call that was refused does not count; one that ran does, however it ended. What other CLIs call the same tool counts too.
@@ -101,33 +101,33 @@ class ToolCallsContain(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        said = f"with {' and '.join(map(quoted, self.values))}" if self.values else ""
-        return labelled("tool_calls_contain", _either(_names(self.name)), said)
+        said = f"with {' and '.join(map(quote_value, self.values))}" if self.values else ""
+        return format_label("tool_calls_contain", _either(_names(self.name)), said)
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         names, wanted = _names(self.name), _either(_names(self.name))
-        calls = [call for call in evidence.tool_calls if any(matches_cli_tool(call.name, name) for name in names)]
+        calls = [call for call in context.tool_calls if any(matches_cli_tool(call.name, name) for name in names)]
         if not calls:
-            return Verdict("failed", f"{wanted} was not called; {_called(evidence.tool_calls)}", expected=self.values)
+            return Verdict("failed", f"{wanted} was not called; {_called(context.tool_calls)}", expected=self.values)
         ran = [call for call in calls if not call.refused]
         if not ran:
-            reason = f"{wanted} was called, but refused: {quoted(calls[-1].error or '')}"
+            reason = f"{wanted} was called, but refused: {quote_value(calls[-1].error or '')}"
             return Verdict("failed", reason, expected=self.values)
         texts = [text for call in ran for text in _texts_in(_arguments(call))]
         missing = [value for value in self.values if not any(value in text for text in texts)]
         if not missing:
             return PASSED
-        last = f"; the last call: {quoted(_arguments(ran[-1]))}"
-        reason = f"{wanted} was called, but no argument contains {' or '.join(map(quoted, missing))}{last}"
+        last = f"; the last call: {quote_value(_arguments(ran[-1]))}"
+        reason = f"{wanted} was called, but no argument contains {' or '.join(map(quote_value, missing))}{last}"
         return Verdict("failed", reason, expected=self.values, actual=[_arguments(call) for call in ran])
 
 
-class ToolNotCalled(Cheap, frozen=True, kw_only=True):
+class ToolNotCalled(LocalCheck, frozen=True, kw_only=True):
     """No tool of that name (or of those names) was called, with these arguments if some are given."""
 
     name: str | tuple[str, ...]
     arguments: dict[str, Any] | None = None
-    status: Status = "any"
+    status: StatusFilter = "any"
 
     def __post_init__(self) -> None:
         _refuse_empty_names("name", _names(self.name))
@@ -137,16 +137,16 @@ class ToolNotCalled(Cheap, frozen=True, kw_only=True):
     def label(self) -> str:
         return _label("tool_not_called", self.name, self.arguments, self.status, None)
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         names = _names(self.name)
-        for call, status in _with_status(evidence):
+        for call, status in _with_status(context):
             if _is_any(call, names) and _unlike(call, status, self.arguments, self.status) is None:
-                reason = f"{quoted(call.name)} must not be called, but was, with {quoted(_arguments(call))}"
+                reason = f"{quote_value(call.name)} must not be called, but was, with {quote_value(_arguments(call))}"
                 return Verdict("failed", reason)
         return PASSED
 
 
-class ToolSequence(Cheap, frozen=True, kw_only=True):
+class ToolSequence(LocalCheck, frozen=True, kw_only=True):
     """Tools of these names were called in this order; with `exact`, and no others."""
 
     names: tuple[str, ...]
@@ -157,10 +157,10 @@ class ToolSequence(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("tool_sequence", " → ".join(self.names), "(exact)" if self.exact else "")
+        return format_label("tool_sequence", " → ".join(self.names), "(exact)" if self.exact else "")
 
-    def check(self, evidence: CheckContext) -> Verdict:
-        called = [call.name for call in evidence.tool_calls]
+    def check(self, context: CheckContext) -> Verdict:
+        called = [call.name for call in context.tool_calls]
         reason = self._not_exactly(called) if self.exact else self._out_of_order(called)
         return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=called)
 
@@ -173,12 +173,12 @@ class ToolSequence(Cheap, frozen=True, kw_only=True):
         rest = iter(called)
         for place, name in enumerate(self.names):
             if not any(matches_tool(tool, name) for tool in rest):
-                after = f" after {quoted(self.names[place - 1])}" if place else ""
-                return f"{quoted(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
+                after = f" after {quote_value(self.names[place - 1])}" if place else ""
+                return f"{quote_value(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
         return None
 
 
-class ToolResult(Cheap, frozen=True, kw_only=True):
+class ToolResult(LocalCheck, frozen=True, kw_only=True):
     """Some call of that tool did not fail, and returned `result`, or something that holds it."""
 
     name: str
@@ -190,29 +190,29 @@ class ToolResult(Cheap, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return labelled("tool_result", quoted(self.name), "" if self.result is UNSET else f"= {quoted(self.result)}")
+        return format_label("tool_result", quote_value(self.name), "" if self.result is UNSET else f"= {quote_value(self.result)}")
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         near, seen = "", UNSET
-        for call in evidence.tool_calls:
+        for call in context.tool_calls:
             if not matches_tool(call.name, self.name):
                 continue
             if call.error is not None:
-                near = near or f"it failed: {quoted(call.error)}"
+                near = near or f"it failed: {quote_value(call.error)}"
             elif self.result is UNSET:
                 return PASSED
             elif call.result is UNSET:
                 near = near or "no result of it is known"
             else:
                 result = _decoded(call.result) if isinstance(self.result, Mapping | list) else call.result
-                why = misfit(self.result, result, _after_regex)
+                why = find_mismatch(self.result, result, _after_regex)
                 if why is None:
                     return PASSED
                 near, seen = why, result
         if not near:
-            near = _called(evidence.tool_calls)
-            return Verdict("failed", f"{quoted(self.name)} was not called; {near}", expected=self.result)
-        return Verdict("failed", f"{quoted(self.name)} was called, but {near}", expected=self.result, actual=seen)
+            near = _called(context.tool_calls)
+            return Verdict("failed", f"{quote_value(self.name)} was not called; {near}", expected=self.result)
+        return Verdict("failed", f"{quote_value(self.name)} was called, but {near}", expected=self.result, actual=seen)
 
 
 def _names(name: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def _refuse_empty_names(field: str, names: Sequence[str]) -> None:
 
 
 def _compile_patterns(value: Any, pattern_of: Any) -> None:
-    for pattern in patterns_in(value, pattern_of):
+    for pattern in list_patterns(value, pattern_of):
         compile_pattern(pattern)
 
 
@@ -282,16 +282,16 @@ def _with_status(evidence: CheckContext) -> Iterator[tuple[ToolCall, CallStatus]
                 yield call, "pending" if call.pending or (call.result is UNSET and turn.is_unanswered) else "ok"
 
 
-def _unlike(call: ToolCall, status: CallStatus, arguments: dict[str, Any] | None, wanted: Status) -> str | None:
+def _unlike(call: ToolCall, status: CallStatus, arguments: dict[str, Any] | None, wanted: StatusFilter) -> str | None:
     """In what a call differs from the one that is looked for; None if it is such a call."""
     if wanted not in ("any", status):
         became = {
             "ok": "it did not fail",
-            "error": f"it failed: {quoted(call.error)}",
+            "error": f"it failed: {quote_value(call.error)}",
             "pending": "it is still pending",
         }
         return became[status] if (wanted, status) != ("pending", "ok") else "it is not pending"
-    if arguments and (why := misfit(arguments, _arguments(call), _matches)) is not None:
+    if arguments and (why := find_mismatch(arguments, _arguments(call), _matches)) is not None:
         return f"its arguments differ: {why}"
     return None
 
@@ -300,7 +300,7 @@ def _count(
     calls: Iterable[tuple[ToolCall, CallStatus]],
     names: Sequence[str],
     arguments: dict[str, Any] | None,
-    wanted: Status,
+    wanted: StatusFilter,
 ) -> tuple[int, str | None]:
     """How many calls are meant, and what is wrong with the last one that is nearly meant."""
     count, near = 0, None
@@ -315,19 +315,19 @@ def _count(
 
 
 def _label(
-    kind: str, name: str | tuple[str, ...], arguments: dict[str, Any] | None, status: Status, times: Times | None
+    kind: str, name: str | tuple[str, ...], arguments: dict[str, Any] | None, status: StatusFilter, times: TimesRange | None
 ) -> str:
-    return labelled(
+    return format_label(
         kind,
         _either(_names(name)),
-        f"with {quoted(arguments)}" if arguments else "",
+        f"with {quote_value(arguments)}" if arguments else "",
         "" if status == "any" else f"({status})",
         "" if times is None else str(times),
     )
 
 
 def _either(names: Sequence[str]) -> str:
-    return " or ".join(map(quoted, names))
+    return " or ".join(map(quote_value, names))
 
 
 def _called(calls: Sequence[ToolCall]) -> str:

@@ -15,9 +15,9 @@ from viva.errors import BadInput
 from viva.model import codec
 from viva.model.credentials import mask_text
 from viva.session import terminal_agents
-from viva.session.agents import Agents
-from viva.session.loop import run_loop
-from viva.session.workspaces import SpareWorkspaces
+from viva.session.agents import AgentFactory
+from viva.session.loop import run_coroutine
+from viva.session.workspaces import EmptyWorkspaces
 
 EPILOG = """\b
 Examples:
@@ -49,10 +49,10 @@ class _Row(Struct, omit_defaults=True, kw_only=True):
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON, for machines.")
 def command(config_file: Path | None, as_json: bool) -> int:
     """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
-    settings = config.load(config_file, Path.cwd(), only_look=True)
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
-    unset, settings.unset = settings.unset or [], None  # of connectors; an agent of its own says what it misses
-    rows, clis = run_loop(_looked_at(settings))
+    unset, settings.unset_variables = settings.unset_variables or [], None  # of connectors; an agent of its own says what it misses
+    rows, clis = run_coroutine(_looked_at(settings))
     if as_json:
         print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())
     else:
@@ -63,31 +63,31 @@ def command(config_file: Path | None, as_json: bool) -> int:
 
 
 async def _looked_at(settings: Settings) -> tuple[list[_Row], list[_Row]]:
-    agents = Agents(settings)
-    names = agents.names()
+    agents = AgentFactory(settings)
+    names = agents.list_names()
     rows = [_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
-    others = [_row(agents, name) for name in terminal_agents.CLIS if name not in names]
-    spare = SpareWorkspaces(settings)
+    others = [_row(agents, name) for name in terminal_agents.CLI_NAMES if name not in names]
+    spare = EmptyWorkspaces(settings)
     await asyncio.gather(*(_look_at(row, agents, spare) for row in (*rows, *others)))
     return rows, others
 
 
-def _row(agents: Agents, name: str, *, default: bool = False) -> _Row:
+def _row(agents: AgentFactory, name: str, *, default: bool = False) -> _Row:
     try:
-        found = agents.named(name)
+        found = agents.find_agent(name)
     except BadInput as broken:
         return _Row(name=name, default=default, missing=broken.problems[0].message)
     return _Row(name=name, kind=found.kind, default=default, description=found.description)
 
 
-async def _look_at(row: _Row, agents: Agents, spare: SpareWorkspaces) -> None:
+async def _look_at(row: _Row, agents: AgentFactory, spare: EmptyWorkspaces) -> None:
     """Fills in whether it is there."""
     if row.missing is not None:
         return
-    agent: Any = agents.named(row.name).agent
-    if row.kind in terminal_agents.KINDS:
+    agent: Any = agents.find_agent(row.name).agent
+    if row.kind in terminal_agents.TERMINAL_KINDS:
         try:
-            row.executable, row.version, row.missing = await terminal_agents.looked_at(agent, spare)
+            row.executable, row.version, row.missing = await terminal_agents.inspect_program(agent, spare)
         except BadInput as broken:  # the sandbox that the config asks for is not there
             row.missing = broken.problems[0].message
         return
@@ -99,7 +99,7 @@ async def _look_at(row: _Row, agents: Agents, spare: SpareWorkspaces) -> None:
 
 def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
     if settings.file is None:
-        print(f"There is no {config.FILE} here or above; `viva init` makes one.")
+        print(f"There is no {config.CONFIG_FILE} here or above; `viva init` makes one.")
     else:
         print(f"{settings.file}")
     for row in rows:

@@ -11,21 +11,21 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.talk import FileImage
 from viva.record.cassette import (
-    Definition,
-    Entry,
-    Header,
-    Line,
-    Session,
-    Took,
-    diff,
+    AgentDefinition,
+    RecordedReply,
+    CassetteHeader,
+    CassetteLine,
+    RecordedSession,
+    TrialDuration,
+    diff_json,
     read_cassette,
-    replies,
-    rewrite,
-    trial_of,
-    without,
+    iter_replies,
+    rewrite_cassette,
+    trial_key,
+    remove_trials,
 )
-from viva.reporters.figures import counted, seconds
-from viva.reporters.visible import one_line, visible
+from viva.reporters.figures import format_count, format_ms
+from viva.reporters.visible import fit_line, escape_controls
 
 EPILOG = """\b
 Examples:
@@ -35,7 +35,7 @@ Examples:
   viva cassette prune talk.cassette -k '^old'   forget cases by their id
   viva cassette diff old.cassette new.cassette  what is asked and answered otherwise
 """
-Told = tuple[Session, Entry]
+SessionReply = tuple[RecordedSession, RecordedReply]
 _TEXT = 20_000
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -52,27 +52,27 @@ def command() -> None:
 def show(file: Path, case: str | None, as_json: bool) -> int:
     """Show what FILE holds: its conversations, or all that was said in one CASE."""
     lines = list(read_cassette(file))
-    told = [each for each in replies(lines) if case in (None, each[0].key.case)]
+    told = [each for each in iter_replies(lines) if case in (None, each[0].key.case)]
     if case is not None and not told:
         raise BadInput.of(f"has no case {case!r}", str(file))
     if as_json:
         for session, entry in told:
-            entry.opened = None
+            entry.new_session = None
             print(codec.compact_json(codec.to_builtins(session) | codec.to_builtins(entry)))
         return 0
     if case is not None:
         print("\n".join(_said(*each) for each in told))
         return 0
-    header = next(line for line in lines if isinstance(line, Header))
-    agents = [line.agent for line in lines if isinstance(line, Definition)]
-    took = {line.key: line.duration_ms for line in lines if isinstance(line, Took)}
-    print(f"recorded by Viva {visible(header.viva)}: {len(told):,} {'reply' if len(told) == 1 else 'replies'}")
-    print(f"agents: {visible(', '.join(dict.fromkeys(agents)))}")
+    header = next(line for line in lines if isinstance(line, CassetteHeader))
+    agents = [line.agent for line in lines if isinstance(line, AgentDefinition)]
+    took = {line.key: line.duration_ms for line in lines if isinstance(line, TrialDuration)}
+    print(f"recorded by Viva {escape_controls(header.viva)}: {len(told):,} {'reply' if len(told) == 1 else 'replies'}")
+    print(f"agents: {escape_controls(', '.join(dict.fromkeys(agents)))}")
     for key, talk in _by_key(told).items():
         counts = Counter(session.role for session, _ in talk)
         roles = ", ".join(f"{number} {role}" for role, number in counts.items())
         cost = sum(call.cost_usd or 0.0 for _, entry in talk for call in entry.model_calls)
-        time = f"  {seconds(took[key])}" if key in took else ""
+        time = f"  {format_ms(took[key])}" if key in took else ""
         print(f"  {_name(key)}: {roles}{time}" + (f"  ${cost:.4f}" if cost else ""))
     return 0
 
@@ -94,21 +94,21 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     except ValueError as wrong:
         raise BadInput.of(f"-k {wrong}") from wrong
     lines = list(read_cassette(file))
-    ended = {trial_of(line.key) for line in lines if isinstance(line, Took)}
+    ended = {trial_key(line.key) for line in lines if isinstance(line, TrialDuration)}
 
     def goes(key: Key) -> bool:
-        return (only is not None and search(only, key.case)) or (unfinished and trial_of(key) not in ended)
+        return (only is not None and search(only, key.case)) or (unfinished and trial_key(key) not in ended)
 
-    kept = list(without(lines, goes))
+    kept = list(remove_trials(lines, goes))
     gone = set(_trials(lines)) - set(_trials(kept))
     if not dry_run and gone:
         try:
-            rewrite(file, kept)
+            rewrite_cassette(file, kept)
         except OSError as wrong:
             raise BadInput.of(f"cannot be written: {wrong.strerror}", str(file)) from wrong
     for key in sorted(gone):
         print(f"{'would remove' if dry_run else 'removed'} {_name(key)}")
-    print(f"{counted(len(lines) - len(kept), 'line')} of {len(lines):,}")
+    print(f"{format_count(len(lines) - len(kept), 'line')} of {len(lines):,}")
     return 0
 
 
@@ -123,19 +123,19 @@ def compare(old: Path, new: Path) -> int:
     return 1 if found else 0
 
 
-def _definitions(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
+def _definitions(before: Iterable[CassetteLine], after: Iterable[CassetteLine]) -> list[str]:
     was, now = (
-        {line.agent: line.definition for line in each if isinstance(line, Definition)} for each in (before, after)
+        {line.agent: line.definition for line in each if isinstance(line, AgentDefinition)} for each in (before, after)
     )
     return [
-        f"≠ agent {visible(name)} was defined otherwise\n{_indented(diff(was[name], now[name], 'old', 'new'))}"
+        f"≠ agent {escape_controls(name)} was defined otherwise\n{_indented(diff_json(was[name], now[name], 'old', 'new'))}"
         for name in was.keys() & now.keys()
         if codec.canonical_bytes(was[name]) != codec.canonical_bytes(now[name])
     ]
 
 
-def _conversations(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
-    was, now = (_by_key(replies(each)) for each in (before, after))
+def _conversations(before: Iterable[CassetteLine], after: Iterable[CassetteLine]) -> list[str]:
+    was, now = (_by_key(iter_replies(each)) for each in (before, after))
     found: list[str] = []
     for key in dict.fromkeys([*was, *now]):
         if key not in was or key not in now:
@@ -145,7 +145,7 @@ def _conversations(before: Iterable[Line], after: Iterable[Line]) -> list[str]:
     return found
 
 
-def _first_change(was: list[Told], now: list[Told]) -> str | None:
+def _first_change(was: list[SessionReply], now: list[SessionReply]) -> str | None:
     """The first place at which two recordings of one conversation part."""
     for (_, old), (session, new) in zip(sorted(was, key=_place), sorted(now, key=_place), strict=False):
         for what, had, has in (
@@ -153,21 +153,21 @@ def _first_change(was: list[Told], now: list[Told]) -> str | None:
             ("said by", _answer(old), _answer(new)),
         ):
             if codec.canonical_bytes(had) != codec.canonical_bytes(has):
-                who = f"turn {new.turn}: {what} the {session.role} {visible(session.agent)}"
-                return f"{who}\n{_indented(diff(had, has, 'old', 'new'))}"
+                who = f"turn {new.turn}: {what} the {session.role} {escape_controls(session.agent)}"
+                return f"{who}\n{_indented(diff_json(had, has, 'old', 'new'))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
 
 
-def _answer(entry: Entry) -> dict[str, object]:
+def _answer(entry: RecordedReply) -> dict[str, object]:
     """What was said or done, without what it cost."""
     files = {image.path: _shown_file(image) for image in _files(entry)}
     if (reply := entry.reply) is None:
-        return {"fault": entry.fault, "said": entry.said, "files": files}
+        return {"fault": entry.fault, "said": entry.fault_message, "files": files}
     return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
 
 
-def _files(entry: Entry) -> tuple[FileImage, ...]:
-    return entry.made.files if entry.made is not None else ()
+def _files(entry: RecordedReply) -> tuple[FileImage, ...]:
+    return entry.turn_files.files if entry.turn_files is not None else ()
 
 
 def _shown_file(image: FileImage) -> str | None:
@@ -177,19 +177,19 @@ def _shown_file(image: FileImage) -> str | None:
     return image.content.decode(errors="replace") if len(image.content) <= _TEXT else f"{len(image.content):,} bytes"
 
 
-def _place(told: Told) -> tuple[int, bool, str, str, int]:
+def _place(told: SessionReply) -> tuple[int, bool, str, str, int]:
     """Parallel helpers are recorded in the order of their answers; this order is the same in each recording."""
     session, entry = told
     return entry.turn, session.role != "agent", session.role, session.agent, entry.session
 
 
-def _trials(lines: list[Line]) -> Iterator[Key]:
-    yield from (trial_of(session.key) for session, _ in replies(lines))
-    yield from (trial_of(line.key) for line in lines if isinstance(line, Took))
+def _trials(lines: list[CassetteLine]) -> Iterator[Key]:
+    yield from (trial_key(session.key) for session, _ in iter_replies(lines))
+    yield from (trial_key(line.key) for line in lines if isinstance(line, TrialDuration))
 
 
-def _by_key(told: Iterable[Told]) -> dict[Key, list[Told]]:
-    found: dict[Key, list[Told]] = defaultdict(list)
+def _by_key(told: Iterable[SessionReply]) -> dict[Key, list[SessionReply]]:
+    found: dict[Key, list[SessionReply]] = defaultdict(list)
     for session, entry in told:
         found[session.key].append((session, entry))
     return found
@@ -199,20 +199,20 @@ def _name(key: Key) -> str:
     if not key.case:
         return "before the run"
     again = f", attempt {key.attempt}" if key.attempt > 1 else ""
-    return f"{visible(key.case)} (trial {key.trial}{again}) of {visible(key.suite)}"
+    return f"{escape_controls(key.case)} (trial {key.trial}{again}) of {escape_controls(key.suite)}"
 
 
-def _said(session: Session, entry: Entry) -> str:
+def _said(session: RecordedSession, entry: RecordedReply) -> str:
     asked = entry.sent.message.get("content", "") if entry.sent is not None else ""
-    heard = entry.reply.content or codec.compact_json(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.said}"
-    calls = "".join(f"\n      tool {visible(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
-    calls += "".join(f"\n      file {visible(image.path)}" for image in _files(entry) if not image.folder)
+    heard = entry.reply.content or codec.compact_json(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.fault_message}"
+    calls = "".join(f"\n      tool {escape_controls(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
+    calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _files(entry) if not image.folder)
     shown = asked if isinstance(asked, str) else codec.compact_json(asked)
     return (
-        f"{_name(session.key)}, turn {entry.turn}: {session.role} {visible(session.agent)}  {seconds(entry.ms)}\n"
-        f"    > {one_line(shown, 200)}\n    < {one_line(heard, 200)}{calls}"
+        f"{_name(session.key)}, turn {entry.turn}: {session.role} {escape_controls(session.agent)}  {format_ms(entry.ms)}\n"
+        f"    > {fit_line(shown, 200)}\n    < {fit_line(heard, 200)}{calls}"
     )
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"    {visible(line)}" for line in text.splitlines())
+    return "\n".join(f"    {escape_controls(line)}" for line in text.splitlines())

@@ -7,12 +7,12 @@ import click
 
 from viva import catalog, config
 from viva.errors import BadInput, Problem
-from viva.formats.reading import Reading
-from viva.formats.sources import Files, Format, Piped, load_files, understood
+from viva.formats.reading import LoadOptions
+from viva.formats.sources import SuiteFiles, Format, StandardInput, load_files, parse_input
 from viva.model.case import Suite
-from viva.session.agents import Agents
-from viva.session.evaluating import eval_reading
-from viva.session.names import connector_check, helper_check
+from viva.session.agents import AgentFactory
+from viva.session.evaluating import build_eval_options
+from viva.session.names import create_connector_check, create_helper_check
 from viva.session.options import RunOptions
 
 EPILOG = """\b
@@ -44,32 +44,32 @@ Examples:
 )
 def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None, before: str | None) -> int:
     """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
-    settings = config.load(config_file, Path.cwd(), only_look=True)
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
-    roots, agents = (str(settings.folder),), Agents(settings)
+    roots, agents = (str(settings.folder),), AgentFactory(settings)
     if before is not None:
-        from viva.session.hooks import run_hook
+        from viva.session.hooks import resolve_run_hook
 
-        run_hook(before, "--before", (*roots, str(Path.cwd())))
-    reading = Reading(
+        resolve_run_hook(before, "--before", (*roots, str(Path.cwd())))
+    reading = LoadOptions(
         roots=roots,
         attachment_roots=settings.attachment_roots,
-        before_run=before is not None,
+        has_before_run=before is not None,
         simulator=settings.defaults.simulator,
-        wrong_with=helper_check(agents, settings),
-        wrong_with_connector=connector_check(agents, settings, RunOptions(inputs=files)),
-        evals=eval_reading(RunOptions(inputs=files), settings, checked_only=True),
+        find_helper_problems=create_helper_check(agents, settings),
+        find_connector_problems=create_connector_check(agents, settings, RunOptions(inputs=files)),
+        eval_options=build_eval_options(RunOptions(inputs=files), settings, is_check_only=True),
     )
     problems: list[Problem] = []
     suites: list[Suite] = []
     count = 0
     for text in files:
         try:
-            named = understood(text, Path())
-            if not isinstance(named, Files | Piped):
+            named = parse_input(text, Path())
+            if not isinstance(named, SuiteFiles | StandardInput):
                 raise BadInput.of(f"there is no file {text!r}")
-            paths = named.paths if isinstance(named, Files) else (named,)
-            if isinstance(named, Files) and named.note:
+            paths = named.paths if isinstance(named, SuiteFiles) else (named,)
+            if isinstance(named, SuiteFiles) and named.note:
                 print(named.note)
             suites += load_files(paths, reading, Path(), format_)
             count += len(paths)

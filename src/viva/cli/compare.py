@@ -6,26 +6,26 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from viva.cli.history import history_here, tell_cut_off
+from viva.cli.history import open_history, report_crashed_runs
 from viva.errors import BadInput
 from viva.history.comparison import (
     ALPHA,
-    ORDER,
+    CHANGE_ORDER,
     CaseChange,
-    Change,
+    ChangeKind,
     Comparison,
     Gate,
     Metric,
     TrialCounts,
-    compare,
+    compare_runs,
 )
 from viva.history.index import ResultRow
-from viva.history.trends import known_flaky
+from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.record import Status, TrialRecord
 from viva.record.files import replace_file
-from viva.reporters.figures import counted
-from viva.reporters.visible import one_line, visible
+from viva.reporters.figures import format_count
+from viva.reporters.visible import fit_line, escape_controls
 
 EPILOG = """\b
 Examples:
@@ -37,8 +37,8 @@ Examples:
 \b
 Exit codes: 0 no regression, 1 a regression by --fail-on, 4 bad input.
 """
-_SHOWN: tuple[Change, ...] = tuple(change for change in ORDER if change != "still passing")
-_MARKS: dict[Change, str] = {
+_SHOWN: tuple[ChangeKind, ...] = tuple(change for change in CHANGE_ORDER if change != "still passing")
+_MARKS: dict[ChangeKind, str] = {
     "broken": "✗",
     "suspect": "?",
     "fixed": "✓",
@@ -86,11 +86,11 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.of(f"-o {path}: a comparison is written as .md or .json")
-    history = history_here()
-    tell_cut_off(history)
+    history = open_history()
+    report_crashed_runs(history)
     before, after = _results(base), _results(head)
-    flaky = known_flaky(history, [before[0], after[0]])
-    comparison = compare(before, after, alpha=alpha, gates=gates, flaky=flaky)
+    flaky = find_known_flaky(history, [before[0], after[0]])
+    comparison = compare_runs(before, after, alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.failed_gates(gates)
     for line in _lines(comparison, gates, failed):
         print(line)
@@ -110,9 +110,9 @@ def _results(name: str) -> tuple[str, list[ResultRow]]:
     if path.suffix or "/" in name:
         report = ".jsonl or .json report"
         raise BadInput.of(f"{name!r} is no {report}" if path.exists() else f"there is no {report} {name!r}")
-    history = history_here()
-    run = history.find(name).id
-    return run, history.results(run)
+    history = open_history()
+    run = history.find_run(name).id
+    return run, history.list_results(run)
 
 
 def _reported(path: Path) -> Iterator[TrialRecord]:
@@ -158,10 +158,10 @@ def _lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]
 
 
 def _case(case: CaseChange) -> str:
-    text = f"{visible(case.case)}  {_side(case.base, case.base_trials)} → {_side(case.head, case.head_trials)}"
+    text = f"{escape_controls(case.case)}  {_side(case.base, case.base_trials)} → {_side(case.head, case.head_trials)}"
     if case.p is not None and case.change not in ("still passing", "still failing"):
         text += f"  p={case.p:.3g}"
-    return text + (f"  {one_line(case.why, 200)}" if case.why and case.change in ("broken", "suspect") else "")
+    return text + (f"  {fit_line(case.error, 200)}" if case.error and case.change in ("broken", "suspect") else "")
 
 
 def _side(status: Status | None, trials: TrialCounts | None) -> str:
@@ -185,7 +185,7 @@ def _interval(metric: Metric) -> str:
 
 
 def _denominator(metric: Metric) -> str:
-    cases = counted(metric.pairs, "case")
+    cases = format_count(metric.pairs, "case")
     if metric.base_trials == metric.head_trials == metric.pairs:
         return cases
     return f"{cases} ({metric.base_trials} and {metric.head_trials} trials)"

@@ -19,7 +19,7 @@ from viva.engine.outcome import outcome_of_fault
 from viva.engine.sending import merge_options, send_with_timeout
 from viva.errors import AgentFailed, TrialFault, Unreachable, VivaError
 from viva.formats.reading import TIMEOUT_S
-from viva.llm.budget import UNPRICED, Budget
+from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.model.duration import format_duration
@@ -28,16 +28,16 @@ from viva.model.progress import CallProgress
 from viva.model.talk import AwaitingState, to_text
 from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.record.redaction import Redactor
-from viva.reporters.visible import visible
-from viva.session.agents import Agents, NamedAgent
+from viva.reporters.visible import escape_controls
+from viva.session.agents import AgentFactory, ConfiguredAgent
 from viva.session.options import RunOptions
-from viva.session.workspaces import Places
+from viva.session.workspaces import WorkspaceProvider
 from viva.users.script import Script
 
 _KEY = Key("", "direct")
 
 
-class Opened(Struct, frozen=True):
+class DirectSession(Struct, frozen=True):
     """A session with the agent under test, outside of any run. `turn_timeout_s` is the time for one reply."""
 
     name: str
@@ -45,7 +45,7 @@ class Opened(Struct, frozen=True):
     options: dict[str, Any]
     settings: Settings
     redactor: Redactor
-    crew: HelperPool
+    helpers: HelperPool
     progress: CallProgress
     turn_timeout_s: float | None
 
@@ -54,16 +54,16 @@ class Opened(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
+async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSession]:
     """Opens the agent that the flags name. What it breaks with is said as it is, and the exit code is 1."""
-    settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
+    settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
     catalog.load_plugins(settings.plugins, settings.folder)
-    agents = Agents(settings, flags["connector"])
-    agent = agents.under_test(flags["agent"], folder=Path.cwd())
+    agents = AgentFactory(settings, flags["connector"])
+    agent = agents.find_agent_under_test(flags["agent"], folder=Path.cwd())
     redactor = settings.redactor
     budget = Budget(flags["max_cost"])
     if budget.max_usd is not None:
-        budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED}", file=sys.stderr)
+        budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr)
     said = {"connector": flags["connector"], "model": flags["agent_model"]}
     options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
@@ -84,18 +84,18 @@ async def opened(flags: dict[str, Any]) -> AsyncGenerator[Opened]:
             meter=budget.spend,
             http=http,
             connectors=settings.connectors,
-            empty_workspaces=places.spare,
+            empty_workspaces=places.empty_workspaces,
         )
-        crew = HelperPool(agents.find, http, settings.connectors, spare_workspaces=places.spare)
+        crew = HelperPool(agents.find_helper, http, settings.connectors, spare_workspaces=places.empty_workspaces)
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
             turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
-            yield Opened(agent.name, session, options, settings, redactor, crew, context.progress, turn_timeout_s)
+            yield DirectSession(agent.name, session, options, settings, redactor, crew, context.progress, turn_timeout_s)
         except TrialFault as fault:
-            raise VivaError(redactor.text(outcome_of_fault(fault).message or "")) from fault
+            raise VivaError(redactor.redact_text(outcome_of_fault(fault).message or "")) from fault
 
 
-def _places(flags: dict[str, Any], settings: Settings, agent: NamedAgent) -> Places:
+def _places(flags: dict[str, Any], settings: Settings, agent: ConfiguredAgent) -> WorkspaceProvider:
     asked = RunOptions(
         inputs=(),
         folder=Path.cwd(),
@@ -103,33 +103,33 @@ def _places(flags: dict[str, Any], settings: Settings, agent: NamedAgent) -> Pla
         keep_workspace=flags["keep_workspace"],
         sandbox=flags["sandbox"],
     )
-    return Places(asked, settings, agent, ())
+    return WorkspaceProvider(asked, settings, agent, ())
 
 
-async def _placed(stack: AsyncExitStack, places: Places) -> Workspace | None:
+async def _placed(stack: AsyncExitStack, places: WorkspaceProvider) -> Workspace | None:
     """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
-    for note in places.notes():
-        print(visible(note), file=sys.stderr)
-    spec = places.placed(Case(id=_KEY.case, user=Script(()))).workspace
+    for note in places.build_notes():
+        print(escape_controls(note), file=sys.stderr)
+    spec = places.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
     if spec is None:
         return None
-    workspace = await stack.enter_async_context(places.opened(spec, _KEY))
+    workspace = await stack.enter_async_context(places.open_workspace(spec, _KEY))
     if workspace.is_kept:
         print(f"workspace: {workspace.path}", file=sys.stderr)
     return workspace
 
 
-async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
+async def send_messages(messages: list[str], flags: dict[str, Any]) -> int:
     """Sends each message in turn, in one conversation. As for a case, --timeout is for all of them."""
     if flags["dry_run"]:
-        print(f"{len(words)} message{'s' if len(words) > 1 else ''}; nothing was sent")
+        print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing was sent")
         return 0
-    async with opened(flags) as agent:
+    async with open_direct_session(flags) as agent:
         limit_s = flags["timeout"] or agent.settings.defaults.timeout_s or TIMEOUT_S
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
-                for text in words:
+                for text in messages:
                     await _answer(agent, text, flags)
         except TimeoutError:
             if not limit.expired():
@@ -139,40 +139,40 @@ async def send_messages(words: list[str], flags: dict[str, Any]) -> int:
     return 0
 
 
-async def _answer(agent: Opened, text: str, flags: dict[str, Any]) -> None:
+async def _answer(agent: DirectSession, text: str, flags: dict[str, Any]) -> None:
     """Sends one message, and prints what comes back."""
     began = time.perf_counter()
     reply = await agent.send(Message("user", text))
     took_ms = (time.perf_counter() - began) * 1e3
     found = detect(reply, frozenset(agent.settings.confirmation_tools))
-    reply = agent.redactor.record(reply)
+    reply = agent.redactor.redact(reply)
     if flags["as_json"]:
         from viva.model import codec
 
         said = {**codec.to_plain(reply), "awaiting_input": found.is_awaiting, "awaiting_reason": found.reason}
         print(codec.compact_json(said), file=flags["out"], flush=True)
         return
-    lines = text_lines(reply) if flags["quiet"] else reply_lines(reply, found, took_ms if flags["verbose"] else None)
+    lines = format_text(reply) if flags["quiet"] else format_reply(reply, found, took_ms if flags["verbose"] else None)
     print("\n".join(lines), file=flags["out"], flush=True)
 
 
-def text_lines(reply: Reply) -> list[str]:
+def format_text(reply: Reply) -> list[str]:
     """What the agent says: its words and its data."""
-    lines = [visible(line) for line in reply.content.splitlines()] if reply.content else []
-    return lines if reply.data is None else [*lines, visible(to_text(reply.data))]
+    lines = [escape_controls(line) for line in reply.content.splitlines()] if reply.content else []
+    return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
 
 
-def reply_lines(reply: Reply, awaiting: AwaitingState, took_ms: float | None = None) -> list[str]:
+def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
     """All that there is to see of a reply; with the time that it took, results of tools too."""
-    lines = text_lines(reply)
+    lines = format_text(reply)
     for call in reply.tool_calls:
         arguments = to_text(call.arguments) if call.arguments is not None else ""
         end = f" ✗ {call.error}" if call.error else ""
-        lines.append(visible(f"[tool: {call.name}({arguments})]{end}"))
-        if took_ms is not None and call.result is not UNSET:
-            lines.append(visible(f"  {to_text(call.result)}"))
-    hint = f", hint: {visible(reply.input_hint)}" if reply.input_hint else ""
-    took = "" if took_ms is None else f", {format_duration(round(took_ms) / 1e3)}"
+        lines.append(escape_controls(f"[tool: {call.name}({arguments})]{end}"))
+        if elapsed_ms is not None and call.result is not UNSET:
+            lines.append(escape_controls(f"  {to_text(call.result)}"))
+    hint = f", hint: {escape_controls(reply.input_hint)}" if reply.input_hint else ""
+    took = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
     state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
     lines.append(f"({state}: {awaiting.reason}{hint}{_used(reply)}{took})")
     return lines

@@ -6,23 +6,23 @@ from typing import Any
 
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_of
-from viva.formats.reading import Reading
+from viva.formats.documents import wrap_values
+from viva.formats.reading import LoadOptions
 from viva.model import codec
 from viva.model.case import Case
 from viva.record.files import replace_file
-from viva.session.prepare import Prepared
+from viva.session.prepare import RunPlan
 
 
-async def list_cases(prepared: Prepared) -> int:
+async def list_cases(prepared: RunPlan) -> int:
     """One line a case; exit code 5 if there is none."""
     written: list[Mapping[str, Any]] = []
-    async for planned in prepared.plan():
+    async for planned in prepared.iterate_trials():
         if planned.trial != 1:
             continue
         print(_line(planned.case, planned.total))
         written.append(_whole(planned.case))
-    print(f"{prepared.cases} cases, {prepared.trials} trials, agent {prepared.agent.name}; nothing was run")
+    print(f"{prepared.case_count} cases, {prepared.trial_count} trials, agent {prepared.agent.name}; nothing was run")
     for path in prepared.options.outputs:
         _write(path, written, prepared)
         print(f"wrote {path}")
@@ -46,18 +46,18 @@ def _line(case: Case, runs: int) -> str:
     return f"{case.id}  {case.name}  {shape}{again}  {case.origin}{skipped}"
 
 
-def _write(path: Path, written: list[Mapping[str, Any]], prepared: Prepared) -> None:
+def _write(path: Path, written: list[Mapping[str, Any]], prepared: RunPlan) -> None:
     """Only what loads again is written: ids may meet that came from several files, and attachments lie beside their suite."""
     settings = prepared.settings
     if foreign := [str(case.get("name") or case.get("taskId")) for case in written if "id" not in case]:
         raise BadInput.of(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
-    reading = Reading(
+    reading = LoadOptions(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
-        before_run=prepared.options.before is not None,
+        has_before_run=prepared.options.before is not None,
     )
     if written:
-        native.load(documents_of(written, str(path)), str(path), path.parent, reading)
+        native.load(wrap_values(written, str(path)), str(path), path.parent, reading)
     try:
         replace_file(path, b"".join(codec.encode(case) + b"\n" for case in written))
     except OSError as wrong:

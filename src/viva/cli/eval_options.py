@@ -11,7 +11,7 @@ from viva.formats.modes import Mode, parse_modes
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Modes(click.ParamType[tuple[Mode, ...]]):
+class ModesType(click.ParamType[tuple[Mode, ...]]):
     """`golden,adversarial`."""
 
     name = "modes"
@@ -23,7 +23,7 @@ class Modes(click.ParamType[tuple[Mode, ...]]):
 _OPTIONS = (
     click.option(
         "--modes",
-        type=Modes(),
+        type=ModesType(),
         metavar="A,B",
         help="Modes of an eval suite: golden, rubric, adversarial, regression, live-shadow. By default those it declares, "
         "less what needs --baseline or --live.",
@@ -47,14 +47,14 @@ _OPTIONS = (
 )
 
 
-def eval_suites(command: F) -> F:
+def add_eval_options(command: F) -> F:
     """Adds the flags to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def eval_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+def read_eval_options(flags: Mapping[str, Any]) -> dict[str, Any]:
     """What they say, as fields of the run's options."""
     return {
         "modes": flags["modes"] or (),

@@ -5,29 +5,29 @@ from collections.abc import Collection, Mapping
 import click
 from click.core import ParameterSource
 
-from viva.session.options import REFERENCES
+from viva.session.options import AGENT_OPTION_FLAGS
 
-WITH_RESUME = frozenset(
+RESUME_FLAGS = frozenset(
     {"resume", "force", "outputs", "eval_summary", "parallel", "max_cost", "verbose", "quiet", "as_json", "config"}
-) | frozenset(REFERENCES)
+) | frozenset(AGENT_OPTION_FLAGS)
 """What may be said anew when a run goes on: what is shown, how fast, how much more it may cost, and agents that are named
 with a secret.
 """
-WITH_HOST = frozenset(
+HOST_FLAGS = frozenset(
     {
         "host", "inputs", "paths", "agent", "modes", "live", "baseline", "allow_agent_mismatch", "fail_on_regression",
         "eval_summary", "as_json", "quiet", "verbose", "config", "env_file", "format_",
     }
 )  # fmt: skip
 """What another host can be asked for."""
-WITH_TALK = frozenset(
+CHAT_FLAGS = frozenset(
     {
         "interactive", "agent", "connector", "config", "env_file", "verbose", "turn_timeout", "max_cost", "agent_model",
         "workspace", "keep_workspace", "sandbox", "no_history",
     }
 )  # fmt: skip
 """What a conversation by hand has: an agent, its folder, its limits. Nothing of it is kept."""
-WITH_MESSAGE = (WITH_TALK - {"interactive"}) | {"inputs", "paths", "dry_run", "quiet", "as_json", "timeout"}
+MESSAGE_FLAGS = (CHAT_FLAGS - {"interactive"}) | {"inputs", "paths", "dry_run", "quiet", "as_json", "timeout"}
 """The same for messages that are sent as they are."""
 _BELONGS = {
     "max_runs": "until_decided", "alpha": "until_decided", "beta": "until_decided", "margin": "until_decided",
@@ -36,13 +36,13 @@ _BELONGS = {
 """Flags that only mean something beside another one."""
 
 
-def refuse_others(ctx: click.Context, allowed: Collection[str], why: str) -> None:
+def reject_other_flags(ctx: click.Context, allowed: Collection[str], why: str) -> None:
     """Refuses flags that have no meaning here."""
     if given := [flag for name, flag in _given(ctx).items() if name not in allowed]:
         raise click.UsageError(f"{why}; leave out {', '.join(given)}")
 
 
-def refuse_alone(ctx: click.Context) -> None:
+def reject_dependent_flags(ctx: click.Context) -> None:
     """Refuses flags without the one that they belong to."""
     given = _given(ctx)
     for name, other in _BELONGS.items():

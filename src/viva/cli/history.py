@@ -7,15 +7,15 @@ from viva import config
 from viva.history.index import History
 
 
-def history_here(file: Path | None = None) -> History:
+def open_history(file: Path | None = None) -> History:
     """The history of the project that the working folder belongs to, or of another config's."""
     file = file.resolve() if file else config.find_config(Path.cwd())
     return History((file.parent if file else Path.cwd()) / ".viva")
 
 
-def tell_cut_off(history: History) -> None:
+def report_crashed_runs(history: History) -> None:
     """Says once, in one line, which runs ended without a word (a crash, a kill) and how to go on with them."""
-    match history.cut_off():
+    match history.take_crashed_runs():
         case []:
             pass
         case [run]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from viva.errors import BadInput
-from viva.schemas.words import schema_text
+from viva.schemas.words import read_schema
 
 EPILOG = """\b
 Examples:
@@ -86,7 +86,7 @@ def command(folder: Path) -> int:
         "viva.toml": CONFIG.encode(),
         "agent.py": AGENT.encode(),
         "tests/greeter.yaml": SUITE.encode(),
-        "viva.schema.json": schema_text("native"),
+        "viva.schema.json": read_schema("native"),
     }
     for name, content in files.items():
         path = folder / name

@@ -15,8 +15,8 @@ from typing import NoReturn, Protocol
 
 from viva.model.judging import assertion_label
 from viva.protocols import PersonChoice, PersonQuestion
-from viva.reporters.ink import Ink
-from viva.reporters.visible import one_line, visible, wrapped
+from viva.reporters.ink import Palette
+from viva.reporters.visible import fit_line, escape_controls, wrap_text
 
 _INDENT = "     "
 _UNDER = " " * len("Next: ")
@@ -35,36 +35,36 @@ _HELP = (
 _SAY_LETTER = "To say the letter itself, type a space before it."
 
 
-class Ask(Protocol):
+class LineReader(Protocol):
     """Reads what is typed below some lines. Raises EOFError for Ctrl-D and KeyboardInterrupt for Ctrl-C."""
 
-    erases: bool
+    clears_input: bool
     can_edit: bool
 
     async def __call__(self, above: str, sign: str, hint: str = "", text: str = "") -> str: ...
 
 
-class Terminal:
+class TerminalPrompt:
     """Asks whoever sits here. Costs nothing until somebody is asked."""
 
-    def __init__(self, *, hints: bool = True) -> None:
-        self._hints = hints
+    def __init__(self, *, show_hints: bool = True) -> None:
+        self._hints = show_hints
         self._plain = os.environ.get("TERM", "dumb") == "dumb"
-        self._ink = Ink(not self._plain and "NO_COLOR" not in os.environ)
+        self._ink = Palette(not self._plain and "NO_COLOR" not in os.environ)
         self._file = "saved.jsonl"
         self.redact: Callable[[str], str] = str
 
     @cached_property
-    def _ask(self) -> Ask:
+    def _ask(self) -> LineReader:
         try:
             return _Lines(self._ink) if self._plain else _Prompt()
         except ImportError:  # the extra is not installed
             return _Lines(self._ink)
 
     @property
-    def erases(self) -> bool:
+    def clears_input(self) -> bool:
         """What was typed does not stay on the screen."""
-        return self._ask.erases
+        return self._ask.clears_input
 
     async def ask(self, question: PersonQuestion) -> PersonChoice:
         above = ""
@@ -78,7 +78,7 @@ class Terminal:
         return choice
 
     def show_notice(self, text: str) -> None:
-        print(_INDENT + visible(self.redact(text)), flush=True)
+        print(_INDENT + escape_controls(self.redact(text)), flush=True)
 
     async def _chosen(self, question: PersonQuestion, above: str) -> PersonChoice | str:
         """One answer or, if it has to be asked for again, what to show above the question."""
@@ -152,11 +152,11 @@ class Terminal:
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
     def _labelled(self, label: str, text: str, room: int, most: int) -> list[str]:
-        first, *more = wrapped(self.redact(text), room, most)
+        first, *more = wrap_text(self.redact(text), room, most)
         return [f"{self._ink('cyan', label)} {first}", *(_UNDER + line for line in more)]
 
     def _note(self, text: str, room: int) -> str:
-        return _UNDER + self._ink("dim", one_line(self.redact(text), room))
+        return _UNDER + self._ink("dim", fit_line(self.redact(text), room))
 
     def _keys(self, question: PersonQuestion) -> str:
         """What can be typed here."""
@@ -183,7 +183,7 @@ async def _interrupt() -> NoReturn:
 class _Prompt:
     """prompt_toolkit: editing, history, pasted text of several lines."""
 
-    erases = True
+    clears_input = True
     can_edit = True
 
     def __init__(self) -> None:
@@ -226,10 +226,10 @@ class _Prompt:
 class _Lines:
     """Lines as the terminal gives them. No thread: a question can be given up, and nothing keeps the process alive."""
 
-    erases = False
+    clears_input = False
     can_edit = False
 
-    def __init__(self, ink: Ink) -> None:
+    def __init__(self, ink: Palette) -> None:
         self._ink = ink
         self._ahead = b""
         """Typed, but not asked for yet: the answers to the questions that come."""

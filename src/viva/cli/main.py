@@ -29,7 +29,7 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Knows the commands by name; `--help` needs none of their imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -58,7 +58,7 @@ class Commands(click.Group):
 
 
 @click.command(
-    cls=Commands,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with `viva init`, or send one message: viva test -i 'Hello' -n python:./agent.py:agent",
 )
@@ -67,13 +67,13 @@ def app() -> None:
     """Viva examines AI agents by talking to them."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs a command (that of the process, unless another is given) and turns what it raises into an exit code: 4 for bad input, 3 for a bug of ours (with its traceback)."""
-    if arguments is None:
+    if argv is None:
         atexit.register(_ignore_signals)  # registered first, so it is called last
     _write_utf8()
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(argv, standalone_mode=False)
     except click.UsageError as wrong:
         wrong.show()
         code = 4
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         code = 3
-    if arguments is None:
+    if argv is None:
         _end_by_code()
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -12,7 +12,7 @@ import click
 from viva.model.duration import parse_duration
 
 
-class Duration(click.ParamType[float]):
+class DurationType(click.ParamType[float]):
     """`30s`, `2m30s`, or a number of seconds."""
 
     name = "duration"
@@ -27,15 +27,15 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-DURATION = Duration()
+DURATION = DurationType()
 
 
-def person_here() -> bool:
+def has_terminal() -> bool:
     """Is there a terminal that somebody can sit at?"""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def colour_wanted(*, terminal: bool) -> bool:
+def use_colour(*, terminal: bool) -> bool:
     """On a terminal, or where FORCE_COLOR says so (logs of CI services show colours); NO_COLOR and a dumb one mean none."""
     if "NO_COLOR" in os.environ:
         return False
@@ -43,7 +43,7 @@ def colour_wanted(*, terminal: bool) -> bool:
 
 
 @contextmanager
-def private_stdout() -> Generator[TextIO]:
+def reserve_stdout() -> Generator[TextIO]:
     """Standard output for us alone: what agents print meanwhile, or programs that they start, goes to standard error."""
     out = sys.stdout
     with redirect_stdout(sys.stderr):
@@ -65,7 +65,7 @@ def private_stdout() -> Generator[TextIO]:
 
 
 @contextmanager
-def terminable() -> Generator[None]:
+def handle_sigterm() -> Generator[None]:
     """SIGTERM is as Ctrl-C: what goes on is ended, and the exit code is 2. A run has handlers of its own meanwhile."""
 
     def interrupt(_number: int, _frame: object) -> None:

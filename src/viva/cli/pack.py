@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from viva.errors import BadInput
-from viva.formats.pack_files import MANIFEST, inside
+from viva.formats.pack_files import MANIFEST, check_pack_path
 from viva.formats.packs import DIGESTS, Pack, is_pack, open_pack
-from viva.formats.signatures import Signer, digest_list
+from viva.formats.signatures import Signer, format_digests
 from viva.model import codec
 
 SIGNATURE = f"{MANIFEST}.sig"
@@ -62,7 +62,7 @@ def _sign_tarball(pack: Path, signer: Signer) -> list[Path]:
 
 def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
     """The manifest is written first, where it does not name its signature yet: all else depends on it."""
-    files, written = pack.files_run(), list[Path]()
+    files, written = pack.read_used_files(), list[Path]()
     signing = pack.manifest.signing
     named = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
     for name in (MANIFEST, named or SIGNATURE, DIGESTS, f"{DIGESTS}.sig"):  # before anything is written
@@ -73,7 +73,7 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
         files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
         (folder / MANIFEST).write_bytes(files[MANIFEST])
         written.append(folder / MANIFEST)
-    listed = digest_list(files)
+    listed = format_digests(files)
     for name, content in (
         (named or SIGNATURE, signer.sign(files[MANIFEST])),
         (DIGESTS, listed),
@@ -88,8 +88,8 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
 def _checked(folder: Path, name: str) -> str:
     """The pack may be somebody else's: nothing outside of it is written."""
     try:
-        if any((folder / each).is_symlink() for each in (name, *Path(inside(name)).parents[:-1])):
+        if any((folder / each).is_symlink() for each in (name, *Path(check_pack_path(name)).parents[:-1])):
             raise ValueError("is a link, or lies behind one; a pack holds plain files")
     except ValueError as wrong:
         raise BadInput.of(f"{name!r} {wrong}", str(folder)) from wrong
-    return inside(name)
+    return check_pack_path(name)

@@ -9,16 +9,16 @@ import click
 from msgspec import UNSET, Struct, field
 
 from viva import config
-from viva.agents.openwop_client import object_in
+from viva.agents.openwop_client import as_object
 from viva.errors import Unreachable
-from viva.formats.modes import LIVE, Mode
+from viva.formats.modes import LIVE_MODE, Mode
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.record.files import replace_file
 from viva.session.evals import EvalSummary
-from viva.session.interrupts import stopping
+from viva.session.interrupts import handle_stop_signals
 from viva.session.prepare import check_writable
-from viva.session.remote import Remote, Wanted, wanted
+from viva.session.remote import RemoteRun, RemoteRunRequest, resolve_remote_suite
 
 
 async def run_remote(flags: dict[str, Any]) -> int:
@@ -26,24 +26,24 @@ async def run_remote(flags: dict[str, Any]) -> int:
     if len(flags["inputs"]) != 1:
         raise click.UsageError("--host runs one suite: give one -i, a suite file, a pack, or ID@VERSION")
     modes: tuple[Mode, ...] = flags["modes"] or ()
-    if (LIVE in modes) != flags["live"]:
+    if (LIVE_MODE in modes) != flags["live"]:
         raise click.UsageError("--modes live-shadow and --live belong together")
-    settings = config.load(flags["config"], Path.cwd(), flags["env_file"])
-    suite, agent = wanted(flags["inputs"][0], Path(), flags["agent"])
+    settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
+    suite, agent = resolve_remote_suite(flags["inputs"][0], Path(), flags["agent"])
     if flags["eval_summary"] is not None:
         check_writable("--eval-summary", flags["eval_summary"])
-    what = Wanted(
+    what = RemoteRunRequest(
         suite=suite,
         agent=agent,
         modes=modes,
         baseline=flags["baseline"],
-        mismatch_allowed=flags["allow_agent_mismatch"],
+        allow_agent_mismatch=flags["allow_agent_mismatch"],
     )
     http = HttpTransport()
     us = asyncio.current_task()
     try:
-        with stopping(lambda: us and us.cancel()):
-            return await _followed(Remote(flags["host"], settings, http), what, flags)
+        with handle_stop_signals(lambda: us and us.cancel()):
+            return await _followed(RemoteRun(flags["host"], settings, http), what, flags)
     except asyncio.CancelledError:
         return 2
     except Unreachable as lost:
@@ -53,13 +53,13 @@ async def run_remote(flags: dict[str, Any]) -> int:
         await http.close()
 
 
-async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
+async def _followed(remote: RemoteRun, what: RemoteRunRequest, flags: dict[str, Any]) -> int:
     run = await remote.start(what)
     voice = _Voice(flags)
     voice.say(f"{what.suite} on {what.agent} at {flags['host']}: {run}")
     ending: dict[str, Any] = {}
     try:
-        async for event in remote.events():
+        async for event in remote.stream_events():
             voice.event(event)
             ending = event
     except asyncio.CancelledError:
@@ -67,10 +67,10 @@ async def _followed(remote: Remote, what: Wanted, flags: dict[str, Any]) -> int:
         print(f"{run} is told to stop over there", file=sys.stderr)
         raise
     if ending.get("type") != "run.completed":
-        why = object_in(object_in(ending.get("payload")).get("error"))
+        why = as_object(as_object(ending.get("payload")).get("error"))
         print(f"the run did not come to its end: {why.get('message', ending.get('type'))}", file=sys.stderr)
         return 1
-    summary = await remote.summary()
+    summary = await remote.fetch_summary()
     lost = False
     if (path := flags["eval_summary"]) is not None:
         try:

@@ -5,19 +5,19 @@ import sys
 
 import click
 
-from viva.cli.history import history_here, tell_cut_off
+from viva.cli.history import open_history, report_crashed_runs
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
 from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import read_events
-from viva.record.locks import holder_of
-from viva.reporters.figures import counted, seconds
-from viva.reporters.ink import Ink
-from viva.reporters.summary import details
-from viva.reporters.tree import Tree
-from viva.reporters.visible import one_line, visible
+from viva.record.locks import find_holder
+from viva.reporters.figures import format_count, format_ms
+from viva.reporters.ink import Palette
+from viva.reporters.summary import describe_details
+from viva.reporters.tree import CaseTree
+from viva.reporters.visible import fit_line, escape_controls
 
 _WHOLE_LINES = 1000
 EPILOG = """\b
@@ -39,11 +39,11 @@ Examples:
 @click.pass_context
 def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_json: bool) -> int:
     """List runs, newest first; or look at one."""
-    history = history_here()
-    tell_cut_off(history)
+    history = open_history()
+    report_crashed_runs(history)
     if ctx.invoked_subcommand is not None:
         return 0
-    rows = history.runs(limit=limit, agent=agent, failed=failed)
+    rows = history.list_runs(limit=limit, agent=agent, failed=failed)
     for row in rows:
         print(codec.compact_json(row) if as_json else _line(row, history))
     if not rows and not as_json:
@@ -53,7 +53,7 @@ def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_
 
 def _line(row: RunRow, history: History) -> str:
     if row.summary is None:
-        holder = holder_of(history.journal(row.id))
+        holder = find_holder(history.journal_path(row.id))
         how = f"running, process {holder.pid}" if holder else f"unfinished; viva test --resume {row.id}"
     else:
         s = row.summary
@@ -72,9 +72,9 @@ def _line(row: RunRow, history: History) -> str:
             )
             if number
         ]
-        how = ", ".join(parts) + f"  {seconds(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
+        how = ", ".join(parts) + f"  {format_ms(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
     mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
-    return f"{mark} {row.id}  {visible(row.agent)}  {how}  {visible(' '.join(row.inputs))}"
+    return f"{mark} {row.id}  {escape_controls(row.agent)}  {how}  {escape_controls(' '.join(row.inputs))}"
 
 
 @command.command(epilog="Example: viva runs show latest T001")
@@ -83,35 +83,35 @@ def _line(row: RunRow, history: History) -> str:
 @click.option("--json", "as_json", is_flag=True, help="The records as lines of JSON.")
 def show(run: str, case: str | None, as_json: bool) -> int:
     """Show the cases of RUN (an id, its beginning, `latest`, `latest~1`), or one CASE as a transcript with its verdicts."""
-    history = history_here()
-    row = history.find(run)
+    history = open_history()
+    row = history.find_run(run)
     found = [record for record in _records(history, row.id) if case is None or record.id == case]
     if case is not None and not found:
         known = ", ".join(sorted({record.id for record in _records(history, row.id)})[:20])
         raise BadInput.of(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
         print(_line(row, history))
-        for label, text in details(row.summary) if row.summary else ():
-            print(f"  {label}: {visible(text)}")
-    ink, width = Ink(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
+        for label, text in describe_details(row.summary) if row.summary else ():
+            print(f"  {label}: {escape_controls(text)}")
+    ink, width = Palette(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
     for record in found:
         if as_json:
             print(codec.compact_json(record))
         elif case is None:
             print(
-                f"  {record.status:8} {visible(record.id)}  {visible(record.name)}"
-                f"  {counted(record.total_turns, 'turn')}"
-                + (f"  {one_line(record.error, 200)}" if record.error else "")
+                f"  {record.status:8} {escape_controls(record.id)}  {escape_controls(record.name)}"
+                f"  {format_count(record.total_turns, 'turn')}"
+                + (f"  {fit_line(record.error, 200)}" if record.error else "")
                 + (f"  found {', '.join(map(str, record.findings))}" if record.findings else "")
             )
         else:
-            tree = Tree(ink, width, _WHOLE_LINES)
-            print(tree.whole(record, trial=record.trial if len(found) > 1 else None))
+            tree = CaseTree(ink, width, _WHOLE_LINES)
+            print(tree.render(record, trial=record.trial if len(found) > 1 else None))
     return 0
 
 
 def _records(history: History, run: str) -> list[TrialRecord]:
-    events = [event for event in read_events(history.journal(run)) if isinstance(event, TrialEnded)]
+    events = [event for event in read_events(history.journal_path(run)) if isinstance(event, TrialEnded)]
     return [event.record for event in sorted(events, key=lambda event: event.index)]
 
 
@@ -119,12 +119,12 @@ def _records(history: History, run: str) -> list[TrialRecord]:
 @click.argument("runs", nargs=-1, required=True)
 def rm(runs: tuple[str, ...]) -> int:
     """Delete runs and their data: journals, and the workspaces that they kept."""
-    history = history_here()
-    found = [history.find(name).id for name in runs]
+    history = open_history()
+    found = [history.find_run(name).id for name in runs]
     for run in found:
-        history.refuse_in_use(run)
+        history.require_unused(run)
     for run in dict.fromkeys(found):
-        history.remove(run)
+        history.remove_run(run)
         print(f"removed {run}")
     return 0
 
@@ -133,8 +133,8 @@ def rm(runs: tuple[str, ...]) -> int:
 @click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="How many of the newest stay.")
 def gc(keep: int) -> int:
     """Delete all but the newest runs, with their data. Runs that still go on stay."""
-    removed = history_here().keep_newest(keep)
-    print(f"removed {counted(len(removed), 'run')}")
+    removed = open_history().remove_old_runs(keep)
+    print(f"removed {format_count(len(removed), 'run')}")
     return 0
 
 
@@ -145,21 +145,21 @@ def gc(keep: int) -> int:
 )
 def clean(runs: tuple[str, ...], everywhere: bool) -> int:
     """Delete the workspaces that RUNS kept (all runs of this project, if none is named). The runs stay."""
-    from viva.workspace.folders import find_kept, remove_kept
+    from viva.workspace.folders import find_kept_workspaces, remove_kept_workspace
 
-    history = history_here()
-    found = [history.find(name).id for name in runs] or [row.id for row in history.runs()]
+    history = open_history()
+    found = [history.find_run(name).id for name in runs] or [row.id for row in history.list_runs()]
     removed = [path for run in dict.fromkeys(found) for path in history.remove_workspaces(run)]
     if everywhere:
-        removed += [path for path in find_kept() if remove_kept(path)]
+        removed += [path for path in find_kept_workspaces() if remove_kept_workspace(path)]
     for path in removed:
-        print(f"removed {visible(path)}")
-    print(f"removed {counted(len(removed), 'workspace')}")
+        print(f"removed {escape_controls(path)}")
+    print(f"removed {format_count(len(removed), 'workspace')}")
     return 0
 
 
 @command.command()
 def reindex() -> int:
     """Make the index anew from the runs' journals, after damage or for an older Viva."""
-    print(f"indexed {counted(history_here().reindex(), 'run')}")
+    print(f"indexed {format_count(open_history().rebuild(), 'run')}")
     return 0

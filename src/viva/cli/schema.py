@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from viva.schemas.words import SCHEMAS, SchemaName, schema_text
+from viva.schemas.words import PUBLIC_SCHEMAS, SchemaName, read_schema
 
 EPILOG = """\b
 Examples:
@@ -16,8 +16,8 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("name", type=click.Choice(SCHEMAS))
+@click.argument("name", type=click.Choice(PUBLIC_SCHEMAS))
 def command(name: SchemaName) -> int:
     """Print the JSON Schema that the loader itself uses."""
-    sys.stdout.write(schema_text(name).decode().rstrip() + "\n")
+    sys.stdout.write(read_schema(name).decode().rstrip() + "\n")
     return 0

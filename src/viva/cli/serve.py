@@ -37,14 +37,14 @@ def command(host: str | None, port: int | None, public_url: str | None, conforma
         raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
-    from viva.host.opening import opening
+    from viva.host.opening import load_setup
 
-    opened = opening(config, Path.cwd(), bind=host, port=port, public_url=public_url, seams=conformance)
+    opened = load_setup(config, Path.cwd(), bind_address=host, port=port, public_url=public_url, conformance_routes=conformance)
 
     def ready(url: str) -> None:
         print(f"Viva is an OpenWOP host at {url}; Ctrl-C ends it.", flush=True)
-        if opened.new_token is not None:
-            print(f"token of the tenant {'local'!r}, shown only now: {opened.new_token}", flush=True)
+        if opened.generated_token is not None:
+            print(f"token of the tenant {'local'!r}, shown only now: {opened.generated_token}", flush=True)
         if conformance:
             print("conformance seams are open: do not serve real tenants like this", flush=True)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from viva.cli.history import history_here, tell_cut_off
-from viva.cli.options import terminable
+from viva.cli.history import open_history, report_crashed_runs
+from viva.cli.options import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
-from viva.reporters.figures import counted
-from viva.session.loop import run_loop
-from viva.session.options import RunOptions, kept_again, with_secrets
-from viva.session.prepare import prepare
-from viva.session.resuming import Past, past_of
+from viva.reporters.figures import format_count
+from viva.session.loop import run_coroutine
+from viva.session.options import RunOptions, restore_options, restore_secrets
+from viva.session.prepare import build_run_plan
+from viva.session.resuming import PreviousRun, load_previous_run
 
 if TYPE_CHECKING:
-    from viva.session.shrinking import Shrunk
+    from viva.session.shrinking import ShrinkResult
 
 EPILOG = """\b
 Examples:
@@ -80,40 +80,40 @@ def command(
         raise click.UsageError(f"--fails {fails} of --runs {runs or 1} cannot be")
     if output.suffix != ".jsonl":
         raise BadInput.of(f"-o {output}: a case is written as .jsonl")
-    history = history_here()
-    tell_cut_off(history)
-    past = past_of(history, run)
+    history = open_history()
+    report_crashed_runs(history)
+    past = load_previous_run(history, run)
     record = _failed(past, case, trial)
-    kept = with_secrets(structs.replace(kept_again(past.settings["options"]), reporter=None), {"agent": agent})
+    kept = restore_secrets(structs.replace(restore_options(past.settings["options"]), reporter=None), {"agent": agent})
     wanted = (fails or runs, runs) if runs else None
-    with terminable():
-        return run_loop(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
+    with handle_sigterm():
+        return run_coroutine(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
 
 
-def _failed(past: Past, case: str, trial: int | None) -> TrialRecord:
-    held = [event.record for event in past.ended if event.record.id == case]
+def _failed(past: PreviousRun, case: str, trial: int | None) -> TrialRecord:
+    held = [event.record for event in past.ended_trials if event.record.id == case]
     if not held:
-        known = ", ".join(sorted({event.record.id for event in past.ended})[:20])
-        raise BadInput.of(f"run {past.run} has no case {case!r}; it has {known}")
+        known = ", ".join(sorted({event.record.id for event in past.ended_trials})[:20])
+        raise BadInput.of(f"run {past.run_id} has no case {case!r}; it has {known}")
     failed = [each for each in held if each.status == "failed" and each.turns and trial in (None, each.trial)]
     if not failed:
-        raise BadInput.of(f"case {case!r} of run {past.run} has no {'such ' if trial else ''}trial that failed")
+        raise BadInput.of(f"case {case!r} of run {past.run_id} has no {'such ' if trial else ''}trial that failed")
     return min(failed, key=lambda each: each.trial)
 
 
 async def _shrink(
-    past: Past, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
+    past: PreviousRun, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
 ) -> int:
-    from viva.session.shrinking import Failed, Held, Shrinker, find_case
+    from viva.session.shrinking import FailureRate, FailedConversation, Shrinker, find_case
 
     os.chdir(kept.folder)
     options = structs.replace(
         kept, outputs=(), record=None, replay=None, chosen=None, last_failed=False, only=None, tags=(), folder=Path()
     )
-    prepared = await prepare(options, past)
+    prepared = await build_run_plan(options, past)
     try:
         case = await find_case(prepared, record)
-        shrinker = Shrinker(prepared, Held(case, record), wanted=Failed(*wanted) if wanted else None, most=most)
+        shrinker = Shrinker(prepared, FailedConversation(case, record), required=FailureRate(*wanted) if wanted else None, max_trials=most)
         shrunk = await shrinker.shrink(output.parent)
     finally:
         await prepared.http.close()
@@ -121,17 +121,17 @@ async def _shrink(
 
     case_id = append_case(output, shrunk.case)
     before, after = (
-        ", ".join(counted(size[at], what) for size, what in _sizes(shrunk) if size[0] or what != _ALONG)
+        ", ".join(format_count(size[at], what) for size, what in _sizes(shrunk) if size[0] or what != _ALONG)
         for at in (0, 1)
     )
     print(f"{before} → {after}", end="")
-    print(f", in {counted(shrunk.trials, 'trial')}")
+    print(f", in {format_count(shrunk.trials, 'trial')}")
     print(
-        f"fails {shrunk.failed} (before: {shrunk.failed_before})"
-        if shrunk.failed.of
+        f"fails {shrunk.failures} (before: {shrunk.original_failures})"
+        if shrunk.failures.total
         else "not confirmed: no trial left"
     )
-    if not shrunk.minimal:
+    if not shrunk.is_minimal:
         print("it may become smaller still: --max-trials was used up, or what is smaller fails too seldom")
     for at, turn in enumerate(shrunk.case["turns"], 1):
         print(f"  {at}. {_shown(turn['input'])}")
@@ -140,12 +140,12 @@ async def _shrink(
     return 0
 
 
-def _sizes(shrunk: "Shrunk") -> tuple[tuple[tuple[int, int], str], ...]:
-    return (shrunk.turns, "turn"), (shrunk.words, "word"), (shrunk.along, _ALONG)
+def _sizes(shrunk: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
+    return (shrunk.turns, "turn"), (shrunk.words, "word"), (shrunk.extras, _ALONG)
 
 
 def _shown(said: object) -> str:
     from viva.model.talk import to_text
-    from viva.reporters.visible import one_line
+    from viva.reporters.visible import fit_line
 
-    return one_line(to_text(said), 160)
+    return fit_line(to_text(said), 160)

@@ -11,21 +11,21 @@ import click
 from msgspec import structs
 
 from viva.cli import test_options
-from viva.cli.eval_options import eval_fields, eval_suites
-from viva.cli.given import WITH_HOST, WITH_MESSAGE, WITH_RESUME, WITH_TALK, refuse_alone, refuse_others
-from viva.cli.history import history_here, tell_cut_off
-from viva.cli.options import colour_wanted, person_here, private_stdout, terminable
+from viva.cli.eval_options import read_eval_options, add_eval_options
+from viva.cli.given import HOST_FLAGS, MESSAGE_FLAGS, RESUME_FLAGS, CHAT_FLAGS, reject_dependent_flags, reject_other_flags
+from viva.cli.history import open_history, report_crashed_runs
+from viva.cli.options import use_colour, has_terminal, reserve_stdout, handle_sigterm
 from viva.errors import BadInput
-from viva.formats.sources import Words, understood
+from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
 from viva.record.journal import Journal
-from viva.session.filters import why_nothing
-from viva.session.interrupts import stopping
-from viva.session.loop import run_loop
-from viva.session.options import REFERENCES, RunOptions, kept_again, with_secrets
-from viva.session.prepare import Prepared, prepare
-from viva.session.resuming import Past, open_again, refuse_changes, still_right
-from viva.session.run import RunResult, examine, retell
+from viva.session.filters import explain_empty_selection
+from viva.session.interrupts import handle_stop_signals
+from viva.session.loop import run_coroutine
+from viva.session.options import AGENT_OPTION_FLAGS, RunOptions, restore_options, restore_secrets
+from viva.session.prepare import RunPlan, build_run_plan
+from viva.session.resuming import PreviousRun, reopen_run, check_unchanged, keep_unchanged_trials
+from viva.session.run import RunResult, execute, report_finished_run
 from viva.stats.sequential import SequentialTest
 
 EPILOG = """\b
@@ -50,53 +50,53 @@ Exit codes: 0 passed, 1 failed, 2 interrupted, 3 a bug in Viva, 4 bad input, 5 n
 
 
 @click.command(epilog=EPILOG)
-@test_options.what_is_run
-@test_options.what_is_shown
-@test_options.limits
-@test_options.repeats
-@test_options.taking_part
-@test_options.in_a_folder
-@eval_suites
-@test_options.what_is_kept
+@test_options.input_options
+@test_options.output_options
+@test_options.limit_options
+@test_options.repeat_options
+@test_options.participant_options
+@test_options.workspace_options
+@add_eval_options
+@test_options.storage_options
 @click.pass_context
 def command(ctx: click.Context, **flags: Any) -> int:
     """Run cases against an agent, and say what holds."""
-    ctx.with_resource(terminable())
+    ctx.with_resource(handle_sigterm())
     for_machines = flags["as_json"] and not flags["dry_run"]
-    flags["out"] = ctx.with_resource(private_stdout()) if for_machines else sys.stdout
+    flags["out"] = ctx.with_resource(reserve_stdout()) if for_machines else sys.stdout
     flags["inputs"] = _all_inputs(flags["inputs"], flags["paths"])
     if flags["host"]:
         from viva.cli.remote import run_remote
 
-        refuse_others(ctx, WITH_HOST, "--host: the suite runs over there")
-        return run_loop(run_remote(flags))
+        reject_other_flags(ctx, HOST_FLAGS, "--host: the suite runs over there")
+        return run_coroutine(run_remote(flags))
     if flags["resume"]:
-        refuse_others(ctx, WITH_RESUME, "--resume goes on with the settings that the run had")
-        return run_loop(_resume(flags))
-    refuse_alone(ctx)
-    tell_cut_off(history_here(flags["config"]))
+        reject_other_flags(ctx, RESUME_FLAGS, "--resume goes on with the settings that the run had")
+        return run_coroutine(_resume(flags))
+    reject_dependent_flags(ctx)
+    report_crashed_runs(open_history(flags["config"]))
     if flags["interactive"] and not flags["inputs"]:
-        refuse_others(ctx, WITH_TALK, "--interactive without an input is a conversation by hand, without cases")
+        reject_other_flags(ctx, CHAT_FLAGS, "--interactive without an input is a conversation by hand, without cases")
     if flags["interactive"]:
         _check_interactive(flags)
     if not flags["inputs"]:
         if flags["interactive"]:
-            from viva.cli.conversation import talk_freely
+            from viva.cli.conversation import run_chat
 
-            return run_loop(talk_freely(flags))
+            return run_coroutine(run_chat(flags))
         raise click.UsageError("No input given. Pass a suite, a folder or a message: viva test -i tests/")
     if words := _direct_messages(flags["inputs"]):
         if flags["interactive"]:
             raise click.UsageError("to talk with the agent leave out -i, and type the message")
-        refuse_others(
+        reject_other_flags(
             ctx,
-            WITH_MESSAGE,
+            MESSAGE_FLAGS,
             "a message is sent as it is: it is no case, has no verdict and no report, and is not kept",
         )
         from viva.cli.direct import send_messages
 
-        return run_loop(send_messages(words, flags))
-    return run_loop(_run(flags))
+        return run_coroutine(send_messages(words, flags))
+    return run_coroutine(_run(flags))
 
 
 def _all_inputs(named: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,10 +113,10 @@ def _direct_messages(inputs: tuple[str, ...]) -> list[str]:
     words: list[str] = []
     for text in inputs:
         try:
-            found = understood(text, Path())
+            found = parse_input(text, Path())
         except BadInput:
             return []
-        if not isinstance(found, Words):
+        if not isinstance(found, PlainMessage):
             return []
         words.append(found.text)
     return words
@@ -126,55 +126,55 @@ def _check_interactive(flags: dict[str, Any]) -> None:
     for flag, name in (("skip_interactive", "--skip-interactive"), ("as_json", "--json"), ("quiet", "-q")):
         if flags[flag]:
             raise click.UsageError(f"--interactive and {name} cannot both be meant")
-    if not flags["inputs"] and not person_here():
+    if not flags["inputs"] and not has_terminal():
         raise click.UsageError("--interactive without -i is a conversation: it needs a terminal")
 
 
 async def _run(flags: dict[str, Any]) -> int:
-    options = options_from(flags)
+    options = build_options(flags)
     asking = None
-    if person_here() and not (flags["as_json"] or flags["quiet"]):
-        from viva.cli.interactive import Terminal
+    if has_terminal() and not (flags["as_json"] or flags["quiet"]):
+        from viva.cli.interactive import TerminalPrompt
 
-        asking = Terminal()
+        asking = TerminalPrompt()
         options = structs.replace(options, asking=asking)
     prepared = await _prepared(options)
     if asking is not None:
-        asking.redact = prepared.redactor.text
-    if not prepared.cases and prepared.options.is_filtered:
-        print(await why_nothing(prepared.options, prepared.suites), file=sys.stderr)
+        asking.redact = prepared.redactor.redact_text
+    if not prepared.case_count and prepared.options.is_filtered:
+        print(await explain_empty_selection(prepared.options, prepared.suites), file=sys.stderr)
         return 5
     if flags["dry_run"]:
         from viva.cli.dry_run import list_cases
 
         return await list_cases(prepared)
-    result = await examine(prepared, [_voice(flags, prepared.parallel, person=prepared.with_person)])
+    result = await execute(prepared, [_voice(flags, prepared.parallel, person=prepared.has_person)])
     return _ended(result, flags)
 
 
-async def _prepared(options: RunOptions, past: Past | None = None) -> Prepared:
+async def _prepared(options: RunOptions, past: PreviousRun | None = None) -> RunPlan:
     """A generator may take its time: Ctrl-C and SIGTERM end it too."""
     task = asyncio.current_task()
     try:
-        with stopping(lambda: task and task.cancel()):
-            return await prepare(options, past)
+        with handle_stop_signals(lambda: task and task.cancel()):
+            return await build_run_plan(options, past)
     except asyncio.CancelledError:
         raise click.Abort from None
 
 
 async def _resume(flags: dict[str, Any]) -> int:
     """A run that was cut off, with the settings that it had, in the folder where it was started."""
-    history = history_here(flags["config"])
-    journal, past = open_again(history, flags["resume"])
+    history = open_history(flags["config"])
+    journal, past = reopen_run(history, flags["resume"])
     try:
-        tell_cut_off(history)
+        report_crashed_runs(history)
         return await _resume_locked(journal, past, flags)
     finally:
-        journal.end()  # also where it is refused: who reads that needs no reminder
+        journal.release_lock()  # also where it is refused: who reads that needs no reminder
 
 
-async def _resume_locked(journal: Journal, past: Past, flags: dict[str, Any]) -> int:
-    options = kept_again(past.settings["options"])
+async def _resume_locked(journal: Journal, past: PreviousRun, flags: dict[str, Any]) -> int:
+    options = restore_options(past.settings["options"])
     asked = {
         "outputs": tuple(path.absolute() for path in flags["outputs"]),
         "parallel": flags["parallel"],
@@ -183,28 +183,28 @@ async def _resume_locked(journal: Journal, past: Past, flags: dict[str, Any]) ->
     }
     options = structs.replace(options, **{name: value for name, value in asked.items() if value})
     os.chdir(options.folder)
-    if past.end is not None:
-        if given := [flag for name, flag in REFERENCES.items() if flags[name]]:
+    if past.run_ended is not None:
+        if given := [flag for name, flag in AGENT_OPTION_FLAGS.items() if flags[name]]:
             raise BadInput.of(
                 f"the run is complete: only its reports are written again; leave out {', '.join(given)}"
             )
-        return retell(past, past.end, journal, options.outputs, [_voice(flags)], options.eval_summary)
-    options = with_secrets(options, {name: flags[name] for name in REFERENCES})
+        return report_finished_run(past, past.run_ended, journal, options.outputs, [_voice(flags)], options.eval_summary)
+    options = restore_secrets(options, {name: flags[name] for name in AGENT_OPTION_FLAGS})
     prepared = await _prepared(structs.replace(options, folder=Path()), past)
     if flags["force"]:
-        past = await still_right(past, prepared.plan())
+        past = await keep_unchanged_trials(past, prepared.iterate_trials())
     else:
-        refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
-    result = await examine(prepared, [_voice(flags, prepared.parallel)], past, journal=journal)
+        check_unchanged(past.settings["fingerprint"], prepared.fingerprint)
+    result = await execute(prepared, [_voice(flags, prepared.parallel)], past, journal=journal)
     return _ended(result, flags)
 
 
 def _ended(result: RunResult, flags: dict[str, Any]) -> int:
     """The exit code, after what an agent as reporter has to say; machines that read events do not get it among them."""
-    if result.said is not None:
-        from viva.reporters.visible import visible_lines
+    if result.report_text is not None:
+        from viva.reporters.visible import escape_multiline
 
-        print(visible_lines(result.said), file=sys.stderr if flags["as_json"] else sys.stdout)
+        print(escape_multiline(result.report_text), file=sys.stderr if flags["as_json"] else sys.stdout)
     return result.exit_code
 
 
@@ -228,15 +228,15 @@ def _sequential(flags: dict[str, Any]) -> SequentialTest | None:
         )
     except ValueError as wrong:
         raise click.UsageError(f"--until-decided: {wrong}") from wrong
-    if test.fewest_to_pass > test.max_runs:
+    if test.min_passes > test.max_runs:
         raise click.UsageError(
-            f"to tell {least:g} from {test.too_low:g} takes {test.fewest_to_pass} passes in a row, more than --max-runs "
+            f"to tell {least:g} from {test.too_low:g} takes {test.min_passes} passes in a row, more than --max-runs "
             f"{test.max_runs}; raise --max-runs, --margin or --alpha"
         )
     return test
 
 
-def options_from(flags: dict[str, Any]) -> RunOptions:
+def build_options(flags: dict[str, Any]) -> RunOptions:
     sequential = _sequential(flags)
     return RunOptions(
         inputs=flags["inputs"],
@@ -277,16 +277,16 @@ def options_from(flags: dict[str, Any]) -> RunOptions:
         last_failed=flags["last_failed"],
         interactive=flags["interactive"],
         skip_interactive=flags["skip_interactive"],
-        **eval_fields(flags),
+        **read_eval_options(flags),
     )
 
 
 def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) -> Sink:
     """Who speaks on standard output: events for machines, or the console for people."""
     if flags["as_json"]:
-        from viva.reporters.events import EventLines
+        from viva.reporters.events import JsonEventReporter
 
-        return EventLines(flags["out"])
+        return JsonEventReporter(flags["out"])
     from viva.reporters.console import Console
 
     terminal = sys.stdout.isatty()
@@ -294,9 +294,9 @@ def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) ->
         sys.stdout,
         verbose=flags["verbose"] or person,
         quiet=flags["quiet"],
-        colour=colour_wanted(terminal=terminal),
-        terminal=terminal and not person,
+        colour=use_colour(terminal=terminal),
+        is_terminal=terminal and not person,
         width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS, where there is no terminal
         parallel=parallel,
-        whole=person,
+        full_replies=person,
     )

@@ -23,7 +23,7 @@ def _group(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
     return decorated
 
 
-what_is_run = _group(
+input_options = _group(
     click.option(
         "-i",
         "--input",
@@ -76,7 +76,7 @@ what_is_run = _group(
 )
 """What is run, and against whom."""
 
-what_is_shown = _group(
+output_options = _group(
     click.option(
         "-o",
         "--output",
@@ -97,7 +97,7 @@ what_is_shown = _group(
 )
 """What is shown and written."""
 
-limits = _group(
+limit_options = _group(
     click.option("--timeout", type=DURATION, help="Time for a case, over what it says itself (5m)."),
     click.option("--turn-timeout", type=DURATION, help="Time for one reply."),
     click.option("--parallel", type=click.IntRange(1), metavar="N", help="So many cases at once (4)."),
@@ -123,7 +123,7 @@ limits = _group(
 )
 """How long, how many at once, how much it may cost, and when to stop."""
 
-repeats = _group(
+repeat_options = _group(
     click.option("--runs", type=click.IntRange(1), default=1, metavar="N", help="Run each case N times."),
     click.option(
         "--min-pass",
@@ -170,7 +170,7 @@ repeats = _group(
 )
 """How often each case runs, and what its trials have to come to."""
 
-taking_part = _group(
+participant_options = _group(
     click.option(
         "--simulator", metavar="AGENT", help="Who plays the user in cases that have checkpoints but no simulator."
     ),
@@ -194,7 +194,7 @@ taking_part = _group(
 )
 """Who else takes part: the one who plays the user, a person, and code around the run."""
 
-in_a_folder = _group(
+workspace_options = _group(
     click.option(
         "--agent-model", metavar="MODEL", help="The model of the agent under test, over a playbook's agent_model."
     ),
@@ -226,7 +226,7 @@ in_a_folder = _group(
 )
 """For playbooks, and for agents that live in a folder."""
 
-what_is_kept = _group(
+storage_options = _group(
     click.option("--update-snapshots", is_flag=True, help="Write what snapshot assertions compare with."),
     click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep every reply on a cassette."),
     click.option(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from viva.cli.history import history_here, tell_cut_off
+from viva.cli.history import open_history, report_crashed_runs
 from viva.errors import BadInput
 
 EPILOG = """\b
@@ -32,9 +32,9 @@ The server answers on 127.0.0.1 alone, and the link works once, in one browser.
 def command(run: str | None, port: int, no_open: bool, allow_run: bool, config: Path | None) -> int:
     """Look at runs in a browser: all of them, or RUN (an id, its beginning, `latest`, `latest~1`)."""
     config = config.resolve() if config else None
-    history = history_here(config)
-    tell_cut_off(history)
-    where = f"#/runs/{history.find(run).id}" if run else ""
+    history = open_history(config)
+    report_crashed_runs(history)
+    where = f"#/runs/{history.find_run(run).id}" if run else ""
     try:
         from viva.viewer.server import serve
     except ImportError as missing:
@@ -50,5 +50,5 @@ def command(run: str | None, port: int, no_open: bool, allow_run: bool, config: 
             if not webbrowser.open(link + where):
                 print("no browser could be opened here: open the link yourself", file=sys.stderr)
 
-    serve(history, port=port, allow_run=allow_run, config=config, ready=ready)
+    serve(history, port=port, allow_run=allow_run, config=config, on_ready=ready)
     return 0

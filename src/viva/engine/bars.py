@@ -10,10 +10,10 @@ from viva.model.event import SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 from viva.stats.values import nearest_rank
 
-_EVERY = Rule()
+_EVERY = PassRule()
 _JUDGED = ("passed", "failed")
 _NEXT_TO_NOTHING = 1e-9
 """Means of decimal fractions miss their value by less than this."""
@@ -65,7 +65,7 @@ def _cost_of(usage: Usage | None) -> float | None:
     return 0.0 if usage is None else usage.cost_usd
 
 
-def case_score(case: str, trials: Sequence[TrialScore], rule: Rule = _EVERY) -> CaseScore:
+def case_score(case: str, trials: Sequence[TrialScore], rule: PassRule = _EVERY) -> CaseScore:
     """All trials of one case, in the order of their start."""
     missing = max((trial.trials for trial in trials), default=0) - len(trials)
     taken = [trial.latency_ms for trial in trials if trial.latency_ms is not None]
@@ -92,7 +92,7 @@ def _total(costs: Iterable[float | None]) -> float | None:
 class SuiteTally:
     """One suite with a bar, counted as its trials end. `cases` is how many of them shall run."""
 
-    def __init__(self, suite: str, bar: Threshold, cases: int, version: str = "", rule: Rule = _EVERY) -> None:
+    def __init__(self, suite: str, bar: Threshold, cases: int, version: str = "", rule: PassRule = _EVERY) -> None:
         self.suite = suite
         self._version = version
         self._bar = bar
@@ -102,7 +102,7 @@ class SuiteTally:
         self._vain: list[float | None] = []
 
     @classmethod
-    def of(cls, suite: Suite, cases: int | None = None, rule: Rule = _EVERY) -> "SuiteTally":
+    def of(cls, suite: Suite, cases: int | None = None, rule: PassRule = _EVERY) -> "SuiteTally":
         """For a suite that has a bar."""
         return cls(suite.id, suite.threshold or Threshold(), suite.count if cases is None else cases, suite.version, rule)
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
 
 class CaseTrials:
     """The trials of one case: which have ended how, and which have been started."""
 
-    def __init__(self, first: PlannedTrial, rule: Rule, ended: dict[int, Status]) -> None:
+    def __init__(self, first: PlannedTrial, rule: PassRule, ended: dict[int, Status]) -> None:
         self._first = first
         self._rule = rule
         self._ended = ended
@@ -38,8 +38,8 @@ class CaseTrials:
 
     def _update(self) -> None:
         """What follows from the trials that have ended: is the case decided, and how many more does it take at the least?"""
-        self.is_decided = self._rule.over(self._in_order())
-        self._needed = self._rule.fewest_left(list(self._ended.values())) if self._ended else 1
+        self.is_decided = self._rule.is_over(self._in_order())
+        self._needed = self._rule.min_trials_left(list(self._ended.values())) if self._ended else 1
 
     def _in_order(self) -> list[Status]:
         """Outcomes in the order of the trials' start, as far as no trial before them is still under way."""
@@ -52,7 +52,7 @@ class CaseTrials:
 class TrialsUntilDecided:
     """Yields trials of planned cases as they become due; wants to hear how each of them ended."""
 
-    def __init__(self, plan: AsyncIterator[PlannedTrial], rule: Rule, past: Iterable[TrialRecord] = ()) -> None:
+    def __init__(self, plan: AsyncIterator[PlannedTrial], rule: PassRule, past: Iterable[TrialRecord] = ()) -> None:
         self._plan = plan
         self._rule = rule
         self._series: dict[tuple[str, str], CaseTrials] = {}

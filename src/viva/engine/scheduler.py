@@ -10,7 +10,7 @@ from viva.model.case import Case, Suite
 from viva.model.event import StopReason, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.protocols import Executor, PlannedTrial
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
 
 class FailFast:
@@ -20,7 +20,7 @@ class FailFast:
     earlier part of the same run: what was lost there does not stop the run again.
     """
 
-    def __init__(self, rule: Rule, earlier: Iterable[TrialRecord] = ()) -> None:
+    def __init__(self, rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._rule = rule
         self._trials: dict[tuple[str, str], list[Status]] = {}
         for record in earlier:

@@ -9,15 +9,15 @@ from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
 from viva.model.event import Event, RunSummary, StopReason, TrialEnded, TrialRetried
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
-_EVERY = Rule()
+_EVERY = PassRule()
 
 
 class RunTally:
     """Counts trials as they end, and cases as their last trial ends."""
 
-    def __init__(self, cases: int, rule: Rule = _EVERY, suites: Sequence[SuiteTally] = ()) -> None:
+    def __init__(self, cases: int, rule: PassRule = _EVERY, suites: Sequence[SuiteTally] = ()) -> None:
         self._cases = cases
         self._rule = rule
         self._suites = {each.suite: each for each in suites}

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from viva.formats.claims import Complain
+from viva.formats.claims import ReportProblem
 from viva.model.message import Audio, Content, File, Image, Part, Text
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 
 MAX_BYTES = 32 * 1024 * 1024
 _KINDS: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
@@ -23,16 +23,16 @@ class Attachments(Struct, frozen=True):
     folder: str
     roots: tuple[str, ...] = ()
 
-    def parts(
-        self, written: Sequence[dict[str, Any]], at: Place, complain: Complain, *, read: bool
+    def build_parts(
+        self, items: Sequence[dict[str, Any]], path: KeyPath, report: ReportProblem, *, read_files: bool
     ) -> tuple[Part, ...]:
         """The parts of a message. With `read`, files become data: addresses; without, they are only looked for."""
-        return tuple(self._part(item, (*at, i), complain, read) for i, item in enumerate(written))
+        return tuple(self._part(item, (*path, i), report, read_files) for i, item in enumerate(items))
 
-    def as_parts(self, content: Content) -> tuple[Part, ...]:
+    def to_parts(self, content: Content) -> tuple[Part, ...]:
         return (Text(content),) if isinstance(content, str) else content
 
-    def _part(self, written: dict[str, Any], at: Place, complain: Complain, read: bool) -> Part:
+    def _part(self, written: dict[str, Any], at: KeyPath, complain: ReportProblem, read: bool) -> Part:
         if written["type"] == "text":
             return Text(written["text"])
         source = str(written["source"])
@@ -47,7 +47,7 @@ class Attachments(Struct, frozen=True):
         encoded = base64.b64encode(path.read_bytes()).decode("ascii")
         return kind(source, name or path.name, media_type, f"data:{media_type};base64,{encoded}")
 
-    def _found(self, source: str, at: Place, complain: Complain) -> Path | None:
+    def _found(self, source: str, at: KeyPath, complain: ReportProblem) -> Path | None:
         path = (Path(self.folder) / unquote(source.removeprefix("file://"))).resolve()
         allowed = [Path(root).resolve() for root in (self.folder, *self.roots)]
         if not any(path.is_relative_to(root) for root in allowed):

@@ -6,51 +6,51 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from viva.schemas.positions import Place
-from viva.schemas.words import Complaint, SchemaName, complaints
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import SchemaViolation, SchemaName, find_violations
 
 _ROUNDS = 12
 """A member that cannot stay may take the object around it along, and so on outwards: documents are not nested deeper."""
 
-StandIn = Callable[[Place], Any]
+MakePlaceholder = Callable[[KeyPath], Any]
 
 
-class StandIns(Struct, frozen=True):
+class Placeholders(Struct, frozen=True):
     """What stands in for a member, or for an item of the list of that name, that does not fit. All else is left out.
 
     A stand-in must give no reason to complain, here or elsewhere.
     """
 
-    members: Mapping[str, StandIn]
-    items: Mapping[str, StandIn]
+    members: Mapping[str, MakePlaceholder]
+    items: Mapping[str, MakePlaceholder]
 
 
-def checkable(schema: SchemaName, value: Any, found: Sequence[Complaint], stand_ins: StandIns) -> Any:
+def replace_invalid(schema: SchemaName, value: Any, violations: Sequence[SchemaViolation], placeholders: Placeholders) -> Any:
     """A copy of the value without what does not fit, every other member in its place; None where nothing is left to check."""
     value = deepcopy(value)
     for _ in range(_ROUNDS):
-        for complaint in found:
-            _mend(value, complaint, stand_ins)
-        if not (found := complaints(schema, value)):
+        for complaint in violations:
+            _mend(value, complaint, placeholders)
+        if not (violations := find_violations(schema, value)):
             return value
     return None
 
 
-def _mend(value: Any, complaint: Complaint, stand_ins: StandIns) -> None:
+def _mend(value: Any, complaint: SchemaViolation, stand_ins: Placeholders) -> None:
     try:
         holder = _at(value, complaint.path)
     except (KeyError, IndexError, TypeError):  # it went with something around it
         return
-    if complaint.key is not None:
-        holder.pop(complaint.key, None)
-    missing = complaint.near if complaint.key is not None else next(iter(complaint.missing), None)
+    if complaint.unknown_key is not None:
+        holder.pop(complaint.unknown_key, None)
+    missing = complaint.suggestion if complaint.unknown_key is not None else next(iter(complaint.missing), None)
     if missing is not None and missing in stand_ins.members:
         holder.setdefault(missing, stand_ins.members[missing]((*complaint.path, missing)))
-    elif complaint.key is None:
+    elif complaint.unknown_key is None:
         _replace(value, complaint.path, stand_ins)
 
 
-def _replace(value: Any, path: Place, stand_ins: StandIns) -> None:
+def _replace(value: Any, path: KeyPath, stand_ins: Placeholders) -> None:
     """Puts a stand-in at a place or, where there is none for it, takes out as much as has to go."""
     if not path:
         return
@@ -68,7 +68,7 @@ def _replace(value: Any, path: Place, stand_ins: StandIns) -> None:
         _replace(value, tuple(around), stand_ins)
 
 
-def _at(value: Any, path: Place) -> Any:
+def _at(value: Any, path: KeyPath) -> Any:
     for step in path:
         value = value[step]
     return value

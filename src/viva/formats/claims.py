@@ -6,9 +6,9 @@ from typing import Any, cast
 from msgspec import Struct, field, structs
 
 from viva import catalog
-from viva.checks.files import refuse_outside
-from viva.checks.late import Late
-from viva.checks.wording import labelled
+from viva.checks.files import check_workspace_path
+from viva.checks.late import TemplatedCheck
+from viva.checks.wording import format_label
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Assertion, Feature, TextScope, TurnScope
@@ -16,8 +16,8 @@ from viva.model.component import BuildContext
 from viva.model.lookup import compile_path
 from viva.model.pattern import compile_pattern
 from viva.model.template import fill_variables, has_variables, is_template
-from viva.schemas.positions import Place
-from viva.schemas.words import unknown_name
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import format_unknown_name
 
 _OURS = frozenset({"type", "message", "negate", "weight"})
 _REQUIRED_SOMEHOW = {
@@ -30,61 +30,61 @@ _REQUIRED_SOMEHOW = {
 _JUDGED, _JUDGE = frozenset({"agent", "rubric"}), "viva.validator"
 _COMBINING = frozenset({"all", "any", "not"})
 """What is made of other assertions: of these, each waits for its own variables."""
-Complain = Callable[[Place, str, str | None], None]
+ReportProblem = Callable[[KeyPath, str, str | None], None]
 
 
-class ClaimBuilder(Struct):
+class AssertionBuilder(Struct):
     """Builds the claims of one file and complains about those that cannot be built."""
 
     folder: str
     roots: tuple[str, ...]
     update_snapshots: bool = False
-    references: dict[str, Place] = field(default_factory=dict[str, Place])
+    references: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
     """The agents that the checks built so far will ask, and where."""
-    connectors: dict[tuple[str, str | None], Place] = field(default_factory=dict[tuple[str, str | None], Place])
+    connectors: dict[tuple[str, str | None], KeyPath] = field(default_factory=dict[tuple[str, str | None], KeyPath])
     """The connectors that options name, whose options they are (those of the agent under test: None), and where."""
     needs: set[Feature] = field(default_factory=set[Feature])
     """What the checks built so far cannot do without."""
     may_hold_variables: bool = True
     """Where no text of the document can hold a variable, none is looked for."""
-    at: Place = ()
+    path: KeyPath = ()
     """Where the assertion stands that is being built."""
 
-    def claims(
-        self, written: Any, at: Place, complain: Complain, *, on: TextScope = "reply", over: TurnScope = "turn"
+    def build_all(
+        self, written: Any, path: KeyPath, report: ReportProblem, *, on: TextScope = "reply", over: TurnScope = "turn"
     ) -> tuple[Assertion, ...]:
         """`assertions`: one object or a list of them."""
         if written is None:
             return ()
         if isinstance(written, Mapping):
-            built = [self.claim(cast("Mapping[str, Any]", written), at, complain)]
+            built = [self.build_one(cast("Mapping[str, Any]", written), path, report)]
         else:
             items = cast("list[Mapping[str, Any]]", written)
-            built = [self.claim(item, (*at, i), complain) for i, item in enumerate(items)]
+            built = [self.build_one(item, (*path, i), report) for i, item in enumerate(items)]
         return tuple(
             structs.replace(claim, on=on, over=over) if (on, over) != ("reply", "turn") else claim
             for claim in built
             if claim
         )
 
-    def claim(self, written: Mapping[str, Any], at: Place, complain: Complain) -> Assertion | None:
+    def build_one(self, written: Mapping[str, Any], path: KeyPath, report: ReportProblem) -> Assertion | None:
         """One assertion, or None after a complaint."""
-        self.at = at
+        self.path = path
         try:
             return self._nested(written)
-        except NestedComplaint as nested:
-            complain((*at, *nested.at), nested.what, nested.key)
+        except InvalidMember as nested:
+            report((*path, *nested.at), nested.what, nested.key)
         except BadInput as wrong:
-            complain(at, wrong.problems[0].message, None)
+            report(path, wrong.problems[0].message, None)
         except (ValueError, codec.ValidationError) as wrong:
-            complain(at, str(wrong), None)
+            report(path, str(wrong), None)
         return None
 
     def _built(self, written: Mapping[str, Any]) -> Assertion:
-        check = self._check(str(written["type"]), canonical(written))
+        check = self._check(str(written["type"]), normalize_fields(written))
         for name in getattr(check, "references", ()):
             self._will_ask(name)
-            self.note_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.at)
+            self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)
         self.needs.update(getattr(check, "needs", ()))
         return Assertion(
             check=check,
@@ -94,15 +94,15 @@ class ClaimBuilder(Struct):
             weight=float(written.get("weight", 1.0)),
         )
 
-    def note_connector(self, options: Mapping[str, Any], helper: str | None, at: Place) -> None:
+    def add_connector(self, options: Mapping[str, Any], helper: str | None, path: KeyPath) -> None:
         """Options may name a connector, which has to be there."""
         if isinstance(name := options.get("connector"), str):
-            self.connectors.setdefault((name, helper), (*at, "options"))
+            self.connectors.setdefault((name, helper), (*path, "options"))
 
     def _check(self, kind: str, fields: Mapping[str, Any]) -> Any:
-        found = catalog.find("check", kind)
+        found = catalog.find_component("check", kind)
         if found is None:
-            raise NestedComplaint(("type",), unknown_name("assertion type", kind, catalog.names("check")))
+            raise InvalidMember(("type",), format_unknown_name("assertion type", kind, catalog.list_components("check")))
         return found.build(fields, BuildContext(self.folder, self.roots, self._nested, self.update_snapshots))
 
     def _nested(self, written: Mapping[str, Any]) -> Assertion:
@@ -114,14 +114,14 @@ class ClaimBuilder(Struct):
 
     def _late(self, written: Mapping[str, Any]) -> Assertion:
         kind = str(written["type"])
-        fields = canonical(written)
+        fields = normalize_fields(written)
         if kind in _JUDGED:
             fields.setdefault("use", _JUDGE)
         for name, value in fields.items():
             if not has_variables(value):
                 self._check_alone(kind, name, fill_variables(value, {}))
-        self.needs.update(getattr(catalog.find("check", kind), "needs", ()))
-        late = Late(
+        self.needs.update(getattr(catalog.find_component("check", kind), "needs", ()))
+        late = TemplatedCheck(
             dict(written),
             self._built,
             costly=kind in _JUDGED,
@@ -142,10 +142,10 @@ class ClaimBuilder(Struct):
         try:
             return str(self._check(kind, fields).label)
         except (ValueError, BadInput, codec.ValidationError):  # a value is needed to build it
-            return labelled(kind, codec.compact_json(fields))
+            return format_label(kind, codec.compact_json(fields))
 
     def _will_ask(self, agent: str) -> None:
-        self.references.setdefault(agent.removeprefix("agents:"), self.at)
+        self.references.setdefault(agent.removeprefix("agents:"), self.path)
 
     def _check_alone(self, kind: str, name: str, value: Any) -> None:
         """What can be said of one field while others wait for their variables."""
@@ -155,7 +155,7 @@ class ClaimBuilder(Struct):
             case ("json_path" | "type", "path"):
                 compile_path(value)
             case ("file_exists" | "file_contains", "path"):
-                refuse_outside(value)
+                check_workspace_path(value)
             case ("script", "use") | ("json_schema", "schema"):
                 self._check(kind, {name: value})
             case ("agent" | "rubric", "use"):
@@ -164,25 +164,25 @@ class ClaimBuilder(Struct):
                 pass
 
 
-class NestedComplaint(ValueError):  # noqa: N818 -- it never leaves this room
+class InvalidMember(ValueError):  # noqa: N818 -- it never leaves this room
     """A complaint about a member of an assertion."""
 
-    def __init__(self, at: Place, what: str, key: str | None = None) -> None:
+    def __init__(self, at: KeyPath, what: str, key: str | None = None) -> None:
         super().__init__(what)
         self.at, self.what, self.key = at, what, key
 
 
-def canonical(written: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_fields(written: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a check in one spelling. Giving both spellings of one thing is refused."""
     kind = str(written["type"])
     fields = {key: value for key, value in written.items() if key not in _OURS}
     for key, value in _respelled(kind, fields):
         if key in fields:
-            raise NestedComplaint((), f"gives both spellings of {key!r}; keep one of them")
+            raise InvalidMember((), f"gives both spellings of {key!r}; keep one of them")
         fields[key] = value
     needed = _REQUIRED_SOMEHOW.get(kind)
     if needed and needed not in fields:
-        raise NestedComplaint((), f"misses {needed!r}")
+        raise InvalidMember((), f"misses {needed!r}")
     return fields
 
 

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, cast
 from msgspec import UNSET, Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats.raw_files import HEAD, MAX_BYTES, Spooled, bytes_of, refuse_foreign, refuse_special
+from viva.formats.raw_files import HEAD_BYTES, MAX_BYTES, SpooledStream, read_bytes, check_is_text, check_regular_file
 from viva.model import codec
-from viva.schemas.positions import Place, error_place, json_item_lines, json_line, yaml_lines
+from viva.schemas.positions import KeyPath, explain_json_error, find_json_item_lines, find_json_line, yaml_line_finder
 
 _TOO_LONG = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
-CASES = "cases"
+CASES_KEY = "cases"
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
@@ -37,27 +37,27 @@ class Document(Struct, frozen=True):
     file: str
     line: int
     value: Any
-    prefix: Place = ()
+    prefix: KeyPath = ()
     raw: bytes = b""
-    lines: Any = None
+    find_line: Any = None
 
-    def problem(self, path: Place, what: str, *, key: str | None = None) -> Problem:
+    def make_problem(self, path: KeyPath, message: str, *, key: str | None = None) -> Problem:
         """A problem at a place in this document; `key` is the member of that object that is meant."""
         at = (*path, key) if key is not None else path
-        line = self.lines(*self.prefix, *at) if self.lines else self.line - 1 + json_line(self.raw, at)
-        return Problem(self.file, line, shown_path((*self.prefix, *path)), what)
+        line = self.find_line(*self.prefix, *at) if self.find_line else self.line - 1 + find_json_line(self.raw, at)
+        return Problem(self.file, line, format_key_path((*self.prefix, *path)), message)
 
-    def item_lines(self, path: Place) -> list[int]:
+    def find_item_lines(self, path: KeyPath) -> list[int]:
         """The lines on which the items of an array of this document stand."""
-        if self.lines:
+        if self.find_line:
             items: Any = self.value
             for step in path:
                 items = items[step]
-            return [self.lines(*self.prefix, *path, at) for at in range(len(items))]
-        return [self.line - 1 + line for line in json_item_lines(self.raw, path)]
+            return [self.find_line(*self.prefix, *path, at) for at in range(len(items))]
+        return [self.line - 1 + line for line in find_json_item_lines(self.raw, path)]
 
 
-def shown_path(path: Place) -> str:
+def format_key_path(path: KeyPath) -> str:
     """`$.turns[0].input`, as error messages show it."""
     return "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" if p.isidentifier() else f"[{p!r}]" for p in path)
 
@@ -72,7 +72,7 @@ class Chunk(Struct, frozen=True):
     is_too_long: bool = False
 
 
-def chunks(path: Path | Spooled, most: int = MAX_BYTES) -> Iterator[Chunk]:
+def read_chunks(path: Path | SpooledStream, max_bytes: int = MAX_BYTES) -> Iterator[Chunk]:
     """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line.
 
     It ends at a document of more than so many bytes.
@@ -81,10 +81,10 @@ def chunks(path: Path | Spooled, most: int = MAX_BYTES) -> Iterator[Chunk]:
     held: list[bytes] = []
     start = (0, 0)
     with path.open("rb") as file:
-        for text in iter(partial(file.readline, most + 1), b""):
+        for text in iter(partial(file.readline, max_bytes + 1), b""):
             size = size + len(text) if held else len(text)
             line += 1
-            if size > most:
+            if size > max_bytes:
                 yield Chunk(*(start if held else (line, offset)), b"", is_too_long=True)
                 return  # where it ends cannot be told without reading all of it
             at, offset = offset, offset + len(text)
@@ -143,7 +143,7 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
     try:
         return codec.decode(raw)
     except codec.DecodeError as wrong:
-        inside, what = error_place(raw, wrong)
+        inside, what = explain_json_error(raw, wrong)
         raise BadInput.of(what, file, line - 1 + inside) from wrong
 
 
@@ -182,21 +182,21 @@ def _count_keys(value: Any) -> int:
     return count
 
 
-class Streamed:
+class StreamedDocuments:
     """The documents of a `.jsonl` file, read twice: where they stand and what they were is all that is held in between."""
 
-    def __init__(self, path: Path | Spooled, file: str) -> None:
+    def __init__(self, path: Path | SpooledStream, file: str) -> None:
         self._path = path
         self._file = file
         self._offsets = array("Q")
         self._digests = array("Q")
 
-    def first(self, problems: list[Problem]) -> Iterator[Document]:
+    def read_valid(self, problems: list[Problem]) -> Iterator[Document]:
         """Every document that can be read; what cannot is added to the problems."""
         try:
             with self._path.open("rb") as file:
-                refuse_foreign(file.read(HEAD), self._file)
-            for chunk in chunks(self._path):
+                check_is_text(file.read(HEAD_BYTES), self._file)
+            for chunk in read_chunks(self._path):
                 self._offsets.append(chunk.offset)
                 self._digests.append(_digest(chunk.raw))
                 try:
@@ -214,14 +214,14 @@ class Streamed:
     def peek(self) -> Document | None:
         """The first document, if it can be read."""
         try:
-            return next((decode_chunk(self._file, chunk) for chunk in chunks(self._path)), None)
+            return next((decode_chunk(self._file, chunk) for chunk in read_chunks(self._path)), None)
         except (BadInput, OSError):
             return None
 
-    def again(self) -> Iterator[Document]:
+    def reread(self) -> Iterator[Document]:
         """The same documents once more. A file that changed in between is refused."""
         known = iter(zip(self._offsets, self._digests, strict=True))
-        for chunk in chunks(self._path):
+        for chunk in read_chunks(self._path):
             if next(known, None) != (chunk.offset, _digest(chunk.raw)):
                 raise BadInput.of("changed while it was being run; start again", self._file, chunk.line)
             yield decode_chunk(self._file, chunk)
@@ -229,42 +229,42 @@ class Streamed:
             raise BadInput.of("became shorter while it was being run; start again", self._file)
 
 
-class Held(Struct, frozen=True):
+class LoadedDocuments(Struct, frozen=True):
     """Documents that are in memory already, and what is wrong with the file around them."""
 
     documents: tuple[Document, ...]
     problems: tuple[Problem, ...] = ()
 
-    def first(self, problems: list[Problem]) -> Iterator[Document]:
+    def read_valid(self, problems: list[Problem]) -> Iterator[Document]:
         problems += self.problems
         return iter(self.documents)
 
     def peek(self) -> Document | None:
         return next(iter(self.documents), None)
 
-    def again(self) -> Iterator[Document]:
+    def reread(self) -> Iterator[Document]:
         return iter(self.documents)
 
 
-Documents = Streamed | Held
+Documents = StreamedDocuments | LoadedDocuments
 
 
-def documents_in(path: Path, file: str) -> Documents:
+def open_documents(path: Path, file: str) -> Documents:
     """The documents of a file, by its ending. Raises BadInput for one that cannot be read as a whole."""
-    refuse_special(path, file)
+    check_regular_file(path, file)
     if path.suffix == ".jsonl":
-        return Streamed(path, file)
-    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(bytes_of(path, file), file)
+        return StreamedDocuments(path, file)
+    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(read_bytes(path, file), file)
 
 
-def documents_from(stream: BinaryIO, file: str) -> Documents:
+def read_document_stream(stream: BinaryIO, file: str) -> Documents:
     """The documents of a stream: lines or pretty-printed objects as in a `.jsonl` file, or one array as in a `.json` file."""
-    spool = Spooled(stream)
-    first = next(chunks(spool), None)
+    spool = SpooledStream(stream)
+    first = next(read_chunks(spool), None)
     if first is not None and _is_list(first):
         with spool.open("rb") as text:
             return _json_file(text.read(), file)
-    return Streamed(spool, file)
+    return StreamedDocuments(spool, file)
 
 
 def _is_list(chunk: Chunk) -> bool:
@@ -274,25 +274,25 @@ def _is_list(chunk: Chunk) -> bool:
         return False
 
 
-def documents_of(values: Sequence[Any], name: str) -> Held:
+def wrap_values(values: Sequence[Any], name: str) -> LoadedDocuments:
     """Values that no file holds, under a name that messages show; the n-th stands on line n."""
-    return Held(tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1)))
+    return LoadedDocuments(tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1)))
 
 
 def _digest(raw: bytes) -> int:
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
 
 
-def json_document(raw: bytes, file: str) -> Document:
+def parse_json_document(raw: bytes, file: str) -> Document:
     """A value that is one document, whatever it is."""
     whole = _decoded(file, 1, raw)
     _refuse_repeated_keys(file, 1, raw, whole)
     return Document(file, 1, whole, raw=raw)
 
 
-def _json_file(raw: bytes, file: str) -> Held:
+def _json_file(raw: bytes, file: str) -> LoadedDocuments:
     """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
-    refuse_foreign(raw, file)
+    check_is_text(raw, file)
     stripped = _without_comments(raw)
     whole = _decoded(file, 1, stripped)
     _refuse_repeated_keys(file, 1, stripped, whole)
@@ -303,20 +303,20 @@ def _json_file(raw: bytes, file: str) -> Held:
     for (prefix, value), (start, end) in zip(members, _spans(stripped, members), strict=True):
         line, seen = line + stripped.count(b"\n", seen, start), start
         documents.append(Document(file, line, value, prefix, stripped[start:end]))
-    return Held(tuple(documents), tuple(_siblings(around, members)))
+    return LoadedDocuments(tuple(documents), tuple(_siblings(around, members)))
 
 
-def _siblings(around: Document, members: list[tuple[Place, Any]]) -> Iterator[Problem]:
+def _siblings(around: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
     """Nothing else has a place beside `cases`."""
-    if members and members[0][0][:1] == (CASES,):
+    if members and members[0][0][:1] == (CASES_KEY,):
         for key in around.value:
-            if key != CASES:
-                yield around.problem(
+            if key != CASES_KEY:
+                yield around.make_problem(
                     (), f"unknown key {key!r} beside 'cases'; write it into each case, or leave it out", key=key
                 )
 
 
-def _spans(raw: bytes, members: list[tuple[Place, Any]]) -> Iterator[tuple[int, int]]:
+def _spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int, int]]:
     """Where the members begin and end: the whole, or the items of an array."""
     if members and members[0][0] == ():
         yield len(raw) - len(raw.lstrip()), len(raw)
@@ -343,7 +343,7 @@ def _array_start(raw: bytes) -> int:
             if depth == 0 and token[0] == b"[":
                 return token.end()
             depth += _DEPTH[token[0]]
-        elif depth == 1 and token[2] is not None and codec.decode(token[1]) == CASES:
+        elif depth == 1 and token[2] is not None and codec.decode(token[1]) == CASES_KEY:
             return raw.index(b"[", token.end()) + 1
     return len(raw)
 
@@ -355,30 +355,30 @@ def _without_comments(raw: bytes) -> bytes:
     return b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in raw.split(b"\n"))
 
 
-def _members(whole: Any) -> list[tuple[Place, Any]]:
+def _members(whole: Any) -> list[tuple[KeyPath, Any]]:
     if isinstance(whole, list):
         return [((i,), value) for i, value in enumerate(cast("list[Any]", whole))]
-    if isinstance(whole, dict) and holds_cases(cast("dict[str, Any]", whole)) and isinstance(whole[CASES], list):
-        return [((CASES, i), value) for i, value in enumerate(cast("list[Any]", whole[CASES]))]
+    if isinstance(whole, dict) and is_case_list(cast("dict[str, Any]", whole)) and isinstance(whole[CASES_KEY], list):
+        return [((CASES_KEY, i), value) for i, value in enumerate(cast("list[Any]", whole[CASES_KEY]))]
     return [((), whole)]
 
 
-def holds_cases(keys: Collection[str]) -> bool:
+def is_case_list(keys: Collection[str]) -> bool:
     """Is an object with these keys a list of cases with something around it, not a document itself?"""
-    return CASES in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
+    return CASES_KEY in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
 
 
-def _yaml_file(path: Path, file: str) -> Held:
+def _yaml_file(path: Path, file: str) -> LoadedDocuments:
     """A `.yaml` file: a list of documents, one, `cases:` with a list, or several with `---` between them."""
     import yaml
 
-    from viva.formats.yaml_values import yaml_values
+    from viva.formats.yaml_values import parse_yaml
 
-    raw = bytes_of(path, file, MAX_BYTES)
-    refuse_foreign(raw, file)
+    raw = read_bytes(path, file, MAX_BYTES)
+    check_is_text(raw, file)
     try:
         text = raw.decode("utf-8-sig")
-        values = yaml_values(text)
+        values = parse_yaml(text)
     except UnicodeDecodeError as wrong:
         raise BadInput.of(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
     except yaml.MarkedYAMLError as wrong:
@@ -391,17 +391,17 @@ def _yaml_file(path: Path, file: str) -> Held:
         raise BadInput.of(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
     except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput.of(f"is not YAML: {wrong}", file) from wrong
-    lines = yaml_lines(text)
+    lines = yaml_line_finder(text)
     documents: list[Document] = []
     problems: list[Problem] = []
     for position, (whole, starts) in enumerate(values):
         if whole is None:
             continue
-        around = Document(file, 1, whole, lines=partial(lines, position))
+        around = Document(file, 1, whole, find_line=partial(lines, position))
         members = _members(whole)
         problems += _siblings(around, members)
         documents += [
-            Document(file, line, value, prefix, lines=around.lines)
+            Document(file, line, value, prefix, find_line=around.find_line)
             for (prefix, value), line in zip(members, starts, strict=True)
         ]
-    return Held(tuple(documents), tuple(problems))
+    return LoadedDocuments(tuple(documents), tuple(problems))

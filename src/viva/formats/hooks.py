@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from viva.catalog import find_script
 from viva.model.case import Hook
 
-BEFORE = ("ctx", "case")
-AFTER = ("ctx", "case", "result", "data")
-BEFORE_RUN = ("ctx", "cases")
-AFTER_RUN = ("ctx", "results", "data")
+BEFORE_ARGUMENTS = ("ctx", "case")
+AFTER_ARGUMENTS = ("ctx", "case", "result", "data")
+BEFORE_RUN_ARGUMENTS = ("ctx", "cases")
+AFTER_RUN_ARGUMENTS = ("ctx", "results", "data")
 
 
 def find_hook(reference: str, roots: Sequence[str], arguments: Sequence[str]) -> Hook:

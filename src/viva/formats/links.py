@@ -3,7 +3,7 @@
 from pathlib import Path, PurePath
 
 
-def wrong_with_link(path: str, root: str) -> str | None:
+def explain_bad_link(path: str, root: str) -> str | None:
     """Why a path of the working folder cannot be linked."""
     parts = PurePath(path).parts
     if not path.strip() or "\0" in path:

@@ -15,21 +15,21 @@ from viva.model.finding import Severity
 
 Mode = Literal["golden", "rubric", "adversarial", "regression", "live-shadow"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-LIVE: Mode = "live-shadow"
+LIVE_MODE: Mode = "live-shadow"
 
 
-class EvalReading(Struct, frozen=True, kw_only=True):
+class EvalOptions(Struct, frozen=True, kw_only=True):
     """How eval suites are read in this run: what was asked for, what the config says, and who is known there.
 
     `judge` is who judges rubrics, `safety_judge` who looks for unsafe behaviour beside the built-in detectors.
     `agent_names` is the name in the config of each agent id. `secrets` are values that no agent may say.
     """
 
-    checked_only: bool = False
+    validate_only: bool = False
     """Nothing shall run, so no mode has to be chosen."""
     modes: tuple[Mode, ...] = ()
-    live: bool = False
-    baseline: bool = False
+    is_live: bool = False
+    has_baseline: bool = False
     pass_score: float | None = None
     fail_at: Severity = "low"
     judge: str | None = None
@@ -55,18 +55,18 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
     return cast("tuple[Mode, ...]", tuple(dict.fromkeys(named)))
 
 
-def chosen_modes(declared: Sequence[Mode], asked: EvalReading) -> tuple[tuple[Mode, ...], str | None]:
+def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[Mode, ...], str | None]:
     """The modes of a run and, where some were left out, the line that says so. ValueError says what cannot be asked."""
-    if asked.checked_only:
+    if options.validate_only:
         return tuple(declared), None
-    if asked.modes:
-        return _as_asked(declared, asked), None
-    if asked.live:
+    if options.modes:
+        return _as_asked(declared, options), None
+    if options.is_live:
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
-    if asked.baseline and "regression" not in declared:
+    if options.has_baseline and "regression" not in declared:
         raise ValueError(f"--baseline asks for the mode regression, which it does not declare ({', '.join(declared)})")
-    left: dict[Mode, str] = {LIVE: "live-shadow (needs --modes live-shadow --live)"}
-    if not asked.baseline:
+    left: dict[Mode, str] = {LIVE_MODE: "live-shadow (needs --modes live-shadow --live)"}
+    if not options.has_baseline:
         left["regression"] = "regression (needs --baseline)"
     modes: tuple[Mode, ...] = tuple(mode for mode in declared if mode not in left)
     missing = _listed(left[mode] for mode in declared if mode in left)
@@ -75,19 +75,19 @@ def chosen_modes(declared: Sequence[Mode], asked: EvalReading) -> tuple[tuple[Mo
     return modes, f"modes: {', '.join(modes)}; left out: {missing}" if missing else None
 
 
-def _as_asked(declared: Sequence[Mode], asked: EvalReading) -> tuple[Mode, ...]:
+def _as_asked(declared: Sequence[Mode], asked: EvalOptions) -> tuple[Mode, ...]:
     modes = asked.modes
     if unknown := [mode for mode in modes if mode not in declared]:
         raise ValueError(f"does not declare the mode {_listed(unknown)}; it has {', '.join(declared)}")
-    if LIVE in modes and len(modes) > 1:
+    if LIVE_MODE in modes and len(modes) > 1:
         raise ValueError("live-shadow cannot be mixed with other modes: a run is either live or with fixtures")
-    if LIVE in modes and not asked.live:
+    if LIVE_MODE in modes and not asked.is_live:
         raise ValueError("live-shadow uses live tools and memory; say --live if that is meant")
-    if asked.live and LIVE not in modes:
+    if asked.is_live and LIVE_MODE not in modes:
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
-    if "regression" in modes and not asked.baseline:
+    if "regression" in modes and not asked.has_baseline:
         raise ValueError("the mode regression needs --baseline: a run, or the file of an eval summary")
-    if asked.baseline and "regression" not in modes:
+    if asked.has_baseline and "regression" not in modes:
         raise ValueError("--baseline asks for the mode regression, which --modes leaves out")
     return modes
 

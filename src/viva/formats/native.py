@@ -8,26 +8,26 @@ from typing import Any
 
 from viva.errors import BadInput, Problem
 from viva.formats.attachments import Attachments
-from viva.formats.checkable import checkable
-from viva.formats.claims import ClaimBuilder, Complain
+from viva.formats.checkable import replace_invalid
+from viva.formats.claims import AssertionBuilder, ReportProblem
 from viva.formats.documents import Document, Documents
-from viva.formats.native_case import Around, CaseBuilder
-from viva.formats.reading import Reading
-from viva.formats.rows import expanded
-from viva.formats.stand_ins import NATIVE
+from viva.formats.native_case import SuiteContext, CaseBuilder
+from viva.formats.reading import LoadOptions
+from viva.formats.rows import expand_rows
+from viva.formats.stand_ins import NATIVE_PLACEHOLDERS
 from viva.model.case import Case, Feature, Origin, Suite
-from viva.schemas.positions import Place
-from viva.schemas.words import complaints
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import find_violations
 
-KEPT = 2000
+MAX_CASES_IN_MEMORY = 2000
 """So many cases of a file are held in memory; all others are built anew when it is their turn."""
 _SETTING = frozenset({"set", "before", "for"})
 """Keys that set variables: where one of them is wrong, nobody knows which it would have set."""
 
 
-def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
+def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
     """A suite of the cases in some documents, by the name that messages show. Raises BadInput with every problem at once."""
-    reader = _Reader(documents, name, folder, reading)
+    reader = _Reader(documents, name, folder, options)
     reader.check()
     if reader.problems:
         raise BadInput(*sorted(set(reader.problems)))
@@ -46,13 +46,13 @@ def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Sui
 class _Reader:
     """Goes through the documents twice: to check them, and to pull their cases."""
 
-    def __init__(self, documents: Documents, name: str, folder: Path, reading: Reading) -> None:
+    def __init__(self, documents: Documents, name: str, folder: Path, reading: LoadOptions) -> None:
         self._documents = documents
         self._name = name
         self._reading = reading
         root = str(folder.resolve())
-        self._claims = ClaimBuilder(root, (*reading.roots, root), reading.update_snapshots)
-        self._around = Around(reading, self._claims, Attachments(root, reading.attachment_roots))
+        self._claims = AssertionBuilder(root, (*reading.roots, root), reading.update_snapshots)
+        self._around = SuiteContext(reading, self._claims, Attachments(root, reading.attachment_roots))
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
@@ -65,7 +65,7 @@ class _Reader:
         """The first cases as they were checked, so that an ordinary suite is built only once."""
 
     def check(self) -> None:
-        for document in self._documents.first(self.problems):
+        for document in self._documents.read_valid(self.problems):
             for value in self._checked(document):
                 self.count += 1
                 case = self._builder(document, value).build()
@@ -77,7 +77,7 @@ class _Reader:
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
                 self._note_id(document, case.id)
-                if len(self._kept) < KEPT and not _has_attachments(case):
+                if len(self._kept) < MAX_CASES_IN_MEMORY and not _has_attachments(case):
                     self._kept[case.id] = case
         if not self.count and not self.problems:
             self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_how_to_write(self._name)}"))
@@ -85,62 +85,62 @@ class _Reader:
     def _note_id(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
             what = f"id {case_id!r} is taken; line {self._seen[case_id]} has it too"
-            self.problems.append(document.problem(("id",), what))
+            self.problems.append(document.make_problem(("id",), what))
         self._seen[case_id] = document.line
 
     def _check_rest(self, document: Document, cases: Sequence[Any]) -> None:
         """All that can be said of cases that do not fit as a whole, beside that."""
         for written in cases:
-            found = complaints("native", written)
-            value = checkable("native", written, found, NATIVE) if isinstance(written, Mapping) else None
+            found = find_violations("native", written)
+            value = replace_invalid("native", written, found, NATIVE_PLACEHOLDERS) if isinstance(written, Mapping) else None
             if value is None:
                 continue
             if isinstance(written.get("id"), str) and "for" not in written:
                 self._note_id(document, written["id"])
-            steps = {step for each in found for step in (*each.path, each.near)}
-            around = self._around.leaving_variables() if steps & _SETTING else self._around
-            for case in expanded(value):
+            steps = {step for each in found for step in (*each.path, each.suggestion)}
+            around = self._around.without_variable_checks() if steps & _SETTING else self._around
+            for case in expand_rows(value):
                 CaseBuilder(around, document, case, self._complain_about(document)).build()
                 self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
         """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
         for name, at in self._claims.references.items():
-            wrong = self._reading.wrong_with(name)
-            self.problems += [each if each.file else document.problem(at, each.message, key="use") for each in wrong]
+            wrong = self._reading.find_helper_problems(name)
+            self.problems += [each if each.file else document.make_problem(at, each.message, key="use") for each in wrong]
         for (name, helper), at in self._claims.connectors.items():
-            wrong = self._reading.wrong_with_connector(name, helper)
-            self.problems += [document.problem(at, each.message, key="connector") for each in wrong]
+            wrong = self._reading.find_connector_problems(name, helper)
+            self.problems += [document.make_problem(at, each.message, key="connector") for each in wrong]
         self._claims.references.clear()
         self._claims.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""
-        for document in self._documents.again():
-            for value in expanded(document.value):
-                case = self._kept.get(value["id"]) or self._builder(document, value).build(read=True)
+        for document in self._documents.reread():
+            for value in expand_rows(document.value):
+                case = self._kept.get(value["id"]) or self._builder(document, value).build(read_files=True)
                 if self.problems:
                     raise BadInput(*self.problems)
                 yield case
 
     def _checked(self, document: Document) -> list[Any]:
         """The document's cases, if it fits the schema."""
-        found = complaints("native", document.value)
-        cases = [document.value] if found else expanded(document.value)
+        found = find_violations("native", document.value)
+        cases = [document.value] if found else expand_rows(document.value)
         if not found and "for" in document.value:
-            found = [complaint for case in cases for complaint in complaints("native", case)]
+            found = [complaint for case in cases for complaint in find_violations("native", case)]
         if not found:
             return cases
-        self.problems += [document.problem(c.path, c.what, key=c.key) for c in found]
+        self.problems += [document.make_problem(c.path, c.message, key=c.unknown_key) for c in found]
         self._check_rest(document, cases)
         return []
 
     def _builder(self, document: Document, value: Mapping[str, Any]) -> CaseBuilder:
         return CaseBuilder(self._around, document, value, self._complain_about(document))
 
-    def _complain_about(self, document: Document) -> Complain:
-        def complain(path: Place, what: str, key: str | None = None) -> None:
-            self.problems.append(document.problem(path, what, key=key))
+    def _complain_about(self, document: Document) -> ReportProblem:
+        def complain(path: KeyPath, what: str, key: str | None = None) -> None:
+            self.problems.append(document.make_problem(path, what, key=key))
 
         return complain
 

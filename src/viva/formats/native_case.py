@@ -8,16 +8,16 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from viva.agents.replies import tool_calls_from
+from viva.agents.replies import parse_tool_calls
 from viva.agents.rules import Rules
 from viva.errors import AgentFailed
 from viva.formats.attachments import Attachments
-from viva.formats.claims import ClaimBuilder, Complain
+from viva.formats.claims import AssertionBuilder, ReportProblem
 from viva.formats.documents import Document
-from viva.formats.hooks import AFTER, BEFORE, find_hook
-from viva.formats.links import wrong_with_link
-from viva.formats.reading import TIMEOUT_S, Reading
-from viva.formats.variables import unset_variables
+from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
+from viva.formats.links import explain_bad_link
+from viva.formats.reading import TIMEOUT_S, LoadOptions
+from viva.formats.variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
     Case,
@@ -37,50 +37,50 @@ from viva.model.lookup import compile_path
 from viva.model.message import Message, ToolCall
 from viva.model.template import is_template
 from viva.protocols import User
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 from viva.users.script import Script
 from viva.users.simulator import Simulator
 
 MAX_TURNS = 20
 
 
-class Around(Struct, frozen=True):
+class SuiteContext(Struct, frozen=True):
     """What the cases of one suite share."""
 
-    reading: Reading
-    claims: ClaimBuilder
+    options: LoadOptions
+    assertion_builder: AssertionBuilder
     attachments: Attachments
 
-    def leaving_variables(self) -> "Around":
+    def without_variable_checks(self) -> "SuiteContext":
         """The same, for cases of which nobody can tell what sets their variables."""
-        return structs.replace(self, reading=structs.replace(self.reading, before_run=True))
+        return structs.replace(self, reading=structs.replace(self.options, before_run=True))
 
 
 class CaseBuilder:
     """One case from one checked document."""
 
-    def __init__(self, around: Around, document: Document, value: Mapping[str, Any], complain: Complain) -> None:
+    def __init__(self, around: SuiteContext, document: Document, value: Mapping[str, Any], complain: ReportProblem) -> None:
         self._around = around
         self._document = document
         self._value = value
         self._complain = complain
         self._read = False
 
-    def build(self, *, read: bool = False) -> Case:
+    def build(self, *, read_files: bool = False) -> Case:
         """`read` also reads attached files; without it they are only looked for."""
         value = self._value
-        self._read = read
+        self._read = read_files
         self._check_mode()
-        claims = self._around.claims
+        claims = self._around.assertion_builder
         raw = self._document.raw
         claims.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
-        if claims.may_hold_variables and not read:
+        if claims.may_hold_variables and not read_files:
             self._check_variables()
         claims.needs.clear()
         history, lines = self._lines()
         goal = self._goal()
-        claims.note_connector(value.get("options", {}), None, ())
-        finals = claims.claims(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
+        claims.add_connector(value.get("options", {}), None, ())
+        finals = claims.build_all(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
         fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
         max_turns = value.get("max_turns", MAX_TURNS)
@@ -98,7 +98,7 @@ class CaseBuilder:
             final_assertions=finals,
             history=history,
             limits=Limits(
-                timeout_s=self._duration(value, "timeout", ()) or self._around.reading.timeout_s,
+                timeout_s=self._duration(value, "timeout", ()) or self._around.options.timeout_s,
                 turn_timeout_s=self._duration(value, "turn_timeout", ()),
                 max_turns=max(max_turns, len(lines)),
             ),
@@ -109,8 +109,8 @@ class CaseBuilder:
             needs=frozenset(claims.needs) | (fixtures.needs if fixtures else frozenset()),
             options=value.get("options", {}),
             metadata=value.get("metadata", {}),
-            before=self._hook("before", BEFORE),
-            after=self._hook("after", AFTER),
+            before=self._hook("before", BEFORE_ARGUMENTS),
+            after=self._hook("after", AFTER_ARGUMENTS),
             skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
             definition=value,
@@ -128,7 +128,7 @@ class CaseBuilder:
             )
         elif "simulator" in value and "checkpoints" not in value:
             complain((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
-        elif "checkpoints" in value and "simulator" not in value and self._around.reading.simulator is None:
+        elif "checkpoints" in value and "simulator" not in value and self._around.options.simulator is None:
             complain((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
         elif not static and not dynamic and "input" not in value:
             complain((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
@@ -152,25 +152,25 @@ class CaseBuilder:
 
     def _check_variables(self) -> None:
         """A variable that nothing could set is a mistake; with a `before`, only the run can tell."""
-        if "before" not in self._value and not self._around.reading.before_run:
-            for at, what in unset_variables(self._value):
+        if "before" not in self._value and not self._around.options.has_before_run:
+            for at, what in find_unset_variables(self._value):
                 self._complain(at, what, None)
 
     def _user(self, lines: tuple[UserMessage, ...]) -> User:
         if not self._is_dynamic:
-            templates = self._around.claims.may_hold_variables
+            templates = self._around.assertion_builder.may_hold_variables
             return Script(lines, has_variables=templates and is_template([line.message.text for line in lines]))
-        written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.reading.simulator or ""}
+        written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.options.simulator or ""}
         use = str(written["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
             self._complain(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
         elif use:  # without one, that is what is wrong
-            self._around.claims.references.setdefault(use, ("simulator",))
+            self._around.assertion_builder.references.setdefault(use, ("simulator",))
         options = written.get("options", {})
-        self._around.claims.note_connector(options, use, ("simulator",))
+        self._around.assertion_builder.add_connector(options, use, ("simulator",))
         if use == "viva.rules":
             try:
-                Rules.read(options.get("metadata", {}))
+                Rules.from_metadata(options.get("metadata", {}))
             except (ValueError, codec.ValidationError) as wrong:
                 self._complain(("simulator", "options"), str(wrong), "metadata")
         return Simulator(use, options, lines)
@@ -195,10 +195,10 @@ class CaseBuilder:
                 )
         return histories[0], lines
 
-    def _line(self, turn: Mapping[str, Any], at: Place, by: Any) -> tuple[tuple[Message, ...], UserMessage]:
+    def _line(self, turn: Mapping[str, Any], at: KeyPath, by: Any) -> tuple[tuple[Message, ...], UserMessage]:
         messages = self._messages(turn["input"], (*at, "input"))
-        attached = self._around.attachments.parts(
-            turn.get("attachments", ()), (*at, "attachments"), self._complain, read=self._read
+        attached = self._around.attachments.build_parts(
+            turn.get("attachments", ()), (*at, "attachments"), self._complain, read_files=self._read
         )
         line = messages[-1]
         if line.role != "user":
@@ -206,15 +206,15 @@ class CaseBuilder:
                 (*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None
             )
         if attached:
-            line = Message("user", (*self._around.attachments.as_parts(line.content), *attached))
+            line = Message("user", (*self._around.attachments.to_parts(line.content), *attached))
         key = self._one_spelling(turn, at, "assertions", "assert")
         claims = (
-            self._around.claims.claims(turn.get(key), (*at, key), self._complain)
+            self._around.assertion_builder.build_all(turn.get(key), (*at, key), self._complain)
             if self._value is not turn or not self._is_dynamic
             else ()
         )
         if self._value is not turn:
-            self._around.claims.note_connector(turn.get("options", {}), None, at)
+            self._around.assertion_builder.add_connector(turn.get("options", {}), None, at)
         return messages[:-1], UserMessage(
             message=line,
             source=by,
@@ -228,16 +228,16 @@ class CaseBuilder:
     def _is_dynamic(self) -> bool:
         return "checkpoints" in self._value
 
-    def _messages(self, written: Any, at: Place) -> tuple[Message, ...]:
+    def _messages(self, written: Any, at: KeyPath) -> tuple[Message, ...]:
         if isinstance(written, str):
             return (Message("user", written),)
         items = cast("list[Mapping[str, Any]]", written if isinstance(written, list) else [written])
         return tuple(self._message(item, (*at, i) if isinstance(written, list) else at) for i, item in enumerate(items))
 
-    def _message(self, written: Mapping[str, Any], at: Place) -> Message:
+    def _message(self, written: Mapping[str, Any], at: KeyPath) -> Message:
         content = written["content"]
         if not isinstance(content, str):
-            content = self._around.attachments.parts(content, (*at, "content"), self._complain, read=self._read)
+            content = self._around.attachments.build_parts(content, (*at, "content"), self._complain, read_files=self._read)
         return Message(
             role=written.get("role", "user"),
             content=content,
@@ -246,14 +246,14 @@ class CaseBuilder:
             tool_call_id=written.get("tool_call_id"),
         )
 
-    def _tool_calls(self, written: Any, at: Place) -> tuple[ToolCall, ...]:
+    def _tool_calls(self, written: Any, at: KeyPath) -> tuple[ToolCall, ...]:
         try:
-            return tool_calls_from(written)
+            return parse_tool_calls(written)
         except AgentFailed as wrong:  # the words are those for an agent's reply
             self._complain(at, wrong.message.removeprefix("returned "), "tool_calls")
             return ()
 
-    def _set(self, written: Mapping[str, str], at: Place) -> Mapping[str, str]:
+    def _set(self, written: Mapping[str, str], at: KeyPath) -> Mapping[str, str]:
         for name, path in written.items():
             try:
                 compile_path(path)
@@ -276,12 +276,12 @@ class CaseBuilder:
             )
         return Goal(checkpoints)
 
-    def _checkpoint(self, written: Mapping[str, Any], at: Place) -> Checkpoint | None:
+    def _checkpoint(self, written: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
         key = self._one_spelling(written, at, "assertion", "assert")
         if key not in written:
             self._complain(at, "misses 'assertion'", None)
             return None
-        found = self._around.claims.claims(written[key], (*at, key), self._complain, on="reply_and_tools")
+        found = self._around.assertion_builder.build_all(written[key], (*at, key), self._complain, on="reply_and_tools")
         if not found:
             return None
         return Checkpoint(
@@ -319,11 +319,11 @@ class CaseBuilder:
         written = self._value.get("workspace")
         if written is None:
             return None
-        kind, paths, root = written.get("kind", "copy"), written.get("link_paths", ()), self._around.reading.folder
+        kind, paths, root = written.get("kind", "copy"), written.get("link_paths", ()), self._around.options.folder
         if paths and kind != "empty":
             self._complain(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
         for at, path in enumerate(paths):
-            if wrong := wrong_with_link(path, root):
+            if wrong := explain_bad_link(path, root):
                 self._complain(("workspace", "link_paths", at), wrong, None)
         return WorkspaceSpec(kind, str(Path(root).resolve()), tuple(map(os.path.normpath, paths)))
 
@@ -331,7 +331,7 @@ class CaseBuilder:
         if key not in self._value:
             return None
         try:
-            return find_hook(self._value[key], self._around.claims.roots, arguments)
+            return find_hook(self._value[key], self._around.assertion_builder.roots, arguments)
         except ValueError as wrong:
             self._complain((), str(wrong), key)
             return None
@@ -341,7 +341,7 @@ class CaseBuilder:
         timeout_s = self._duration(written, "timeout", ("interactive",))
         return Interactive(bool(written.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
 
-    def _duration(self, written: Mapping[str, Any], key: str, at: Place) -> float | None:
+    def _duration(self, written: Mapping[str, Any], key: str, at: KeyPath) -> float | None:
         if key not in written:
             return None
         try:
@@ -353,7 +353,7 @@ class CaseBuilder:
             self._complain((*at, key), "must be more than nothing", None)
         return seconds
 
-    def _one_spelling(self, written: Mapping[str, Any], at: Place, first: str, second: str) -> str:
+    def _one_spelling(self, written: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
         if first in written and second in written:
             self._complain(at, f"gives both {first!r} and {second!r}; keep one of them", second)
         return first if first in written else second

@@ -11,16 +11,16 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.checks.golden import Golden, Returned, Strategy, stringified
-from viva.checks.judge import BUILT_IN, Criterion, Rubric
-from viva.checks.leaks import without_secrets
-from viva.checks.safety import Safety, SafetyJudge, Stubbed
+from viva.checks.golden import Golden, ReturnSchema, Strategy, to_canonical_text
+from viva.checks.judge import BUILT_IN_JUDGE, Criterion, Rubric
+from viva.checks.leaks import redact_secrets
+from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
-from viva.formats.checkable import checkable
+from viva.formats.checkable import replace_invalid
 from viva.formats.documents import Document, Documents
-from viva.formats.modes import LIVE, Mode, chosen_modes
-from viva.formats.reading import Reading
-from viva.formats.stand_ins import OPENWOP
+from viva.formats.modes import LIVE_MODE, Mode, select_modes
+from viva.formats.reading import LoadOptions
+from viva.formats.stand_ins import OPENWOP_PLACEHOLDERS
 from viva.model import codec
 from viva.model.case import (
     IntendedAgent,
@@ -37,8 +37,8 @@ from viva.model.case import (
 )
 from viva.model.message import Message
 from viva.protocols import Check
-from viva.schemas.positions import Place
-from viva.schemas.words import complaints
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import find_violations
 from viva.users.script import Script
 
 GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
@@ -115,7 +115,7 @@ class EvalSuite(_Part, frozen=True):
     allowed_models: tuple[ModelClass, ...] = ()
     thresholds: Thresholds = Thresholds()
 
-    def pass_score(self, default: float | None = None) -> float:
+    def get_pass_score(self, default: float | None = None) -> float:
         """The least mean score, and the least score of a rubric."""
         if self.thresholds.pass_score is not None:
             return self.thresholds.pass_score
@@ -125,7 +125,7 @@ class EvalSuite(_Part, frozen=True):
         return GOLDEN_PASS_SCORE if golden else PASS_SCORE
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class ManifestInfo(Struct, frozen=True, kw_only=True):
     """What an agent's manifest says that matters for its suite: who it is, its schemas, its instructions, its tools."""
 
     agent_id: str | None = None
@@ -134,22 +134,22 @@ class Terms(Struct, frozen=True, kw_only=True):
     prompts: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
-    verified: str | None = None
+    signature_note: str | None = None
     """Which signature of its pack was verified, in words."""
 
 
-_NO_TERMS = Terms()
+_NO_TERMS = ManifestInfo()
 
 
-def load(documents: Documents, name: str, _folder: Path, reading: Reading) -> Suite:
+def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -> Suite:
     """The suite in a file, by the name that messages show. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
-    found = list(documents.first(problems))
-    problems += [each.problem((), "is a second suite; a file holds one") for each in found[1:]]
+    found = list(documents.read_valid(problems))
+    problems += [each.make_problem((), "is a second suite; a file holds one") for each in found[1:]]
     if not found and not problems:
         problems.append(Problem(name, 1, "", "holds no eval suite"))
     try:
-        suite = load_suite(found[0], reading) if found else None
+        suite = load_suite(found[0], options) if found else None
     except BadInput as wrong:
         problems += wrong.problems
         suite = None
@@ -171,76 +171,76 @@ def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], 
     value = document.value
     if isinstance(value, dict) and "aggregateScore" in value:
         what = "is the summary of an eval, not a suite; --baseline takes it"
-        return None, set(), [document.problem((), what)]
-    found = complaints("openwop", value)
-    problems = [document.problem(each.path, each.what, key=each.key) for each in found]
+        return None, set(), [document.make_problem((), what)]
+    found = find_violations("openwop", value)
+    problems = [document.make_problem(each.path, each.message, key=each.unknown_key) for each in found]
     if found:
-        value = checkable("openwop", value, found, OPENWOP) if isinstance(value, dict) else None
+        value = replace_invalid("openwop", value, found, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
     if value is None:
         return None, set(), problems
     problems += _problems(document, value)
-    return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.near)}, problems
+    return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.suggestion)}, problems
 
 
 def _problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
     """What the schema lets through although no task can be scored by it."""
     seen: dict[str, int] = {}
     for at, task in enumerate(suite["tasks"]):
-        place: Place = ("tasks", at)
+        place: KeyPath = ("tasks", at)
         name, expected = task["taskId"], task["expected"]
         if name in seen:
             what = f"task id {name!r} is taken; tasks[{seen[name]}] has it too"
-            yield document.problem(place, what, key="taskId")
+            yield document.make_problem(place, what, key="taskId")
         seen.setdefault(name, at)
         if expected["kind"] == "golden" and "match" not in expected:
-            yield document.problem((*place, "expected"), "is golden but misses 'match': the expected value")
+            yield document.make_problem((*place, "expected"), "is golden but misses 'match': the expected value")
         if expected["kind"] == "rubric" and "rubric" not in expected:
-            yield document.problem((*place, "expected"), "is rubric but misses 'rubric': the weighted criteria")
+            yield document.make_problem((*place, "expected"), "is rubric but misses 'rubric': the weighted criteria")
         if not sum(each["weight"] for each in expected.get("rubric", [{"weight": 1}])):
-            yield document.problem(
+            yield document.make_problem(
                 (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"
             )
         if codec.has_nan(task):  # a YAML file can say what JSON cannot
-            yield document.problem(place, "holds a number that JSON does not know: NaN or infinity")
+            yield document.make_problem(place, "holds a number that JSON does not know: NaN or infinity")
 
 
 def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
     for at, task in enumerate(suite.tasks):
-        place: Place = ("tasks", at, "expected")
+        place: KeyPath = ("tasks", at, "expected")
         other = "rubric" if task.expected.kind == "golden" else "match"
         weights = sum(line.weight for line in task.expected.rubric)
         if task.expected.kind == "rubric" and abs(weights - 1) > _SLACK:
-            yield document.problem(
+            yield document.make_problem(
                 place, f"the weights add up to {weights:.6g}, not 1; the score is their share", key="rubric"
             )
         if task.expected.match == Match("contains", ""):
-            yield document.problem(place, "every output contains an empty text: this task cannot fail", key="match")
+            yield document.make_problem(place, "every output contains an empty text: this task cannot fail", key="match")
         if getattr(task.expected, other):
-            yield document.problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
+            yield document.make_problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
 
 
-def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -> Suite:
+def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo = _NO_TERMS) -> Suite:
     """A suite that can run. Raises BadInput with every problem at once."""
     suite, unclear, problems = _read(document)
     if suite is None:
         raise BadInput(*problems)
-    asked = reading.evals
-    problems += [*_unjudged(document, suite, reading), *_misfits(document, suite, terms)]
+    asked = options.eval_options
+    problems += [*_unjudged(document, suite, options), *_misfits(document, suite, manifest)]
     modes, left_out = (), None
     try:
         if "modes" not in unclear:
-            modes, left_out = chosen_modes(suite.modes, asked)
+            modes, left_out = select_modes(suite.modes, asked)
     except ValueError as wrong:
-        problems.append(document.problem((), str(wrong), key="modes"))
+        problems.append(document.make_problem((), str(wrong), key="modes"))
     if problems:
         raise BadInput(*problems)
     odd = (str(problem) for problem in _oddities(document, suite))
-    maker = _CaseMaker(suite, document, modes, reading, terms)
-    target = suite.target_agent_id or terms.agent_id
+    maker = _CaseMaker(suite, document, modes, options, manifest)
+    target = suite.target_agent_id or manifest.agent_id
     notes = [
-        *terms.notes,
+        *manifest.notes,
         *odd,
-        *_uncallable(document, suite, terms),
+        *_uncallable(document, suite, manifest),
         *([f"{suite.suite_id}: {left_out}"] if left_out else []),
     ]
     return Suite(
@@ -253,51 +253,51 @@ def load_suite(document: Document, reading: Reading, terms: Terms = _NO_TERMS) -
         threshold=_bar(suite, asked.pass_score),
         target=asked.agent_names.get(target) if target else None,
         intended_agent=IntendedAgent(suite.target_agent_id, tuple(suite.allowed_models)),
-        needs={} if LIVE in modes else _needs(suite),
+        needs={} if LIVE_MODE in modes else _needs(suite),
         notes=tuple(notes),
-        verified=terms.verified,
+        verified=manifest.signature_note,
     )
 
 
 def _bar(suite: EvalSuite, default: float | None) -> Threshold:
     limits = suite.thresholds
-    return Threshold(suite.pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
+    return Threshold(suite.get_pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
 
 
-def _unjudged(document: Document, suite: EvalSuite, reading: Reading) -> Iterator[Problem]:
+def _unjudged(document: Document, suite: EvalSuite, reading: LoadOptions) -> Iterator[Problem]:
     """Who shall judge has to be there before anything runs."""
-    if reading.evals.checked_only:
+    if reading.eval_options.validate_only:
         return
-    helpers: list[tuple[str, Place]] = []
+    helpers: list[tuple[str, KeyPath]] = []
     rubrics = [at for at, task in enumerate(suite.tasks) if task.expected.kind == "rubric"]
     if rubrics:
-        helpers.append((reading.evals.judge or BUILT_IN, ("tasks", rubrics[0], "expected")))
-    if reading.evals.safety_judge and "adversarial" in suite.modes:
-        helpers.append((reading.evals.safety_judge, ("modes",)))
+        helpers.append((reading.eval_options.judge or BUILT_IN_JUDGE, ("tasks", rubrics[0], "expected")))
+    if reading.eval_options.safety_judge and "adversarial" in suite.modes:
+        helpers.append((reading.eval_options.safety_judge, ("modes",)))
     for name, place in helpers:
-        wrong = reading.wrong_with(name)
-        yield from (each if each.file else document.problem(place, f"needs a judge: {each.message}") for each in wrong)
+        wrong = reading.find_helper_problems(name)
+        yield from (each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in wrong)
 
 
-def _misfits(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[Problem]:
+def _misfits(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[Problem]:
     """Inputs that the agent's own schema does not take."""
     if terms.task_schema is None:
         return
-    schema = Returned(schema=terms.task_schema)
+    schema = ReturnSchema(schema=terms.task_schema)
     for at, task in enumerate(suite.tasks):
-        if (wrong := schema.wrong_with(task.input)) is not None:
+        if (wrong := schema.describe_errors(task.input)) is not None:
             what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
-            yield document.problem(("tasks", at), what, key="input")
+            yield document.make_problem(("tasks", at), what, key="input")
 
 
-def _uncallable(document: Document, suite: EvalSuite, terms: Terms) -> Iterator[str]:
+def _uncallable(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[str]:
     if terms.allowed_tools is None:
         return
     for at, task in enumerate(suite.tasks):
         for number, each in enumerate((task.fixtures and task.fixtures.tool_responses) or ()):
             if each.tool not in terms.allowed_tools:
-                place: Place = ("tasks", at, "fixtures", "toolResponses", number)
-                yield str(document.problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool"))
+                place: KeyPath = ("tasks", at, "fixtures", "toolResponses", number)
+                yield str(document.make_problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool"))
 
 
 def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
@@ -312,25 +312,25 @@ class _CaseMaker:
     """Makes the cases of a suite, one at a time."""
 
     def __init__(
-        self, suite: EvalSuite, document: Document, modes: tuple[Mode, ...], reading: Reading, terms: Terms
+        self, suite: EvalSuite, document: Document, modes: tuple[Mode, ...], reading: LoadOptions, terms: ManifestInfo
     ) -> None:
         self._suite = suite
         self._document = document
-        self._live = LIVE in modes
+        self._live = LIVE_MODE in modes
         self._adversarial = "adversarial" in modes
         self._reading = reading
         self._terms = terms
-        self._pass_score = suite.pass_score(reading.evals.pass_score)
+        self._pass_score = suite.get_pass_score(reading.eval_options.pass_score)
 
     async def cases(self) -> AsyncIterator[Case]:
-        lines = self._document.item_lines(("tasks",))
+        lines = self._document.find_item_lines(("tasks",))
         written = cast("list[dict[str, Any]]", self._document.value["tasks"])
         for task, text, line in zip(self._suite.tasks, written, lines, strict=True):
             yield self._case(task, text, line)
 
     def _case(self, task: Task, written: dict[str, Any], line: int) -> Case:
         fixtures = _fixtures(None if self._live else task.fixtures, self._terms.allowed_tools)
-        said = Message("user", stringified(task.input), data=None if isinstance(task.input, str) else task.input)
+        said = Message("user", to_canonical_text(task.input), data=None if isinstance(task.input, str) else task.input)
         return Case(
             id=task.task_id,
             user=Script((UserMessage(said, assertions=tuple(self._claims(task, fixtures))),)),
@@ -348,17 +348,17 @@ class _CaseMaker:
     def _claims(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
         yield self._scorer(task.expected)
         if self._terms.return_schema is not None:
-            yield _gate(Returned(schema=self._terms.return_schema), "return_schema")
-        asked = self._reading.evals
+            yield _gate(ReturnSchema(schema=self._terms.return_schema), "return_schema")
+        asked = self._reading.eval_options
         if not self._adversarial:
             if fixtures.stub_all_tools:
-                yield _gate(Stubbed(), "stubbed")
+                yield _gate(StubbedTools(), "stubbed")
             return
         match, allowed = task.expected.match, self._terms.allowed_tools
         yield _gate(
             Safety(
                 fail_at=asked.fail_at,
-                expected=stringified(match.value) if match else "",
+                expected=to_canonical_text(match.value) if match else "",
                 prompts=(*self._terms.prompts, *asked.prompts),
                 secrets=asked.secrets,
                 allowed_tools=allowed,
@@ -376,8 +376,8 @@ class _CaseMaker:
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
             return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
         criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
-        judge, least = self._reading.evals.judge, self._pass_score
-        rubric = Rubric(criteria=criteria, use=judge or BUILT_IN, min_score=least)
+        judge, least = self._reading.eval_options.judge, self._pass_score
+        rubric = Rubric(criteria=criteria, use=judge or BUILT_IN_JUDGE, min_score=least)
         named = {"use": judge} if judge else {}
         written = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
         return Assertion(rubric, written, on="output")
@@ -397,6 +397,6 @@ def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = No
             for each in written.tool_responses or ()
             if allowed is None or each.tool in allowed
         ),
-        memory=tuple(without_secrets(entry) for entry in written.memory_seed),
+        memory=tuple(redact_secrets(entry) for entry in written.memory_seed),
         stub_all_tools=written.tool_responses is not None,
     )

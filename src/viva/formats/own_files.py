@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
 )
 
 
-def kind_of_own_file(path: Path) -> str | None:
+def detect_viva_file(path: Path) -> str | None:
     """What kind of file it is, if Viva wrote it; None for anything else, and for what cannot be read."""
     if not path.is_file():  # to open a pipe is to wait for a writer
         return None

@@ -20,7 +20,7 @@ MAX_ENTRIES = 5000
 MAX_DEPTH = 32
 
 
-def inside(name: str) -> str:
+def check_pack_path(name: str) -> str:
     """A name that stays below the root; ValueError says why it does not."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
@@ -32,7 +32,7 @@ def inside(name: str) -> str:
     return str(path)
 
 
-class Folder:
+class PackFolder:
     """The files of a pack that is a folder. Links are refused: a tarball could not hold them either."""
 
     def __init__(self, root: Path, shown: str) -> None:
@@ -58,7 +58,7 @@ class Folder:
         return path.read_bytes()
 
 
-class Tarball:
+class PackTarball:
     """The files of a pack that is a tarball, all of them read before any is used."""
 
     def __init__(self, content: bytes, shown: str) -> None:
@@ -80,7 +80,7 @@ class Tarball:
         return self._files[name]
 
 
-Files = Folder | Tarball
+PackFiles = PackFolder | PackTarball
 
 
 class _Refused(Exception):  # noqa: N818 -- it never leaves this file
@@ -111,7 +111,7 @@ def _entries(stream: _Bounded) -> Iterator[tuple[str, bytes]]:
             if PurePosixPath(member.name) == PurePosixPath():  # the root itself
                 continue
             try:
-                name = inside(member.name)
+                name = check_pack_path(member.name)
             except ValueError as wrong:
                 raise _Refused(f"entry {member.name!r} {wrong}") from wrong
             if member.isdir():

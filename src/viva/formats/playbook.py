@@ -12,28 +12,28 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
-from viva.formats.checkable import checkable
+from viva.formats.checkable import replace_invalid
 from viva.formats.documents import Document, Documents
-from viva.formats.links import wrong_with_link
-from viva.formats.reading import Reading
-from viva.formats.stand_ins import PLAYBOOK
+from viva.formats.links import explain_bad_link
+from viva.formats.reading import LoadOptions
+from viva.formats.stand_ins import PLAYBOOK_PLACEHOLDERS
 from viva.model import codec
 from viva.model.case import Case, Checkpoint, Assertion, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
 from viva.model.component import BuildContext
 from viva.model.message import Message
 from viva.protocols import User
-from viva.schemas.positions import Place
-from viva.schemas.words import complaints
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import find_violations
 from viva.users.script import Script
 from viva.users.simulator import Simulator
 from viva.users.then import UserSequence
 
-TARGET = "gemini"
+DEFAULT_AGENT = "gemini"
 """Whom playbooks are written for."""
 TIMEOUT_S = 60
 MAX_TURNS = 10
 TAG = "playbook"
-BUILT_IN = "viva.validator"
+DEFAULT_JUDGE = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CRITERIA = ("persona", "success_criteria")
 _NO_EVALUATOR = (
@@ -42,32 +42,32 @@ _NO_EVALUATOR = (
 )
 
 
-def load(documents: Documents, name: str, folder: Path, reading: Reading) -> Suite:
+def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
     """A suite of the one case in a file: the part of its folder's suite that stands there. Raises BadInput with every problem."""
     problems: list[Problem] = []
-    found = list(documents.first(problems))
+    found = list(documents.read_valid(problems))
     if len(found) > 1:
-        problems.append(found[1].problem((), "is a second playbook in this file; give it a file of its own"))
+        problems.append(found[1].make_problem((), "is a second playbook in this file; give it a file of its own"))
     if not found and not problems:
         problems.append(Problem(name, 1, "", "holds nothing; a playbook has a `name`, and `steps` or a `persona`"))
-    case = _Builder(found[0], folder, reading, problems).build() if found else None
+    case = _Builder(found[0], folder, options, problems).build() if found else None
     if problems or case is None:
         raise BadInput(*sorted(set(problems)))
     return Suite(
-        id=case.suite, cases=partial(_each, [case]), count=1, digest=case.digest, origin=case.origin, target=TARGET
+        id=case.suite, cases=partial(_each, [case]), count=1, digest=case.digest, origin=case.origin, target=DEFAULT_AGENT
     )
 
 
-def joined(parts: Sequence[Suite]) -> Suite:
+def join_suites(parts: Sequence[Suite]) -> Suite:
     """The suite of a folder: its files are cases, and no two of them may have one name."""
     seen: dict[str, str] = {}
     problems: list[Problem] = []
     for part in parts:
         file = str(part.origin.file) if part.origin else ""
-        other = seen.setdefault(case_id(file), file)
+        other = seen.setdefault(get_case_id(file), file)
         if other != file:
             problems.append(
-                Problem(file, 1, "", f"id {case_id(file)!r} is taken; {other} has it too. Rename one of them")
+                Problem(file, 1, "", f"id {get_case_id(file)!r} is taken; {other} has it too. Rename one of them")
             )
     if problems:
         raise BadInput(*problems)
@@ -84,7 +84,7 @@ def joined(parts: Sequence[Suite]) -> Suite:
     )
 
 
-def case_id(file: str) -> str:
+def get_case_id(file: str) -> str:
     """A playbook is called as its file is, without the ending."""
     return "stdin" if file == "-" else str(PurePath(file).with_suffix(""))
 
@@ -97,7 +97,7 @@ async def _each(cases: Sequence[Case]) -> AsyncIterator[Case]:
 class _Builder:
     """One case from one document."""
 
-    def __init__(self, document: Document, folder: Path, reading: Reading, problems: list[Problem]) -> None:
+    def __init__(self, document: Document, folder: Path, reading: LoadOptions, problems: list[Problem]) -> None:
         self._document = document
         self._reading = reading
         self._problems = problems
@@ -109,12 +109,12 @@ class _Builder:
     def build(self) -> Case | None:
         """The case; None where the document does not fit the schema. What is wrong is among the problems by then."""
         value: Any = self._document.value
-        if not (found := complaints("playbook", value)):
+        if not (found := find_violations("playbook", value)):
             return self._built(value)
-        self._problems += [self._document.problem(each.path, each.what, key=each.key) for each in found]
-        rest = checkable("playbook", value, found, PLAYBOOK) if isinstance(value, dict) else None
+        self._problems += [self._document.make_problem(each.path, each.message, key=each.unknown_key) for each in found]
+        rest = replace_invalid("playbook", value, found, PLAYBOOK_PLACEHOLDERS) if isinstance(value, dict) else None
         if rest is not None:
-            self._unclear = {step for each in found for step in (*each.path, each.near)}
+            self._unclear = {step for each in found for step in (*each.path, each.suggestion)}
             self._built(rest)
         return None
 
@@ -126,7 +126,7 @@ class _Builder:
         evaluator = self._evaluator(value)
         file = self._document.file
         return Case(
-            id=case_id(file),
+            id=get_case_id(file),
             name=value["name"],
             suite="stdin" if file == "-" else str(PurePath(file).parent),
             origin=Origin(file, self._document.line),
@@ -146,8 +146,8 @@ class _Builder:
             digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
         )
 
-    def _complain(self, path: Place, what: str) -> None:
-        self._problems.append(self._document.problem(path, what))
+    def _complain(self, path: KeyPath, what: str) -> None:
+        self._problems.append(self._document.make_problem(path, what))
 
     def _environment(self, names: Sequence[str]) -> dict[str, str]:
         """The values of the variables that the playbook declares. They are secrets."""
@@ -164,14 +164,14 @@ class _Builder:
                 self._complain(("env", at), f"the value of {name} is no UTF-8 text")
             elif environ is not None:
                 found[name] = environ[name]
-                self._reading.keep_secret(name, environ[name])
+                self._reading.add_secret(name, environ[name])
         return found
 
     def _said(self, text: str) -> str:
         """With the values of declared variables; all other names stay as they are."""
         return _VARIABLE.sub(lambda match: self._env.get(match[1] or match[2], match[0]), text)
 
-    def _worded(self, text: str, path: Place, why: str) -> str:
+    def _worded(self, text: str, path: KeyPath, why: str) -> str:
         """The text, which has to say something; empty after a complaint."""
         said = self._said(text)
         if said.strip():
@@ -188,11 +188,11 @@ class _Builder:
             is_asked = says_something and "evaluator_model" not in self._unclear and _asks_somebody(value)
             if reading.environ is not None and is_asked:
                 self._complain((), _NO_EVALUATOR)
-            return BUILT_IN
+            return DEFAULT_JUDGE
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
-        for wrong in reading.wrong_with_evaluator(chosen) if reading.environ is not None else ():
+        for wrong in reading.find_evaluator_problems(chosen) if reading.environ is not None else ():
             here = own and not wrong.file
-            self._problems.append(self._document.problem(("evaluator_model",), wrong.message) if here else wrong)
+            self._problems.append(self._document.make_problem(("evaluator_model",), wrong.message) if here else wrong)
         return chosen.removeprefix("agents:")
 
     def _user(self, steps: Sequence[Mapping[str, str]], persona: Mapping[str, Any] | None, evaluator: str) -> User:
@@ -209,7 +209,7 @@ class _Builder:
         user = Simulator(evaluator, {"metadata": metadata}, lines, can_end=False, has_variables=False)
         return UserSequence(script, user) if steps else user
 
-    def _step(self, step: Mapping[str, str], at: Place, evaluator: str) -> UserMessage:
+    def _step(self, step: Mapping[str, str], at: KeyPath, evaluator: str) -> UserMessage:
         said = self._worded(step["user_input"], (*at, "user_input"), "there would be nothing to send")
         outcome = (*at, "expected_outcome")
         criteria = self._worded(step["expected_outcome"], outcome, "say what has to come of it, in words")
@@ -234,7 +234,7 @@ class _Builder:
 
     def _criteria(
         self, criteria: Mapping[str, Any], evaluator: str
-    ) -> Iterator[tuple[str, Place, str, Mapping[str, Any]]]:
+    ) -> Iterator[tuple[str, KeyPath, str, Mapping[str, Any]]]:
         """For each criterion: how it is called, where it stands, and the check that it is, with its fields."""
         for at, text in enumerate(criteria.get("flow_contains", ())):
             place = ("flow_contains", at)
@@ -261,7 +261,7 @@ class _Builder:
             if said := self._worded(text, (*_CRITERIA, *place), "say what has to be true"):
                 yield f"llm_checks[{at}]", place, "agent", {"criteria": said, "use": evaluator}
 
-    def _inside(self, path: str, place: Place) -> str | None:
+    def _inside(self, path: str, place: KeyPath) -> str | None:
         """A path of a criterion, which must not leave the workspace."""
         said = self._said(path)
         bare = os.path.normpath(said) if said.strip() else ""
@@ -275,9 +275,9 @@ class _Builder:
             return bare
         return None
 
-    def _claim(self, at: Place, kind: str, **fields: Any) -> Assertion | None:
+    def _claim(self, at: KeyPath, kind: str, **fields: Any) -> Assertion | None:
         """A check with its fields, as an assertion of a native case would have them."""
-        known: Any = catalog.find("check", kind)
+        known: Any = catalog.find_component("check", kind)
         try:
             check = known.build(fields, self._building)
         except (ValueError, codec.ValidationError) as wrong:
@@ -293,7 +293,7 @@ class _Builder:
 
     def _links(self, paths: Sequence[str], root: str) -> list[str]:
         for at, path in enumerate(paths):
-            if wrong := wrong_with_link(path, root):
+            if wrong := explain_bad_link(path, root):
                 self._complain(("tmpdir", "link_paths", at), wrong)
         return [os.path.normpath(path) for path in paths]
 

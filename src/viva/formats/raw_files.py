@@ -12,12 +12,12 @@ from viva.errors import BadInput
 
 MAX_BYTES = 64 * 1024 * 1024
 """A single document larger than this is a mistake."""
-HEAD = 4096
+HEAD_BYTES = 4096
 _CONTROL = bytes({*range(9), *range(14, 32), 127} - {27})
 """Bytes that a text hardly has."""
 
 
-class Spooled:
+class SpooledStream:
     """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -47,7 +47,7 @@ class _FromStart(io.RawIOBase):
         return len(data)
 
 
-def refuse_special(path: Path, file: str) -> None:
+def check_regular_file(path: Path, file: str) -> None:
     """A pipe would be waited for, a device may never end: only a file can be read, and read again."""
     try:
         mode = path.stat().st_mode
@@ -63,11 +63,11 @@ def refuse_special(path: Path, file: str) -> None:
         raise BadInput.of("is a device, not a file; give a file of cases, or `-` for standard input", file)
 
 
-def refuse_foreign(head: bytes, file: str) -> None:
+def check_is_text(head: bytes, file: str) -> None:
     """What is no UTF-8 text at all is said once, not for each of its lines."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadInput.of("is UTF-16 text; save the file as UTF-8", file, 1)
-    head = head[:HEAD]
+    head = head[:HEAD_BYTES]
     odd = len(head) - len(head.translate(None, _CONTROL))
     if odd > len(head) * (0.3 if _is_utf8(head) else 0.05):
         raise BadInput.of("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
@@ -81,11 +81,11 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def bytes_of(path: Path, file: str, most: int = 16 * MAX_BYTES) -> bytes:
+def read_bytes(path: Path, file: str, max_bytes: int = 16 * MAX_BYTES) -> bytes:
     try:
         size = path.stat().st_size
-        if size > most:
-            what = f"is {size // 2**20} MB; at most {most // 2**20} MB. Write it as .jsonl, which is read line by line"
+        if size > max_bytes:
+            what = f"is {size // 2**20} MB; at most {max_bytes // 2**20} MB. Write it as .jsonl, which is read line by line"
             raise BadInput.of(what, file)
         return path.read_bytes()
     except OSError as wrong:

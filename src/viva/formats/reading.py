@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from viva.errors import Problem
-from viva.formats.modes import EvalReading
+from viva.formats.modes import EvalOptions
 
 TIMEOUT_S = 300.0
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class LoadOptions(Struct, frozen=True, kw_only=True):
     """How files are read in this run. `folder` is the working folder, to which playbooks refer.
 
     Without an `environ` they are only looked at: what a run would need beside them (variables, an evaluator) may be missing.
@@ -19,7 +19,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     update_snapshots: bool = False
-    before_run: bool = False
+    has_before_run: bool = False
     """A `before` of the run may set variables that no file names."""
     simulator: str | None = None
     timeout_s: float = TIMEOUT_S
@@ -29,13 +29,13 @@ class Reading(Struct, frozen=True, kw_only=True):
     """Who grades and plays the user in playbooks, whatever they say."""
     default_evaluator: str | None = None
     """Who does where they say nothing."""
-    keep_secret: Callable[[str, str], None] = lambda _name, _value: None
+    add_secret: Callable[[str, str], None] = lambda _name, _value: None
     """Hears of each variable whose value must not be shown."""
-    evals: EvalReading = EvalReading()
+    eval_options: EvalOptions = EvalOptions()
     """What is asked of eval suites."""
-    wrong_with: Callable[[str], Sequence[Problem]] = lambda _name: ()
+    find_helper_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
     """Why there can be no helper of that name, if there cannot."""
-    wrong_with_connector: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()
+    find_connector_problems: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()
     """Why there is no connector of that name for the agent under test, or for a helper."""
-    wrong_with_evaluator: Callable[[str], Sequence[Problem]] = lambda _name: ()
+    find_evaluator_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
     """The same for one who grades and plays the user."""

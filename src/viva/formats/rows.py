@@ -5,10 +5,10 @@ from typing import Any, cast
 
 from viva.model import codec
 from viva.model.template import fill_variables, unescape_template
-from viva.schemas.words import complaints
+from viva.schemas.words import find_violations
 
 
-def expanded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The case itself or, with `for`, once for each object, `{{key}}` filled in and its id with a suffix."""
     if "for" not in value:
         return [value]
@@ -33,7 +33,7 @@ def _unescaped(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_texts(case: Any) -> Any:
     """A number that was filled in where only a text can stand becomes its text."""
-    for complaint in complaints("native", case):
+    for complaint in find_violations("native", case):
         holder, last = case, complaint.path[-1:]
         for step in complaint.path[:-1]:
             holder = holder[step]

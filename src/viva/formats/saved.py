@@ -11,14 +11,14 @@ from msgspec import structs
 
 from viva.errors import BadInput, Problem
 from viva.formats import native
-from viva.formats.documents import Streamed, documents_of
-from viva.formats.reading import TIMEOUT_S, Reading
+from viva.formats.documents import StreamedDocuments, wrap_values
+from viva.formats.reading import TIMEOUT_S, LoadOptions
 from viva.model import codec
 from viva.model.case import Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
 from viva.model.talk import TrialState
 from viva.model.template import escape_message
-from viva.record.files import append_whole
+from viva.record.files import append_atomically
 
 _KEPT = (
     "name",
@@ -37,7 +37,7 @@ _KEPT = (
 """What a static case takes over from the case that was talked about."""
 
 
-def save_talk(file: Path, talk: TrialState, said: Sequence[UserMessage], reading: Reading, root: Path) -> str:
+def save_conversation(file: Path, state: TrialState, messages: Sequence[UserMessage], options: LoadOptions, root: Path) -> str:
     """Appends the talk to a `.jsonl` file and returns the new case's id. `said` are its lines as they were written,
     in a suite whose place is known from the folder `root`.
 
@@ -45,8 +45,8 @@ def save_talk(file: Path, talk: TrialState, said: Sequence[UserMessage], reading
     """
     if file.suffix != ".jsonl":
         raise BadInput.of("is no .jsonl file", str(file))
-    value = static_case(talk.case, said, talk.case.id, root, file.parent)
-    native.load(documents_of([value], str(file)), str(file), file.parent, reading)
+    value = build_static_case(state.case, messages, state.case.id, root, file.parent)
+    native.load(wrap_values([value], str(file)), str(file), file.parent, options)
     return append_case(file, value)
 
 
@@ -61,8 +61,8 @@ def append_case(file: Path, value: Mapping[str, Any]) -> str:
     return case_id
 
 
-def static_case(
-    case: Case, said: Sequence[UserMessage], case_id: str, root: Path, folder: Path, *, filled: bool = False
+def build_static_case(
+    case: Case, messages: Sequence[UserMessage], case_id: str, root: Path, folder: Path, *, is_filled: bool = False
 ) -> dict[str, Any]:
     """What was said, as a case for a file in `folder`. With `filled`, the lines are what was really said, not what the
     case has written for it.
@@ -72,7 +72,7 @@ def static_case(
     kept = {key: case.definition[key] for key in _KEPT if key in case.definition} if native else _told(case)
     if case.fixtures is not None:
         kept["fixtures"] = _fixtures(case.fixtures)
-    spoken = [_as_template(line) if filled or not native or line.source in _SPOKEN else line for line in said]
+    spoken = [_as_template(line) if is_filled or not native or line.source in _SPOKEN else line for line in messages]
     turns = [_turn(line, place) for line in spoken]
     if turns and case.history:
         turns[0]["input"] = [place.message(message) for message in (*case.history, spoken[0].message)]
@@ -159,7 +159,7 @@ def _ids_in(file: Path) -> set[str]:
     if not file.exists():
         return set()
     problems: list[Problem] = []
-    ids = {document.value.get("id") for document in Streamed(file, str(file)).first(problems)}
+    ids = {document.value.get("id") for document in StreamedDocuments(file, str(file)).read_valid(problems)}
     if problems:
         raise BadInput(*problems)
     return ids
@@ -170,4 +170,4 @@ def _append(file: Path, line: bytes) -> None:
         end = stream.seek(0, os.SEEK_END)
         if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
             line = b"\n" + line
-        append_whole(stream.fileno(), line, end)
+        append_atomically(stream.fileno(), line, end)

@@ -15,16 +15,16 @@ _LISTED = re.compile(r"([0-9a-fA-F]{64}) [ *](\S.*)")
 _INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva-eval[openwop]'"
 
 
-class Signed(Struct, frozen=True):
+class SignedContent(Struct, frozen=True):
     """What was signed (in words, and the bytes), the signature, and the key that the signer sent along."""
 
-    what: str
+    description: str
     content: bytes
     signature: bytes
-    own_key: bytes | None = None
+    embedded_key: bytes | None = None
 
 
-def verify(signed: Signed, trusted_keys: tuple[str, ...]) -> str:
+def verify_signature(signed: SignedContent, trusted_keys: tuple[str, ...]) -> str:
     """The name of the trusted key that made the signature. ValueError where none did, or a trusted key cannot be used.
 
     A trusted key is a PEM file, or `ed25519:` and the raw key in base64. The key that comes with a pack is no proof of
@@ -35,9 +35,9 @@ def verify(signed: Signed, trusted_keys: tuple[str, ...]) -> str:
     for name, key in keys.items():
         if _holds(key, signature, signed.content):
             return name if name.startswith(_RAW) else Path(name).name
-    if signed.own_key is not None and _holds_by(signed.own_key, signature, signed.content):
-        raise ValueError(f"{signed.what} is signed with a key that [openwop] trusted_keys does not name")
-    raise ValueError(f"the signature of {signed.what} does not hold by any key of [openwop] trusted_keys")
+    if signed.embedded_key is not None and _holds_by(signed.embedded_key, signature, signed.content):
+        raise ValueError(f"{signed.description} is signed with a key that [openwop] trusted_keys does not name")
+    raise ValueError(f"the signature of {signed.description} does not hold by any key of [openwop] trusted_keys")
 
 
 def read_digests(raw: bytes) -> dict[str, str]:
@@ -59,7 +59,7 @@ def read_digests(raw: bytes) -> dict[str, str]:
     return found
 
 
-def digest_list(files: Mapping[str, bytes]) -> bytes:
+def format_digests(files: Mapping[str, bytes]) -> bytes:
     """The list that `read_digests` reads."""
     return "".join(f"{sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)).encode()
 

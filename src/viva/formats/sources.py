@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, documents_from, documents_in
-from viva.formats.own_files import kind_of_own_file
-from viva.formats.reading import Reading
+from viva.formats.documents import Document, read_document_stream, open_documents
+from viva.formats.own_files import detect_viva_file
+from viva.formats.reading import LoadOptions
 from viva.model.case import Suite
 from viva.model.credentials import mask_text
 
@@ -35,37 +35,37 @@ _OPENWOP = frozenset({"suiteId", "tasks"})
 _PLAYBOOK = frozenset({"steps", "persona", "tmpdir", "agent_model", "evaluator_model"})
 
 
-class Files(Struct, frozen=True):
+class SuiteFiles(Struct, frozen=True):
     """Suite files that exist. A pack of several files, in a folder or a tarball, is one of them."""
 
     paths: tuple[Path, ...]
-    left_out: tuple[Path, ...] = ()
+    skipped: tuple[Path, ...] = ()
     """Files of the same folder or glob that Viva wrote itself."""
 
     @property
     def note(self) -> str | None:
         """What was left out, in one line."""
-        if not self.left_out:
+        if not self.skipped:
             return None
-        names = ", ".join(str(path) for path in self.left_out[:3])
-        more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
+        names = ", ".join(str(path) for path in self.skipped[:3])
+        more = f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else ""
         return f"left out of the input, because Viva wrote them: {names}{more}"
 
 
-class Piped(Struct, frozen=True):
+class StandardInput(Struct, frozen=True):
     """Cases on standard input."""
 
 
-class Words(Struct, frozen=True):
+class PlainMessage(Struct, frozen=True):
     """A message to send as it is: no case, no verdict."""
 
     text: str
 
 
-class Made(Struct, frozen=True):
+class GeneratedCases(Struct, frozen=True):
     """Cases that somebody makes: an agent or a script, with the values behind `?`."""
 
-    by: Literal["agents", "scripts"]
+    source: Literal["agents", "scripts"]
     reference: str
     query: dict[str, Any]
 
@@ -73,39 +73,39 @@ class Made(Struct, frozen=True):
     def name(self) -> str:
         """How the suite is called that comes of it."""
         query = "&".join(f"{key}={value}" for key, value in self.query.items())
-        return mask_text(f"{self.by}:{self.reference}" + (f"?{query}" if query else ""))
+        return mask_text(f"{self.source}:{self.reference}" + (f"?{query}" if query else ""))
 
 
-Input = Files | Piped | Words | Made
+Input = SuiteFiles | StandardInput | PlainMessage | GeneratedCases
 
 
-def understood(text: str, folder: Path) -> Input:
+def parse_input(text: str, folder: Path) -> Input:
     """What one `-i` means. A mistyped path is never taken for a message."""
     for prefix in ("agents", "scripts"):
         if text.startswith(f"{prefix}:"):
             reference, _, query = text.removeprefix(f"{prefix}:").partition("?")
-            return Made(
+            return GeneratedCases(
                 prefix, reference, {key: _typed(value) for key, value in parse_qsl(query, keep_blank_values=True)}
             )
     if text == STDIN:
-        return Piped()
+        return StandardInput()
     if not text.strip():
         raise BadInput.of("an input is empty: give a file, a folder, or a message")
     path = folder / text
     if not _exists(path) and (meant := _meant_reference(text)):
         raise BadInput.of(f"{text!r} is neither a file nor a reference; did you mean {meant}?")
     if path.name == _MANIFEST and _exists(path):
-        return Files((path.parent,))
+        return SuiteFiles((path.parent,))
     if _exists(path):
         return _without_own([path], text) if path.is_dir() else _named(path, text)
     if glob.has_magic(text) and (found := _globbed(text, folder)):
         return _without_own(found, text)
     if tarball := next((each for each in path.parents if each.name.endswith(_TARBALLS) and each.is_file()), None):
-        return Files((tarball,))  # as reports name what stands in one
+        return SuiteFiles((tarball,))  # as reports name what stands in one
     looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
     if looks_like_a_path:
         raise BadInput.of(_not_there(text, folder))
-    return Words(text)
+    return PlainMessage(text)
 
 
 _REFERENCE = re.compile(r"(agents?|scripts?)([:.])([\w.:?&=%+-]+)", re.IGNORECASE)
@@ -143,20 +143,20 @@ def _globbed(text: str, folder: Path) -> list[Path]:
     return sorted(Path(match) for match in glob.glob(str(folder / text), recursive=True))  # noqa: PTH207 -- patterns may be absolute
 
 
-def _named(path: Path, text: str) -> Files:
+def _named(path: Path, text: str) -> SuiteFiles:
     """A file that is named itself. One that Viva wrote is no suite, and that is surely a mistake."""
-    if (kind := kind_of_own_file(path)) is not None:
+    if (kind := detect_viva_file(path)) is not None:
         raise BadInput.of(f"is {kind} that Viva wrote, not a suite; name the file with the cases", text)
-    return Files((path,))
+    return SuiteFiles((path,))
 
 
-def _without_own(matches: Sequence[Path], text: str) -> Files:
+def _without_own(matches: Sequence[Path], text: str) -> SuiteFiles:
     """The suite files of folders and of a glob, less those that Viva wrote."""
     found = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
-    own = [file for file in found if not file.is_dir() and kind_of_own_file(file) is not None]
+    own = [file for file in found if not file.is_dir() and detect_viva_file(file) is not None]
     if len(own) == len(found):
         raise BadInput.of("holds no suites, only files that Viva wrote itself", text)
-    return Files(tuple(file for file in found if file not in own), tuple(own))
+    return SuiteFiles(tuple(file for file in found if file not in own), tuple(own))
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
@@ -207,25 +207,25 @@ def _typed(value: str) -> Any:
 
 
 def load_files(
-    paths: Sequence[Path | Piped], reading: Reading, folder: Path, format_: Format | None = None
+    paths: Sequence[Path | StandardInput], options: LoadOptions, folder: Path, format_: Format | None = None
 ) -> list[Suite]:
     """A suite for each file and for standard input, or for a folder of playbooks. All problems are reported in one go."""
     suites: list[Suite] = []
     playbooks: list[Suite] = []
     problems: list[Problem] = []
     for path in paths:
-        piped = isinstance(path, Piped)
+        piped = isinstance(path, StandardInput)
         shown = STDIN if piped else _shown(path, folder)
         try:
-            if not piped and (packed := _packed(path, folder, reading, alone=format_ is not None)):
+            if not piped and (packed := _packed(path, folder, options, alone=format_ is not None)):
                 suites += packed
                 continue
-            documents = documents_from(sys.stdin.buffer, STDIN) if piped else documents_in(path, shown)
-            kind = format_ or sniffed(documents.peek())
+            documents = read_document_stream(sys.stdin.buffer, STDIN) if piped else open_documents(path, shown)
+            kind = format_ or detect_format(documents.peek())
             if kind == "openwop":
-                import_module("viva.formats.packs").refuse_uncovered(None if piped else path, shown, reading.evals)
+                import_module("viva.formats.packs").refuse_uncovered(None if piped else path, shown, options.eval_options)
             load = import_module(_LOADERS[kind]).load
-            suite = load(documents, shown, folder if piped else path.parent, reading)
+            suite = load(documents, shown, folder if piped else path.parent, options)
             (playbooks if kind == "playbook" else suites).append(suite)
         except BadInput as wrong:
             problems += wrong.problems
@@ -240,11 +240,11 @@ def load_files(
     return suites
 
 
-def _packed(path: Path, folder: Path, reading: Reading, *, alone: bool) -> list[Suite]:
+def _packed(path: Path, folder: Path, reading: LoadOptions, *, alone: bool) -> list[Suite]:
     """The suites of a pack. Of a file in one that is not read `alone`: the suite as the pack has it, if it is one of its."""
     root, only = path, None
     if not path.is_dir() and not path.name.endswith(_TARBALLS):
-        around = () if alone and not reading.evals.trusted_keys else path.resolve().parents
+        around = () if alone and not reading.eval_options.trusted_keys else path.resolve().parents
         root = next((each for each in around if (each / _MANIFEST).is_file()), None)
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:
@@ -275,7 +275,7 @@ def _shown(path: Path, folder: Path) -> str:
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
 
 
-def sniffed(first: Document | None) -> Format:
+def detect_format(first: Document | None) -> Format:
     """The format by the keys of the first document. One that cannot be read is left to the native loader's complaints."""
     value = first.value if first else None
     keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()

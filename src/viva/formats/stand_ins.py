@@ -1,11 +1,11 @@
 """What stands in for parts of a document that do not fit its schema, for each format: as good as what should stand there."""
 
-from viva.formats.checkable import StandIns
+from viva.formats.checkable import Placeholders
 from viva.formats.modes import MODES
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 
 _FINE = {"type": "contains", "value": "x"}
-NATIVE = StandIns(
+NATIVE_PLACEHOLDERS = Placeholders(
     members={
         "id": lambda at: f"?{at}",
         "input": lambda _: "x",
@@ -26,7 +26,7 @@ NATIVE = StandIns(
 
 _STEP = {"user_input": "x", "expected_outcome": "x"}
 _REACHABLE = {"flow_contains": ["x"]}
-PLAYBOOK = StandIns(
+PLAYBOOK_PLACEHOLDERS = Placeholders(
     members={
         "name": lambda _: "x",
         "steps": lambda _: [_STEP],
@@ -40,14 +40,14 @@ PLAYBOOK = StandIns(
 )
 
 
-def _free_id(at: Place) -> str:
+def _free_id(at: KeyPath) -> str:
     """An id that no task of the file has."""
     return "x-viva-" + "-".join(str(step).lower() for step in at)
 
 
 _MATCH = {"strategy": "exact", "value": ""}
 _EXPECTED = {"kind": "golden", "match": _MATCH}
-OPENWOP = StandIns(
+OPENWOP_PLACEHOLDERS = Placeholders(
     members={
         "suiteId": lambda _: "x.evals.x",
         "version": lambda _: "0.0.0",

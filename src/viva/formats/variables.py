@@ -9,13 +9,13 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from viva.model.template import variables_in
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 from viva.users.simulator import facts_from_options
 
 _ASSERTIONS = ("assertions", "assert")
 
 
-def unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+def find_unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Each text that uses a variable which nothing sets: where it stands, and what is wrong with it."""
     turns = cast("list[Mapping[str, Any]]", case.get("turns", ()))
     setters: dict[str, int] = {}
@@ -45,7 +45,7 @@ def _described(name: str, known: set[str], setters: Mapping[str, int]) -> str:
     return f"{what}; set it with `set` in an earlier turn or with `before`, or write \\{{{{ for a literal {{{{"
 
 
-def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[tuple[Place, str, int]]:
+def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[tuple[KeyPath, str, int]]:
     """Each text that is filled in, its place, and the last turn whose `set` it may use."""
     for holder, at, number in ((case, (), 1), *((turn, ("turns", i), i + 1) for i, turn in enumerate(turns))):
         for key in ("input", "attachments"):
@@ -59,7 +59,7 @@ def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[
             yield from ((*each, last) for each in _all_texts(checkpoint.get(key), ("checkpoints", i, key)))
 
 
-def _said(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
+def _said(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """The words of an input: a text, messages, or parts of one."""
     if isinstance(value, str):
         yield at, value
@@ -71,7 +71,7 @@ def _said(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
             yield from _said(cast("Mapping[str, Any]", value).get(key), (*at, key))
 
 
-def _all_texts(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
+def _all_texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if isinstance(value, str):
         yield at, value
     elif isinstance(value, list):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from viva.formats.documents import CASES, holds_cases
+from viva.formats.documents import CASES_KEY, is_case_list
 from viva.model import codec
 
 MAX_NODES = 5_000_000
@@ -27,7 +27,7 @@ _CORE = (
 )
 
 
-def yaml_values(text: str) -> list[tuple[Any, list[int]]]:
+def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
     """Each document, with the lines on which its members begin (or, if it is no list, its own)."""
     _check_depth(text)
     loader = _loader()(text)
@@ -67,8 +67,8 @@ def _loader() -> Any:
 def _members(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
         members = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
-        if holds_cases(members) and isinstance(members[CASES], yaml.SequenceNode):
-            node = members[CASES]
+        if is_case_list(members) and isinstance(members[CASES_KEY], yaml.SequenceNode):
+            node = members[CASES_KEY]
     return node.value if isinstance(node, yaml.SequenceNode) else [node]
 
 

@@ -16,16 +16,16 @@ from viva.model.verdicts import case_status
 from viva.stats.paired import (
     CaseTest,
     Difference,
-    cases_to_correct_for,
-    fewest_differing,
-    fisher,
+    tarone_correction,
+    min_differing_pairs,
+    fisher_test,
     flips_difference,
-    mcnemar,
+    mcnemar_test,
     paired_difference,
-    trials_to_show_one,
+    min_trials_to_detect,
 )
 
-Change = Literal[
+ChangeKind = Literal[
     "broken",
     "suspect",
     "fixed",
@@ -38,7 +38,7 @@ Change = Literal[
     "gone",
     "still passing",
 ]
-ORDER: tuple[Change, ...] = (
+CHANGE_ORDER: tuple[ChangeKind, ...] = (
     "broken",
     "suspect",
     "fixed",
@@ -52,10 +52,10 @@ ORDER: tuple[Change, ...] = (
     "still passing",
 )
 Gate = Literal["pass-rate", "score", "time", "cost", "broken"]
-Verdict = Literal["better", "worse", "no change shown", "not tested"]
+MetricVerdict = Literal["better", "worse", "no change shown", "not tested"]
 CaseName = tuple[str, str]
 """A suite and a case of it."""
-Definition = tuple[str, str, str | None]
+CaseDefinition = tuple[str, str, str | None]
 """A suite, a case of it, and the digest of its definition."""
 ALPHA = 0.05
 
@@ -73,10 +73,10 @@ class CaseChange(Struct, frozen=True, kw_only=True):
 
     suite: str
     case: str
-    change: Change
+    change: ChangeKind
     base: Status | None = None
     head: Status | None = None
-    why: str | None = None
+    error: str | None = None
     base_trials: TrialCounts | None = None
     head_trials: TrialCounts | None = None
     p: float | None = None
@@ -101,7 +101,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     p: float | None
-    verdict: Verdict
+    verdict: MetricVerdict
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...]
 
-    def count(self, change: Change) -> int:
+    def count(self, change: ChangeKind) -> int:
         return sum(case.change == change for case in self.cases)
 
     def failed_gates(self, gates: Collection[Gate]) -> list[Gate]:
@@ -183,16 +183,16 @@ class _Pair(Struct, frozen=True):
 
     @property
     def test(self) -> CaseTest:
-        return fisher((self.base.passed, self.base.judged), (self.head.passed, self.head.judged))
+        return fisher_test((self.base.passed, self.base.judged), (self.head.passed, self.head.judged))
 
 
-def compare(
+def compare_runs(
     base: tuple[str, Sequence[ResultRow]],
     head: tuple[str, Sequence[ResultRow]],
     *,
     alpha: float = ALPHA,
     gates: Collection[Gate] = (),
-    flaky: Collection[Definition] = frozenset(),
+    flaky: Collection[CaseDefinition] = frozenset(),
 ) -> Comparison:
     """Compares two runs, each given as its name and its results.
 
@@ -202,7 +202,7 @@ def compare(
     before, after = _by_case(base[1]), _by_case(head[1])
     pairs = dict(_pairs(before, after))
     repeated = [pair for pair in pairs.values() if not pair.is_single]
-    correction = cases_to_correct_for((pair.test.smallest for pair in repeated), alpha)
+    correction = tarone_correction((pair.test.min_p_value for pair in repeated), alpha)
     changes = [
         _case_change(name, before.get(name), after.get(name), pairs.get(name), alpha, correction)
         for name in {**before, **after}
@@ -211,7 +211,7 @@ def compare(
         (suite, case) for suite, case, digest in flaky if (now := after.get((suite, case))) and digest in now.digests
     }
     changes = [_as_flaky(each) if (each.suite, each.case) in known else each for each in changes]
-    changes.sort(key=lambda case: (ORDER.index(case.change), case.suite, case.case))
+    changes.sort(key=lambda case: (CHANGE_ORDER.index(case.change), case.suite, case.case))
     metrics = tuple(_metrics(list(pairs.values()), alpha, gates))
     notes = tuple(_notes(changes, metrics, list(pairs.values()), alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
@@ -243,7 +243,7 @@ def _case_change(
         change=_kind(before, after, pair, alpha, correction),
         base=before.status if before else None,
         head=after.status if after else None,
-        why=next((row.error for row in after.rows if row.error), None) if after else None,
+        error=next((row.error for row in after.rows if row.error), None) if after else None,
         base_trials=before.counts if before else None,
         head_trials=after.counts if after else None,
         p=None if pair is None or pair.is_single else min(1.0, correction * pair.test.p_value),
@@ -256,7 +256,7 @@ def _as_flaky(case: CaseChange) -> CaseChange:
     return structs.replace(case, change="flaky") if is_news else case
 
 
-def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int) -> Change:
+def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int) -> ChangeKind:
     if before is None or after is None:
         return "new" if before is None else "gone"
     if pair is None:
@@ -267,7 +267,7 @@ def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alp
     if pair.is_single or pair.test.p_value <= alpha / correction:
         return "fixed" if now > was else "broken"
     # Too few trials to show any single case: what would be a finding by itself, or is as far apart as can be.
-    whole = fisher((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
+    whole = fisher_test((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
     if whole > alpha / correction and (pair.test.p_value <= alpha or abs(now - was) == 1.0):
         return "maybe fixed" if now > was else "suspect"
     return "flaky"
@@ -313,7 +313,7 @@ class _Values(Struct, eq=False):
     def difference(self, confidence: float) -> Difference | None:
         both = [(before, after) for _, before, after in self.values]
         if self.name == "pass rate" and self.is_yes_or_no:
-            return flips_difference(mcnemar((before == 1.0, after == 1.0) for before, after in both), confidence)
+            return flips_difference(mcnemar_test((before == 1.0, after == 1.0) for before, after in both), confidence)
         return paired_difference(both, confidence)
 
 
@@ -331,7 +331,7 @@ def _metric(values: _Values, confidence: float, tested: int | None, alpha: float
     assert difference is not None, "there are values"
     pairs = values.values
     p = None if tested is None else min(1.0, tested * difference.p_value)
-    verdict: Verdict = "not tested"
+    verdict: MetricVerdict = "not tested"
     if p is not None:
         went_up = difference.mean > 0
         verdict = "no change shown" if p > alpha else "better" if went_up == values.up_is_good else "worse"
@@ -366,7 +366,7 @@ def _notes(
             f"{len(tested)} metrics are tested: each p is multiplied by {len(tested)}, and their intervals are "
             f"{(1 - alpha / len(tested)) * 100:.4g} % ones"
         )
-    fewest = fewest_differing(alpha / max(1, len(tested)))
+    fewest = min_differing_pairs(alpha / max(1, len(tested)))
     few = [m for m in tested if m.name in ("pass rate", "score") and (0 < m.differing < fewest or m.pairs < fewest)]
     for metric in few:
         cases = "case differs" if metric.differing == 1 else "cases differ"
@@ -384,7 +384,7 @@ def _notes(
 
 def _case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alpha: float) -> Iterator[str]:
     """What single trials, and few of them, cannot tell of single cases."""
-    enough = trials_to_show_one(alpha / len(pairs))
+    enough = min_trials_to_detect(alpha / len(pairs))
     counts = Counter(case.change for case in changes)
     if unsure := counts["suspect"] + counts["maybe fixed"]:
         yield (

@@ -18,13 +18,13 @@ from viva.model import codec
 from viva.model.event import RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_ended, read_events
-from viva.record.locks import holder_of, in_use, was_cut_off
+from viva.record.locks import find_holder, is_in_use, has_crashed
 from viva.record.private import make_private_folder, open_private
 
-FILE = "history.sqlite"
-HOSTED = "hosted"
+INDEX_FILE = "history.sqlite"
+HOSTED_KEY = "hosted"
 """In the settings of a run: a host started it, and goes on with it itself."""
-REBUILD = "`viva runs reindex` makes it anew from the runs themselves"
+REBUILD_HINT = "`viva runs reindex` makes it anew from the runs themselves"
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -114,17 +114,17 @@ class History:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._path = home / FILE
+        self._path = home / INDEX_FILE
 
-    def folder(self, run: str) -> Path:
+    def run_folder(self, run: str) -> Path:
         return self.home / "runs" / run
 
-    def journal(self, run: str) -> Path:
-        return self.folder(run) / "journal.jsonl"
+    def journal_path(self, run: str) -> Path:
+        return self.run_folder(run) / "journal.jsonl"
 
-    def runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
+    def list_runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
         """Newest first, by their sequence numbers. Runs whose process died before they were listed are among them."""
-        self.extend()
+        self.index_new_runs()
         if not self._path.exists():
             return []
         where, values = ["1"], list[Any]()
@@ -137,23 +137,23 @@ class History:
         with self._open(reading=True) as db:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
-    def results(self, run: str) -> list[ResultRow]:
+    def list_results(self, run: str) -> list[ResultRow]:
         with self._open() as db:
             if db.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone() == (None,):
-                _index_journal(db, self.journal(run))  # it was cut off, or goes on: the journal knows more
+                _index_journal(db, self.journal_path(run))  # it was cut off, or goes on: the journal knows more
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
             return [ResultRow(**dict(zip(_RESULT, row[1:], strict=True))) for row in rows]
 
-    def ask(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+    def query(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """What the index answers to a query of SQL; nothing where there is no index."""
         if not self._path.exists():
             return []
         with self._open(reading=True) as db:
             return db.execute(query, values).fetchall()
 
-    def find(self, name: str) -> RunRow:
+    def find_run(self, name: str) -> RunRow:
         """A run by its id, the beginning of it, `latest`, or `latest~2`."""
-        known = self.runs()
+        known = self.list_runs()
         if name == "latest" or name.startswith("latest~"):
             back = name.removeprefix("latest").removeprefix("~") or "0"
             if back.isdigit() and int(back) < len(known):
@@ -168,24 +168,24 @@ class History:
         newest = ", ".join(row.id for row in known[:3]) or "none"
         raise BadInput.of(f"there is no run {name!r} in {self.home}; the newest: {newest}")
 
-    def begin(self, event: RunStarted) -> None:
+    def add_run(self, event: RunStarted) -> None:
         with self._open() as db:
             _insert_run(db, event)
 
-    def add(self, run: str, rows: Iterable[ResultRow]) -> None:
+    def add_results(self, run: str, rows: Iterable[ResultRow]) -> None:
         with self._open() as db:
             _insert_results(db, run, rows)
 
-    def end(self, event: RunEnded) -> None:
+    def end_run(self, event: RunEnded) -> None:
         with self._open() as db:
             _end_run(db, event)
 
-    def index(self, run: str) -> None:
+    def index_run(self, run: str) -> None:
         """Takes a run into the list by its journal."""
         with self._open() as db:
-            _index_journal(db, self.journal(run))
+            _index_journal(db, self.journal_path(run))
 
-    def extend(self) -> None:
+    def index_new_runs(self) -> None:
         """Takes into the index what the journals know and the index does not: of runs that were killed, mostly.
 
         A run that goes on is left to its own process.
@@ -201,52 +201,52 @@ class History:
 
     def _is_missing(self, path: Path, known: Mapping[str, int | None]) -> bool:
         if path.parent.name in known:
-            return known[path.parent.name] not in (None, _size(path)) and not in_use(path)
+            return known[path.parent.name] not in (None, _size(path)) and not is_in_use(path)
         started = _beginning(path)
         return started is not None and _is_listed(started, path)
 
     def _sizes(self) -> list[tuple[str, int | None]]:
         """Of each run in the index, how much of its journal was read; None where it has its end."""
-        return self.ask("SELECT id, CASE WHEN ended IS NULL THEN size END FROM runs")
+        return self.query("SELECT id, CASE WHEN ended IS NULL THEN size END FROM runs")
 
     def _journals(self) -> list[Path]:
         return sorted((self.home / "runs").glob("*/journal.jsonl"))
 
-    def cut_off(self) -> list[str]:
+    def take_crashed_runs(self) -> list[str]:
         """Runs whose process ended without ending them, newest first, that nobody was told of. They are told once."""
-        found = [path for path in self._journals() if was_cut_off(path, forget=True)]
+        found = [path for path in self._journals() if has_crashed(path, acknowledge=True)]
         began = [started for path in found if has_ended(path) is False and (started := _beginning(path))]
         runs = sorted(began, key=lambda started: (started.number, started.at), reverse=True)
-        return [started.run for started in runs if not started.settings.get(HOSTED)]
+        return [started.run for started in runs if not started.settings.get(HOSTED_KEY)]
 
-    def refuse_in_use(self, run: str) -> None:
+    def require_unused(self, run: str) -> None:
         """Raises BadInput, naming the process, where the run still goes on."""
-        if in_use(self.journal(run)):
-            holder = holder_of(self.journal(run))
+        if is_in_use(self.journal_path(run)):
+            holder = find_holder(self.journal_path(run))
             raise BadInput.of(f"run {run} is in use{f' by process {holder.pid}' if holder else ''}; stop it first")
 
-    def remove(self, run: str) -> None:
+    def remove_run(self, run: str) -> None:
         """Deletes a run, its journal, its kept workspaces and everything else that it kept."""
-        self.refuse_in_use(run)
+        self.require_unused(run)
         self.remove_workspaces(run)
         with self._open() as db:
             db.execute("DELETE FROM results WHERE run = ?", (run,))
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
-        shutil.rmtree(self.folder(run), ignore_errors=True)
+        shutil.rmtree(self.run_folder(run), ignore_errors=True)
 
-    def keep_newest(self, count: int) -> list[str]:
+    def remove_old_runs(self, keep: int) -> list[str]:
         """Removes all but the newest runs, and those that still go on."""
-        old = [row.id for row in self.runs()[count:] if not in_use(self.journal(row.id))]
+        old = [row.id for row in self.list_runs()[keep:] if not is_in_use(self.journal_path(row.id))]
         for run in old:
-            self.remove(run)
+            self.remove_run(run)
         return old
 
-    def reindex(self) -> int:
+    def rebuild(self) -> int:
         """Makes the index anew from the runs' journals."""
         if not self.home.is_dir():
             return 0
         for suffix in ("", "-wal", "-shm"):
-            self._path.with_name(FILE + suffix).unlink(missing_ok=True)
+            self._path.with_name(INDEX_FILE + suffix).unlink(missing_ok=True)
         journals = self._journals()
         with self._open() as db:
             for path in journals:
@@ -255,9 +255,9 @@ class History:
 
     def remove_workspaces(self, run: str) -> list[str]:
         """Deletes the workspaces that a run kept, and gives their paths. What is none of ours any more stays."""
-        from viva.workspace.folders import remove_kept  # few runs have any
+        from viva.workspace.folders import remove_kept_workspace  # few runs have any
 
-        return [path for path in kept_workspaces(self.journal(run)) if remove_kept(path)]
+        return [path for path in list_kept_workspaces(self.journal_path(run)) if remove_kept_workspace(path)]
 
     @contextlib.contextmanager
     def _open(self, *, reading: bool = False) -> Generator[sqlite3.Connection]:
@@ -281,14 +281,14 @@ class History:
         except sqlite3.DatabaseError as wrong:
             if getattr(wrong, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise BadInput.of("is in use by another process; try again", str(self._path)) from wrong
-            raise BadInput.of(f"cannot be used: {wrong}; {REBUILD}", str(self._path)) from wrong
+            raise BadInput.of(f"cannot be used: {wrong}; {REBUILD_HINT}", str(self._path)) from wrong
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == len(MIGRATIONS):
             return
         if version > len(MIGRATIONS):
-            what = f"was made by a newer Viva (schema {version}, this one knows {len(MIGRATIONS)}); {REBUILD}"
+            what = f"was made by a newer Viva (schema {version}, this one knows {len(MIGRATIONS)}); {REBUILD_HINT}"
             raise BadInput.of(what, str(self._path))
         db.execute("BEGIN IMMEDIATE")  # two runs that start at once must not both create the tables
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -341,7 +341,7 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
 
 def _is_listed(started: RunStarted, path: Path) -> bool:
     """Runs of a host are listed when they have their end: until then they are their host's business."""
-    return not started.settings.get(HOSTED) or has_ended(path) is True
+    return not started.settings.get(HOSTED_KEY) or has_ended(path) is True
 
 
 def _size(path: Path) -> int:
@@ -360,7 +360,7 @@ def _beginning(path: Path) -> RunStarted | None:
     return event if isinstance(event, RunStarted) else None
 
 
-def kept_workspaces(journal: Path) -> list[str]:
+def list_kept_workspaces(journal: Path) -> list[str]:
     """Where the workspaces of a run's trials were kept, as its journal says; a damaged line says nothing."""
     found: dict[str, None] = {}
     decoder = codec.Decoder[TrialEnded | TrialRetried](TrialEnded | TrialRetried, codec.OWN_MAX_DEPTH)

@@ -29,7 +29,7 @@ class HistorySink:
             match event:
                 case RunStarted():
                     self._run = event.run
-                    self._history.begin(event)
+                    self._history.add_run(event)
                     self._thread.start()
                 case TrialEnded():
                     self._rows.append(ResultRow.of(event.record))
@@ -37,7 +37,7 @@ class HistorySink:
                         self._flush()
                 case RunEnded():
                     self._flush()
-                    self._queue.put(lambda event=event: self._history.end(event))
+                    self._queue.put(lambda event=event: self._history.end_run(event))
                     self._queue.put(None)
                     self._thread.join()
                     if self._trouble is not None:
@@ -48,7 +48,7 @@ class HistorySink:
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            self._queue.put(lambda: self._history.add(self._run, rows))
+            self._queue.put(lambda: self._history.add_results(self._run, rows))
 
     def _write(self) -> None:
         while (job := self._queue.get()) is not None:

@@ -63,12 +63,12 @@ class _Held(Struct):
     trials: dict[str, list[Status]] = {}
 
 
-def run_point(history: History, row: RunRow) -> RunPoint | None:
+def make_run_point(history: History, row: RunRow) -> RunPoint | None:
     """None for a run that has no summary yet."""
     if (summary := row.summary) is None:
         return None
     judged = summary.passed + summary.failed
-    p95: list[tuple[float]] = history.ask(_P95, (row.id,))
+    p95: list[tuple[float]] = history.query(_P95, (row.id,))
     return RunPoint(
         id=row.id,
         at=row.at,
@@ -84,7 +84,7 @@ def run_point(history: History, row: RunRow) -> RunPoint | None:
     )
 
 
-def flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
+def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     """Those that flipped most often come first. A single change is a fix or a regression; it takes two to be flaky."""
     if not runs:
         return []
@@ -94,12 +94,12 @@ def flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     return flaky
 
 
-def known_flaky(history: History, compared: Sequence[str]) -> set[tuple[str, str, str | None]]:
+def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tuple[str, str, str | None]]:
     """The cases, by suite, name and definition, that passed and failed against an agent of the compared runs in the newest runs
     of the history; the compared runs themselves do not count. Of a report in a file nobody knows the agent.
     """
-    agents = {row.agent for row in history.runs() if row.id in compared}
-    runs = [row.id for row in history.runs(limit=_NEWEST + len(compared)) if row.id not in compared][:_NEWEST]
+    agents = {row.agent for row in history.list_runs() if row.id in compared_runs}
+    runs = [row.id for row in history.list_runs(limit=_NEWEST + len(compared_runs)) if row.id not in compared_runs][:_NEWEST]
     if not runs:
         return set()
     held = _held_in(history, runs)
@@ -112,7 +112,7 @@ def known_flaky(history: History, compared: Sequence[str]) -> set[tuple[str, str
 
 def _held_in(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _Held]:
     query = _BOTH.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
-    return _held(history.ask(query, runs))
+    return _held(history.query(query, runs))
 
 
 def _held(rows: Iterable[Any]) -> dict[tuple[str, str, str], _Held]:

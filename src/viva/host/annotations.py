@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from viva.host.auth import Principal
-from viva.host.log import RunLog, now
-from viva.host.refusals import invalid
+from viva.host.log import RunLog, utc_timestamp
+from viva.host.refusals import validation_error
 
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"
@@ -18,7 +18,7 @@ _SECRETS = re.compile(
 REDACTED = "[redacted]"
 
 
-def annotation(
+def build_annotation(
     body: Mapping[str, Any], run: str, log: RunLog, principal: Principal, redact: Callable[[str], str]
 ) -> dict[str, Any]:
     """The annotation that a valid request makes, without secrets."""
@@ -26,9 +26,9 @@ def annotation(
     events = {each.event.event_id for each in log.events}
     nodes = {each.event.node_id for each in log.events}
     if "eventId" in target and target["eventId"] not in events:
-        raise invalid("target.eventId names no event of this run", "target.eventId")
+        raise validation_error("target.eventId names no event of this run", "target.eventId")
     if "nodeId" in target and target["nodeId"] not in nodes:
-        raise invalid("target.nodeId names no node of this run", "target.nodeId")
+        raise validation_error("target.nodeId names no node of this run", "target.nodeId")
 
     def clean(text: str) -> str:
         return redact(_SECRETS.sub(REDACTED, text))
@@ -39,6 +39,6 @@ def annotation(
         "target": {"runId": run, **target},
         "signal": {**signal, "kind": body["signal"]["kind"]},
         "actor": {"principalRef": principal.name},
-        "createdAt": now(),
+        "createdAt": utc_timestamp(),
     }
     return {**made, "note": clean(body["note"])} if "note" in body else made

@@ -11,9 +11,9 @@ from msgspec import Struct
 from viva.host.refusals import forbidden, unauthenticated
 
 Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write"]
-READING: frozenset[Scope] = frozenset({"runs:read"})
-ALL: frozenset[Scope] = frozenset({"runs:read", "runs:create", "runs:cancel", "annotations:write"})
-LOCAL = "local"
+READ_SCOPES: frozenset[Scope] = frozenset({"runs:read"})
+ALL_SCOPES: frozenset[Scope] = frozenset({"runs:read", "runs:create", "runs:cancel", "annotations:write"})
+LOCAL_TENANT = "local"
 """The tenant of a host whose config names none."""
 
 
@@ -22,14 +22,14 @@ class Principal(Struct, frozen=True):
 
     tenant: str
     name: str
-    scopes: frozenset[Scope] = ALL
+    scopes: frozenset[Scope] = ALL_SCOPES
 
-    def need(self, scope: Scope) -> None:
+    def require_scope(self, scope: Scope) -> None:
         if scope not in self.scopes:
             raise forbidden(f"this key lacks the scope {scope}", requiredScope=scope)
 
 
-class Keys:
+class TokenRegistry:
     """All tokens of a host."""
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ class Keys:
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, token: str, tenant: str, scopes: frozenset[Scope] = ALL) -> None:
+    def add(self, token: str, tenant: str, scopes: frozenset[Scope] = ALL_SCOPES) -> None:
         number = 1 + sum(known.tenant == tenant for known in self._known.values())
         self._known[sha256(token.encode()).digest()] = Principal(tenant, f"{tenant}/{number}", scopes)
 
-    def owner(self, token: str) -> str | None:
+    def find_tenant(self, token: str) -> str | None:
         """The tenant that has this token, if one has."""
         known = self._known.get(sha256(token.encode()).digest())
         return known.tenant if known else None
 
-    def principal(self, headers: Mapping[str, str]) -> Principal:
+    def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """Whoever the request comes from. Every token is compared, so that the time it takes tells nothing."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
@@ -60,5 +60,5 @@ class Keys:
         return found
 
 
-def new_token() -> str:
+def create_token() -> str:
     return f"viva-{secrets.token_urlsafe(24)}"

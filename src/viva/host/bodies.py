@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from viva.host.refusals import invalid
+from viva.host.refusals import validation_error
 from viva.model import codec
 
 MAX_DEPTH = 100
@@ -122,21 +122,21 @@ def _validator(name: str) -> Any:
     return jsonschema_rs.Draft202012Validator(globals()[name], validate_formats=True)
 
 
-def checked(name: str, raw: bytes) -> dict[str, Any]:
+def decode_body(name: str, raw: bytes) -> dict[str, Any]:
     """The body, if it is what it should be."""
-    return fitting(name, parsed(raw))
+    return validate_body(name, parse_json(raw))
 
 
-def parsed(raw: bytes) -> Any:
+def parse_json(raw: bytes) -> Any:
     try:
         return codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
     except codec.TooDeepError:
-        raise invalid(f"the body nests deeper than {MAX_DEPTH} levels") from None
+        raise validation_error(f"the body nests deeper than {MAX_DEPTH} levels") from None
     except codec.DecodeError:
-        raise invalid("the body is no JSON") from None
+        raise validation_error("the body is no JSON") from None
 
 
-def fitting(name: str, value: Any, field: str | None = None) -> Any:
+def validate_body(name: str, value: Any, field: str | None = None) -> Any:
     """A value, if it is what it should be. What is wrong is said by its place and kind, never by its value."""
     wrong = next(iter(_validator(name).iter_errors(value)), None)
     if wrong is not None:
@@ -145,5 +145,5 @@ def fitting(name: str, value: Any, field: str | None = None) -> Any:
         detail: dict[str, Any] = wrong.kind.as_dict()
         missing = detail.get("property") if wrong.kind.name == "required" else None
         what = f"misses {missing}" if missing else f"does not fit ({wrong.kind.name})"
-        raise invalid(f"{place or 'the body'} {what}", place or (str(missing) if missing else None))
+        raise validation_error(f"{place or 'the body'} {what}", place or (str(missing) if missing else None))
     return value

@@ -16,15 +16,15 @@ from starlette.routing import Route
 
 from viva.host import bodies, creating, invocations
 from viva.host.auth import Principal
-from viva.host.events import plain_name
+from viva.host.events import to_plain_name
 from viva.host.host import Host
-from viva.host.inventory import Listed
-from viva.host.invocations import Asked
-from viva.host.log import Draft
-from viva.host.refusals import Refusal, invalid, not_found, not_provided
-from viva.host.routes import answer, host_of, principal_of, raw_body
+from viva.host.inventory import HostedAgent
+from viva.host.invocations import InvocationRequest
+from viva.host.log import EventDraft
+from viva.host.refusals import ApiError, validation_error, not_found, not_provided
+from viva.host.routes import respond_json, get_host, authenticate, read_body
 from viva.host.store import Run
-from viva.host.suites import Offer
+from viva.host.suites import HostedSuite
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.record.files import replace_file
@@ -67,17 +67,17 @@ def _result(asked: Mapping[str, Any], said: str) -> Any:
     return {"answer": said} if asked["returns"] == "valid" else {"wrong": True}
 
 
-AGENT = Listed(
+ECHO_AGENT = HostedAgent(
     agent_id="core.viva.conformance",
     name="conformance",
     persona="Conformance Echo",
     description="Says again what it was told.",
     tools=(TOOL,),
-    given=echo,
+    instance=echo,
 )
 
 
-def offer(folder: Path) -> Offer:
+def write_suite(folder: Path) -> HostedSuite:
     """The suite, written where the host keeps its own things."""
     tasks = [
         ("exact", "hello", "exact", "hello"),
@@ -100,31 +100,31 @@ def offer(folder: Path) -> Offer:
     make_private_folder(folder)
     path = folder / "conformance.json"
     replace_file(path, codec.encode(suite), private=True)
-    return Offer(path=path, ref=path.name)
+    return HostedSuite(path=path, ref=path.name)
 
 
-def seams() -> list[Route]:
+def build_test_routes() -> list[Route]:
     post = ["POST"]
     return [
         Route(f"{PREFIX}/test/runs/{{run_id}}/events", read_log),
         Route(f"{PREFIX}/test/reset", reset, methods=post),
         Route(f"{PREFIX}/test/emit-provider-usage", emit_usage, methods=post),
-        Route(f"{PREFIX}/agents/eval-run", eval_run, methods=post),
-        Route(f"{PREFIX}/agents/live-invoke", live_invoke, methods=post),
-        Route(f"{PREFIX}/agents/deployment-transition", no_deployments, methods=post),
-        Route(f"{PREFIX}/agents/{{agent_id}}/dispatch", dispatch, methods=post),
+        Route(f"{PREFIX}/agents/eval-run", run_builtin_suite, methods=post),
+        Route(f"{PREFIX}/agents/live-invoke", invoke_agent, methods=post),
+        Route(f"{PREFIX}/agents/deployment-transition", reject_deployment, methods=post),
+        Route(f"{PREFIX}/agents/{{agent_id}}/dispatch", dispatch_agent, methods=post),
     ]
 
 
 async def read_log(request: Request) -> Response:
     """The log of a run of the one who asks; an unknown one has no events."""
-    host, principal = host_of(request), principal_of(request)
-    run = host.store.run(request.path_params["run_id"], principal.tenant)
+    host, principal = get_host(request), authenticate(request)
+    run = host.store.find_run(request.path_params["run_id"], principal.tenant)
     asked = request.query_params
     kind, node = asked.get("type"), asked.get("nodeId")
     cause = asked.get("causationId") or asked.get("correlationId")
-    events = [each.event for each in host.logs.of(run.id).events] if run else []
-    return answer(
+    events = [each.event for each in host.logs.open_log(run.id).events] if run else []
+    return respond_json(
         {
             "events": [
                 event
@@ -139,73 +139,73 @@ async def read_log(request: Request) -> Response:
 
 async def reset(request: Request) -> Response:
     """Nothing is left over between scenarios here, so there is nothing to take back: logs stay as they are."""
-    principal_of(request)
-    return answer({"ok": True})
+    authenticate(request)
+    return respond_json({"ok": True})
 
 
 async def emit_usage(request: Request) -> Response:
     """One `provider.usage` in the log of a run, which is made for it."""
-    host, principal = host_of(request), principal_of(request)
+    host, principal = get_host(request), authenticate(request)
     body = await _body(request)
     payload = _usage(body.get("payload"))
     name = _text(body, "runId")
     if name is None:
-        raise invalid("runId names a run", "runId")
+        raise validation_error("runId names a run", "runId")
     cause, node = _text(body, "correlationId"), _text(body, "nodeId")
-    run = host.store.run(name, principal.tenant)
+    run = host.store.find_run(name, principal.tenant)
     if run is None:
-        run = host.new_run(principal, kind="workflow", workflow="conformance-usage", asked={})
+        run = host.build_run(principal, kind="workflow", workflow="conformance-usage", asked={})
         run.id, run.status = name, "completed"
         _keep_new(host, run)
-    host.logs.of(run.id).append([Draft("provider.usage", payload, node, cause)])
-    return answer({"ok": True, "runId": run.id})
+    host.logs.open_log(run.id).append([EventDraft("provider.usage", payload, node, cause)])
+    return respond_json({"ok": True, "runId": run.id})
 
 
 def _keep_new(host: Host, run: Run) -> None:
-    if host.store.taken(run.id):  # somebody else's: it is not there for this tenant, and stays theirs
+    if host.store.has_run(run.id):  # somebody else's: it is not there for this tenant, and stays theirs
         raise not_found("run")
-    host.store.keep(run)
+    host.store.save_run(run)
 
 
 def _usage(payload: Any) -> dict[str, Any]:
     if not isinstance(payload, dict):
-        raise invalid("payload is an object", "payload")
+        raise validation_error("payload is an object", "payload")
     given: dict[str, Any] = payload
     texts = [value for value in given.values() if isinstance(value, str)]
     if any("secret:" in text.lower() for text in texts) or any("credential" in key.lower() for key in given):
-        raise Refusal(400, "provider_usage_credential_leak", "the payload refers to a credential")
+        raise ApiError(400, "provider_usage_credential_leak", "the payload refers to a credential")
     for key, value in given.items():
         fits = key in _USAGE and isinstance(value, _USAGE[key]) and isinstance(value, bool) == (key == "cacheHit")
         if not fits or (isinstance(value, int | float) and value < 0):
-            raise invalid("the payload has a field that usage does not have", f"payload.{plain_name(key)}")
+            raise validation_error("the payload has a field that usage does not have", f"payload.{to_plain_name(key)}")
     if missing := [key for key in _NEEDED if key not in given]:
-        raise invalid(f"the payload misses {', '.join(missing)}", "payload")
+        raise validation_error(f"the payload misses {', '.join(missing)}", "payload")
     return given
 
 
-async def eval_run(request: Request) -> Response:
+async def run_builtin_suite(request: Request) -> Response:
     """The built-in suite on the built-in agent (or on another), to its end."""
-    host, principal = host_of(request), principal_of(request)
+    host, principal = get_host(request), authenticate(request)
     body = await _body(request)
     asked = {
         "mode": "eval",
         "evalSuiteRef": f"{SUITE_ID}@{VERSION}",
-        "agentId": body.get("agentId") or AGENT.agent_id,
+        "agentId": body.get("agentId") or ECHO_AGENT.agent_id,
         "configurable": {"evalModes": body.get("modes") or ["golden"]},
     }
     run = await _held(host, principal, codec.encode(asked))
     summary = run.summary or {}
     shown = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
-    return answer({"runId": run.id, **{key: summary[key] for key in shown if key in summary}}, 201)
+    return respond_json({"runId": run.id, **{key: summary[key] for key in shown if key in summary}}, 201)
 
 
-async def live_invoke(request: Request) -> Response:
+async def invoke_agent(request: Request) -> Response:
     """One invocation, to its end. The built-in agent breaks the rule that is asked for; the host holds it to it."""
-    host, principal = host_of(request), principal_of(request)
+    host, principal = get_host(request), authenticate(request)
     body = await _body(request)
-    agent = host.inventory.get(_text(body, "agentId") or AGENT.agent_id)
+    agent = host.agents.get(_text(body, "agentId") or ECHO_AGENT.agent_id)
     if agent is None:
-        raise invalid("there is no such agent", "agentId")
+        raise validation_error("there is no such agent", "agentId")
     metadata: dict[str, Any] = {}
     if "returnSchemaRef" in body:
         metadata["returns"] = "invalid" if body.get("forceInvalidResult") else "valid"
@@ -213,8 +213,8 @@ async def live_invoke(request: Request) -> Response:
         metadata["attempt_tool"] = str(body["attemptTool"])
     source = body.get("source", "run-api")
     if source not in ("workflow-node", "run-api", "chat-mention"):
-        raise invalid("source is workflow-node, run-api or chat-mention", "source")
-    asked = Asked(
+        raise validation_error("source is workflow-node, run-api or chat-mention", "source")
+    asked = InvocationRequest(
         agent=agent,
         message=Message("user", "hello"),
         options={"metadata": metadata} if metadata else {},
@@ -222,54 +222,54 @@ async def live_invoke(request: Request) -> Response:
         source=source,
     )
     run = await _invoked(host, principal, asked)
-    ended = host.logs.of(run.id).of_type("agent.invocation.completed")
+    ended = host.logs.open_log(run.id).events_of_type("agent.invocation.completed")
     told = {"invocationId": ended[-1].payload["invocationId"], "outcome": ended[-1].payload["outcome"]} if ended else {}
-    return answer({"runId": run.id, **told}, 201)
+    return respond_json({"runId": run.id, **told}, 201)
 
 
-async def dispatch(request: Request) -> Response:
+async def dispatch_agent(request: Request) -> Response:
     """One turn of an agent, with the events that it made."""
-    host, principal = host_of(request), principal_of(request)
+    host, principal = get_host(request), authenticate(request)
     body = await _body(request)
-    agent = host.inventory.get(request.path_params["agent_id"])
+    agent = host.agents.get(request.path_params["agent_id"])
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})
     text = task if isinstance(task, str) else codec.canonical_bytes(task).decode()
-    asked = Asked(agent=agent, message=Message("user", text, data=None if isinstance(task, str) else task))
+    asked = InvocationRequest(agent=agent, message=Message("user", text, data=None if isinstance(task, str) else task))
     run = await _invoked(host, principal, asked)
-    events = [each.event for each in host.logs.of(run.id).events if each.event.type.startswith("agent.")]
+    events = [each.event for each in host.logs.open_log(run.id).events if each.event.type.startswith("agent.")]
     outcome = next((e.payload["outcome"] for e in reversed(events) if "outcome" in e.payload), "failed")
     shown = [{"type": event.type, **event.payload} for event in events]
     told = {"agentId": agent.agent_id, "status": outcome, "runId": run.id, "toolSurface": list(agent.tools)}
-    return answer({**told, "events": shown})
+    return respond_json({**told, "events": shown})
 
 
-async def no_deployments(request: Request) -> Response:
+async def reject_deployment(request: Request) -> Response:
     """Deployments are not built here: 501."""
-    principal_of(request)
+    authenticate(request)
     raise not_provided("agents.deployment")
 
 
-async def _invoked(host: Host, principal: Principal, asked: Asked) -> Run:
-    run = invocations.new_run(host, principal, asked)
-    host.store.keep(run)
-    host.runs.begin(run)
-    return await host.runs.finished(run)
+async def _invoked(host: Host, principal: Principal, asked: InvocationRequest) -> Run:
+    run = invocations.create_invocation_run(host, principal, asked)
+    host.store.save_run(run)
+    host.runs.start(run)
+    return await host.runs.wait_for_end(run)
 
 
 async def _held(host: Host, principal: Principal, raw: bytes) -> Run:
-    deed = await creating.checked_run(host, principal, raw)
+    deed = await creating.prepare_run(host, principal, raw)
     deed.write()
-    deed.begin()
-    run = host.run(principal, codec.decode(deed.body)["runId"])
-    return await host.runs.finished(run)
+    deed.start()
+    run = host.find_run(principal, codec.decode(deed.body)["runId"])
+    return await host.runs.wait_for_end(run)
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    body = bodies.parsed(await raw_body(request))
+    body = bodies.parse_json(await read_body(request))
     if not isinstance(body, dict):
-        raise invalid("the body is an object")
+        raise validation_error("the body is an object")
     return cast("dict[str, Any]", body)
 
 
@@ -277,5 +277,5 @@ def _text(body: Mapping[str, Any], name: str) -> str | None:
     """A name that may be left out."""
     given = body.get(name)
     if given is not None and not (isinstance(given, str) and 1 <= len(given) <= 256):
-        raise invalid(f"{name} is a name", name)
+        raise validation_error(f"{name} is a name", name)
     return given

@@ -5,42 +5,42 @@ from typing import Any
 from viva.host import bodies, evals, invocations
 from viva.host.auth import Principal
 from viva.host.host import Host
-from viva.host.idempotency import Deed
-from viva.host.refusals import Refusal, forbidden, invalid, not_provided
+from viva.host.idempotency import Mutation
+from viva.host.refusals import ApiError, forbidden, validation_error, not_provided
 from viva.host.store import Run
-from viva.host.workflows import AGENT, check_inputs, kept_inputs
+from viva.host.workflows import AGENT_WORKFLOW, validate_inputs, select_inputs
 from viva.model import codec
 
 MAX_METADATA = 50 * 1024
 
 
-async def checked_run(host: Host, principal: Principal, raw: bytes) -> Deed:
+async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
     """A run that may be. Raises a Refusal for one that may not."""
-    value = bodies.parsed(raw)
-    if not host.modes and isinstance(value, dict) and value.get("mode") == "eval":
+    value = bodies.parse_json(raw)
+    if not host.eval_modes and isinstance(value, dict) and value.get("mode") == "eval":
         raise not_provided("agents.evalSuite")
-    body = bodies.fitting("CREATE_RUN", value)
+    body = bodies.validate_body("CREATE_RUN", value)
     _check_what_every_run_has(principal, body)
-    host.runs.make_room()
+    host.runs.check_capacity()
     if body.get("mode") == "eval":
-        run = await evals.checked_run(host, principal, body)
-    elif body["workflowId"] == AGENT:
-        run = invocations.checked_run(host, principal, body)
+        run = await evals.validate_eval_run(host, principal, body)
+    elif body["workflowId"] == AGENT_WORKFLOW:
+        run = invocations.validate_invocation(host, principal, body)
     else:
         run = _workflow_run(host, principal, body)
     run.tags, run.metadata = body.get("tags"), body.get("metadata")
-    return deed_of(host, run)
+    return build_mutation(host, run)
 
 
-def deed_of(host: Host, run: Run) -> Deed:
+def build_mutation(host: Host, run: Run) -> Mutation:
     """The run is written down together with the answer that announces it, and begun after that."""
     created = {
         "runId": run.id,
         "status": "pending",
-        "eventsUrl": f"{host.url(run)}/events",
-        "statusUrl": host.url(run),
+        "eventsUrl": f"{host.run_url(run)}/events",
+        "statusUrl": host.run_url(run),
     }
-    return Deed(201, codec.encode(created), write=lambda: host.store.keep(run), begin=lambda: host.runs.begin(run))
+    return Mutation(201, codec.encode(created), write=lambda: host.store.save_run(run), start=lambda: host.runs.start(run))
 
 
 def _check_what_every_run_has(principal: Principal, body: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ def _check_what_every_run_has(principal: Principal, body: dict[str, Any]) -> Non
         raise forbidden("tenantId is not the tenant of this key")
     configurable = body.get("configurable", {})
     if "mockProvider" in configurable:
-        raise Refusal(403, "mock_provider_forbidden", "this host mocks no provider")
+        raise ApiError(403, "mock_provider_forbidden", "this host mocks no provider")
     for given, key, capability in (
         (configurable, "budget", "budget"),
         (body, "callbackUrl", "webhooks"),
@@ -58,13 +58,13 @@ def _check_what_every_run_has(principal: Principal, body: dict[str, Any]) -> Non
         if key in given:
             raise not_provided(capability)
     if len(codec.encode(body.get("metadata", {}))) > MAX_METADATA:
-        raise invalid(f"metadata has at most {MAX_METADATA} bytes", "metadata")
+        raise validation_error(f"metadata has at most {MAX_METADATA} bytes", "metadata")
 
 
 def _workflow_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
     workflow = host.workflows.get(body["workflowId"])
     if workflow is None:
-        raise invalid("there is no such workflow", "workflowId")
+        raise validation_error("there is no such workflow", "workflowId")
     inputs = body.get("inputs", {})
-    check_inputs(workflow, inputs)
-    return host.new_run(principal, kind="workflow", workflow=workflow["id"], asked=kept_inputs(workflow, inputs))
+    validate_inputs(workflow, inputs)
+    return host.build_run(principal, kind="workflow", workflow=workflow["id"], asked=select_inputs(workflow, inputs))

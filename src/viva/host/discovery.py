@@ -7,18 +7,18 @@ from typing import Any
 import viva
 from viva.formats.modes import MODES
 from viva.host.log import EVENT_LOG_VERSION
-from viva.host.workflows import FIXTURES
+from viva.host.workflows import ADVERTISED_WORKFLOWS
 from viva.model import codec
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_TASKS = 10_000
 
 
-def capabilities(*, evals: bool, rubric: bool) -> dict[str, Any]:
+def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
     """The document at `/.well-known/openwop`. Without suites there are no evals, without a judge no rubrics."""
-    modes = [mode for mode in MODES if mode != "rubric" or rubric] if evals else []
+    modes = [mode for mode in MODES if mode != "rubric" or has_judge] if has_suites else []
     document = _capabilities(modes)
-    if not evals:
+    if not has_suites:
         del document["agents"]["evalSuite"], document["configurable"]
     return document
 
@@ -60,10 +60,10 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
         },
         "idempotency": {"crossRegion": "single-region"},
         "nondeterminismPolicy": {"declared": True},
-        "fixtures": list(FIXTURES),
+        "fixtures": list(ADVERTISED_WORKFLOWS),
     }
 
 
-def etag(document: Any) -> str:
+def compute_etag(document: Any) -> str:
     """Changes when the document does."""
     return f'"{sha256(codec.canonical_bytes(document)).hexdigest()[:32]}"'

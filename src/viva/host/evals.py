@@ -6,54 +6,54 @@ from typing import Any
 
 from msgspec import UNSET
 
-from viva.checks.golden import Returned
+from viva.checks.golden import ReturnSchema
 from viva.errors import BadInput
-from viva.formats.modes import LIVE
-from viva.formats.openwop import EvalSuite, Terms
+from viva.formats.modes import LIVE_MODE
+from viva.formats.openwop import EvalSuite, ManifestInfo
 from viva.host.auth import Principal
 from viva.host.discovery import MAX_TASKS
 from viva.host.events import eval_completed, eval_scored, eval_started, run_completed
 from viva.host.host import Host
-from viva.host.inventory import Listed
-from viva.host.log import Draft, RunLog
-from viva.host.refusals import invalid
-from viva.host.runs import Failed
+from viva.host.inventory import HostedAgent
+from viva.host.log import EventDraft, RunLog
+from viva.host.refusals import validation_error
+from viva.host.runs import RunError
 from viva.host.store import Run
-from viva.host.telling import metrics_of, told_of
-from viva.host.terms import held_to
+from viva.host.telling import sum_usage, build_invocation_result
+from viva.host.terms import add_agent_checks
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.files import replace_file
 from viva.record.private import make_private_folder
-from viva.session.agents import Agents
-from viva.session.evals import EvalSummary, eval_summary, task_summary
+from viva.session.agents import AgentFactory
+from viva.session.evals import EvalSummary, build_eval_summary, build_task_summary
 from viva.session.options import RunOptions
-from viva.session.prepare import Prepared, prepare
-from viva.session.resuming import Past, past_in, refuse_changes
-from viva.session.run import examine
+from viva.session.prepare import RunPlan, build_run_plan
+from viva.session.resuming import PreviousRun, read_previous_run, check_unchanged
+from viva.session.run import execute
 
 
-async def checked_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
+async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
     """A run of a suite, if every condition for it holds; else a Refusal that says which does not."""
     asked = dict(body.get("configurable", {}))
     offer, suite, terms = host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
-    modes = _modes(asked.get("evalModes"), suite, host.modes)
+    modes = _modes(asked.get("evalModes"), suite, host.eval_modes)
     if len(suite.tasks) > MAX_TASKS:
-        raise invalid(f"a suite has at most {MAX_TASKS} tasks here", "evalSuiteRef", maxTasksPerSuite=MAX_TASKS)
-    agent = host.inventory.get(body["agentId"])
+        raise validation_error(f"a suite has at most {MAX_TASKS} tasks here", "evalSuiteRef", maxTasksPerSuite=MAX_TASKS)
+    agent = host.agents.get(body["agentId"])
     if agent is None:
-        raise invalid("there is no such agent", "agentId")
+        raise validation_error("there is no such agent", "agentId")
     if suite.target_agent_id not in (None, agent.agent_id) and asked.get("allowAgentMismatch") is not True:
-        raise invalid("the suite is meant for another agent; configurable.allowAgentMismatch runs it", "agentId")
+        raise validation_error("the suite is meant for another agent; configurable.allowAgentMismatch runs it", "agentId")
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
-        raise invalid("the suite is not meant for agents of this model class", "agentId")
+        raise validation_error("the suite is not meant for agents of this model class", "agentId")
     _check_baseline(host, principal, asked.get("baselineRunId"), modes, suite)
     _check_inputs(suite, agent.terms if terms.task_schema is None else terms)
-    _check_fixtures(host, suite, agent, live=LIVE in modes)
+    _check_fixtures(host, suite, agent, live=LIVE_MODE in modes)
     configurable = {key: asked[key] for key in ("baselineRunId", "allowAgentMismatch") if key in asked}
-    run = host.new_run(
+    run = host.build_run(
         principal,
         kind="eval",
         workflow=f"eval:{suite.suite_id}",
@@ -68,10 +68,10 @@ async def checked_run(host: Host, principal: Principal, body: dict[str, Any]) ->
         },
     )
     try:
-        host.waiting[run.id] = await _prepared(host, run, agent)
+        host.run_inputs[run.id] = await _prepared(host, run, agent)
     except BadInput:
         # What is wrong would quote the suite or the config: `viva check` says it to those who own them.
-        raise invalid("this suite cannot be run here with this agent", "evalSuiteRef") from None
+        raise validation_error("this suite cannot be run here with this agent", "evalSuiteRef") from None
     return run
 
 
@@ -80,11 +80,11 @@ def _modes(asked: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]
     modes = tuple(suite.modes if asked is None else asked)
     field = "configurable.evalModes"
     if undeclared := [mode for mode in modes if mode not in suite.modes]:
-        raise invalid("the suite does not declare every mode that is asked for", field, modes=undeclared)
+        raise validation_error("the suite does not declare every mode that is asked for", field, modes=undeclared)
     if unoffered := [mode for mode in modes if mode not in offered]:
-        raise invalid("this host does not offer every mode that is asked for", field, modes=unoffered)
-    if LIVE in modes and len(modes) > 1:
-        raise invalid("live-shadow is not mixed with other modes: a run is either live or with fixtures", field)
+        raise validation_error("this host does not offer every mode that is asked for", field, modes=unoffered)
+    if LIVE_MODE in modes and len(modes) > 1:
+        raise validation_error("live-shadow is not mixed with other modes: a run is either live or with fixtures", field)
     return modes
 
 
@@ -92,35 +92,35 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     field = "configurable.baselineRunId"
     if name is None:
         if "regression" in modes:
-            raise invalid("the mode regression needs a baseline", field)
+            raise validation_error("the mode regression needs a baseline", field)
         return
     if "regression" not in modes:
-        raise invalid("a baseline belongs to the mode regression", field)
-    baseline = host.store.run(name, principal.tenant)
+        raise validation_error("a baseline belongs to the mode regression", field)
+    baseline = host.store.find_run(name, principal.tenant)
     summary = baseline.summary if baseline is not None else None
     same = summary is not None and (summary["suiteId"], summary["suiteVersion"]) == (suite.suite_id, suite.version)
     if not same:
-        raise invalid("the baseline is no finished eval of this version of this suite", field)
+        raise validation_error("the baseline is no finished eval of this version of this suite", field)
 
 
-def _check_inputs(suite: EvalSuite, terms: Terms) -> None:
+def _check_inputs(suite: EvalSuite, terms: ManifestInfo) -> None:
     """What the agent's own schema does not take is refused before anything runs."""
     if terms.task_schema is None:
         return
-    schema = Returned(schema=terms.task_schema)
-    misfits = [task.task_id for task in suite.tasks if schema.wrong_with(task.input) is not None]
+    schema = ReturnSchema(schema=terms.task_schema)
+    misfits = [task.task_id for task in suite.tasks if schema.describe_errors(task.input) is not None]
     if misfits:
-        raise invalid("the agent's task schema does not take every input", "evalSuiteRef", tasks=misfits)
+        raise validation_error("the agent's task schema does not take every input", "evalSuiteRef", tasks=misfits)
 
 
-def _check_fixtures(host: Host, suite: EvalSuite, agent: Listed, *, live: bool) -> None:
+def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent, *, live: bool) -> None:
     """An agent that cannot take what stands in for its tools or memory is not asked live instead."""
     if live:
         return
     try:
-        provides = Agents(host.settings).under_test(agent.given or agent.name).agent.provides
+        provides = AgentFactory(host.settings).find_agent_under_test(agent.instance or agent.name).agent.provides
     except BadInput:  # what is wrong is for the owner of the config: `viva agents` says it
-        raise invalid("this agent cannot be run here", "agentId") from None
+        raise validation_error("this agent cannot be run here", "agentId") from None
     stubs: Feature = "tool_stubs"
     tasks = [
         task.task_id
@@ -132,79 +132,79 @@ def _check_fixtures(host: Host, suite: EvalSuite, agent: Listed, *, live: bool) 
         )
     ]
     if tasks:
-        raise invalid("the agent takes no fixtures, and some tasks have them", "agentId", tasks=tasks)
+        raise validation_error("the agent takes no fixtures, and some tasks have them", "agentId", tasks=tasks)
 
 
-async def _prepared(host: Host, run: Run, agent: Listed, past: Past | None = None) -> Prepared:
+async def _prepared(host: Host, run: Run, agent: HostedAgent, past: PreviousRun | None = None) -> RunPlan:
     """The run as the engine wants it, held to the tools that the agent may use."""
-    asked = run.asked
+    asked = run.request
     baseline = asked["configurable"].get("baselineRunId")
     options = RunOptions(
         inputs=(asked["suite"],),
         format="openwop" if Path(asked["suite"]).suffix == ".json" else None,
-        agent=agent.given or agent.name,
+        agent=agent.instance or agent.name,
         folder=host.folder,
         config=host.settings.file,
         modes=tuple(asked["modes"]),
-        live=LIVE in asked["modes"],
+        live=LIVE_MODE in asked["modes"],
         baseline=str(_summary_file(host, baseline)) if baseline else None,
         allow_agent_mismatch=True,  # whether that is allowed was asked before, by the ids that the host knows
         retry_faults=0,
     )
-    prepared = await prepare(options, past)
-    prepared.redactor.learn(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
-    prepared.suites = [held_to(suite, agent) for suite in prepared.suites]
+    prepared = await build_run_plan(options, past)
+    prepared.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
+    prepared.suites = [add_agent_checks(suite, agent) for suite in prepared.suites]
     return prepared
 
 
 async def run_eval(host: Host, run: Run, log: RunLog) -> None:
     """Runs the suite, or what is left of it, and ends the run with its summary."""
-    agent = host.inventory.get(run.agent or "")
+    agent = host.agents.get(run.agent or "")
     if agent is None:
-        raise Failed("agent_gone", "the agent is no longer in the config")
+        raise RunError("agent_gone", "the agent is no longer in the config")
     past = _past(host, run)
-    prepared: Prepared | None = host.waiting.pop(run.id, None)
+    prepared: RunPlan | None = host.run_inputs.pop(run.id, None)
     try:
         if prepared is None:
             prepared = await _prepared(host, run, agent, past)
         if past is not None:
-            refuse_changes(past.settings["fingerprint"], prepared.fingerprint)
+            check_unchanged(past.settings["fingerprint"], prepared.fingerprint)
     except BadInput:
-        raise Failed("suite_changed", "the suite, the agent or Viva has changed since the run began") from None
-    scoring = Scoring(run, log, agent)
-    scoring.begin()
-    if past is not None and past.end is not None:
-        scoring.receive((*past.ended, past.end))
-        records = [event.record for event in sorted(past.ended, key=lambda event: event.index)]
+        raise RunError("suite_changed", "the suite, the agent or Viva has changed since the run began") from None
+    scoring = EvalEventWriter(run, log, agent)
+    scoring.write_start()
+    if past is not None and past.run_ended is not None:
+        scoring.receive((*past.ended_trials, past.run_ended))
+        records = [event.record for event in sorted(past.ended_trials, key=lambda event: event.index)]
     else:
-        result = await examine(prepared, [scoring], past, hosted_as=run.id)
+        result = await execute(prepared, [scoring], past, hosted_run_id=run.id)
         records = list(result.records())
-    _keep_summary(host, run, scoring.ending(records), log)
+    _keep_summary(host, run, scoring.build_final_events(records), log)
 
 
-def _keep_summary(host: Host, run: Run, ending: list[Draft], log: RunLog) -> None:
+def _keep_summary(host: Host, run: Run, ending: list[EventDraft], log: RunLog) -> None:
     """Also as a file by the run's name, so that it can be a baseline."""
     path = _summary_file(host, run.id)
     make_private_folder(path.parent)
     replace_file(path, codec.encode(run.summary), private=True)
     host.runs.end(run, log, "completed", ending)
-    host.list_run(run.id)
+    host.index_run(run.id)
 
 
 def _summary_file(host: Host, run: str) -> Path:
-    return host.settings.home / "host" / "summaries" / run
+    return host.settings.data_folder / "host" / "summaries" / run
 
 
-def _past(host: Host, run: Run) -> Past | None:
+def _past(host: Host, run: Run) -> PreviousRun | None:
     """What an earlier life of this host has done of it. A journal without a beginning has nothing to tell."""
-    journal = host.history.journal(run.id)
+    journal = host.history.journal_path(run.id)
     try:
-        return past_in(journal) if journal.exists() else None
+        return read_previous_run(journal) if journal.exists() else None
     except BadInput:
         return None
 
 
-class Scoring:
+class EvalEventWriter:
     """Listens to a run and writes its tasks into the log, each as one block, in the order of the suite.
 
     What stands there already is not written again: a score is a fact from then on.
@@ -212,18 +212,18 @@ class Scoring:
 
     live = False
 
-    def __init__(self, run: Run, log: RunLog, agent: Listed) -> None:
+    def __init__(self, run: Run, log: RunLog, agent: HostedAgent) -> None:
         self._run = run
         self._log = log
         self._agent = agent
-        self._next = len(log.of_type("eval.scored"))
+        self._next = len(log.events_of_type("eval.scored"))
         self._early: dict[int, TrialRecord] = {}
         self._ended: RunEnded | None = None
         self._broken: Exception | None = None
 
-    def begin(self) -> None:
-        asked = self._run.asked
-        if not self._log.of_type("eval.started"):
+    def write_start(self) -> None:
+        asked = self._run.request
+        if not self._log.events_of_type("eval.started"):
             baseline = asked["configurable"].get("baselineRunId")
             count, modes = asked["taskCount"], asked["modes"]
             self._log.append([eval_started(asked["suiteId"], asked["suiteVersion"], count, modes, baseline)])
@@ -245,10 +245,10 @@ class Scoring:
             self._log.append(self._block(record, self._next))
             self._next += 1
 
-    def _block(self, record: TrialRecord, index: int) -> list[Draft]:
-        task = task_summary([record])
+    def _block(self, record: TrialRecord, index: int) -> list[EventDraft]:
+        task = build_task_summary([record])
         valid = None if task.schema_valid is UNSET else task.schema_valid
-        told = told_of(record, self._agent, f"inv-{index + 1}-{record.id}", valid=valid)
+        told = build_invocation_result(record, self._agent, f"inv-{index + 1}-{record.id}", is_valid=valid)
         scored = eval_scored(
             task.task_id,
             task.score,
@@ -260,23 +260,23 @@ class Scoring:
         )
         return [*told.events, scored]
 
-    def ending(self, records: Sequence[TrialRecord]) -> list[Draft]:
+    def build_final_events(self, records: Sequence[TrialRecord]) -> list[EventDraft]:
         """The last events, once all tasks are scored."""
         if self._broken is not None:
             raise self._broken
-        ended, asked = self._ended, self._run.asked
+        ended, asked = self._ended, self._run.request
         if ended is None or ended.stopped is not None or self._next != asked["taskCount"]:
-            raise Failed("eval_stopped", "the eval stopped before all tasks were scored")
+            raise RunError("eval_stopped", "the eval stopped before all tasks were scored")
         standing = next(each for each in ended.summary.suites if each.suite == asked["suiteId"])
         baseline = asked["configurable"].get("baselineRunId")
         reference = f"/v1/runs/{self._run.id}:diff?against={baseline}" if baseline else None
-        summary = eval_summary(standing, records, model_class=self._agent.model_class, diff_ref=reference)
+        summary = build_eval_summary(standing, records, model_class=self._agent.model_class, diff_ref=reference)
         self._run.summary = codec.decode_kept(codec.encode(summary))
-        self._run.metrics = metrics_of(self._log)
+        self._run.metrics = sum_usage(self._log)
         return [_completed(summary), run_completed(self._run.summary)]
 
 
-def _completed(summary: EvalSummary) -> Draft:
+def _completed(summary: EvalSummary) -> EventDraft:
     return eval_completed(
         summary.aggregate_score,
         summary.task_count,

@@ -8,36 +8,36 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from viva.host.auth import Principal
-from viva.host.refusals import Refusal, invalid
-from viva.host.store import Answer, Store
+from viva.host.refusals import ApiError, validation_error
+from viva.host.store import StoredResponse, Store
 
-HEADER = "idempotency-key"
-REPLAYED = "openwop-Idempotent-Replay"
-MAX_KEY = 255
+KEY_HEADER = "idempotency-key"
+REPLAY_HEADER = "openwop-Idempotent-Replay"
+MAX_KEY_LENGTH = 255
 
 
 def _nothing() -> None:
     return None
 
 
-class Deed(Struct, frozen=True):
+class Mutation(Struct, frozen=True):
     """Something that was checked and can be done: what to write down, how to answer, and what to begin then."""
 
     status: int
     body: bytes
     write: Callable[[], None] = _nothing
-    begin: Callable[[], None] = _nothing
+    start: Callable[[], None] = _nothing
 
 
-class Once:
+class IdempotencyCache:
     """Answers by key. The key itself is kept nowhere, only its digest; what waits for it is kept in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._busy: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def answer(
-        self, principal: Principal, operation: str, key: str | None, body: bytes, check: Callable[[], Awaitable[Deed]]
+    async def run_once(
+        self, principal: Principal, operation: str, key: str | None, body: bytes, check: Callable[[], Awaitable[Mutation]]
     ) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers: of the deed, or of an earlier one.
 
@@ -48,26 +48,26 @@ class Once:
             deed = await check()
             self._do(deed)
             return deed.status, deed.body, {}
-        if not 1 <= len(key) <= MAX_KEY:
-            raise invalid(f"an Idempotency-Key has 1 to {MAX_KEY} characters", "Idempotency-Key")
+        if not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise validation_error(f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters", "Idempotency-Key")
         place = (principal.tenant, operation, sha256(key.encode()).hexdigest())
         request = sha256(body).hexdigest()
         lock = self._busy.setdefault(place, asyncio.Lock())
         async with lock:
-            known = self._store.answer(*place)
+            known = self._store.find_response(*place)
             if known is None:
                 deed = await check()
-                answer = Answer(request, deed.status, deed.body)
-                self._do(deed, lambda: self._store.answered(*place, answer))
-                return deed.status, deed.body, {REPLAYED: "false"}
+                answer = StoredResponse(request, deed.status, deed.body)
+                self._do(deed, lambda: self._store.save_response(*place, answer))
+                return deed.status, deed.body, {REPLAY_HEADER: "false"}
             if known.request != request:
-                raise Refusal(
+                raise ApiError(
                     409, "idempotency_key_mismatch", "this Idempotency-Key was used for another request before"
                 )
-            return known.status, known.body, {REPLAYED: "true"}
+            return known.status, known.body, {REPLAY_HEADER: "true"}
 
-    def _do(self, deed: Deed, also: Callable[[], None] = _nothing) -> None:
-        with self._store.together():
+    def _do(self, deed: Mutation, also: Callable[[], None] = _nothing) -> None:
+        with self._store.transaction():
             deed.write()
             also()
-        deed.begin()
+        deed.start()

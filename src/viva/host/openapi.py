@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import viva
 from viva.host import bodies
-from viva.host.log import MODES
+from viva.host.log import STREAM_MODES
 
 if TYPE_CHECKING:
-    from viva.host.host import Serving
+    from viva.host.host import ServeOptions
 
 _TEXT = {"type": "string"}
 _TIME = {"type": "string", "format": "date-time"}
@@ -178,11 +178,11 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def document(serving: "Serving") -> dict[str, Any]:
+def build_openapi(options: "ServeOptions") -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Viva as an OpenWOP host", "version": viva.__version__},
-        "servers": [{"url": serving.public_url}],
+        "servers": [{"url": options.public_url}],
         "security": [{"bearer": []}],
         "paths": {**_public_paths(), **_run_paths(), **_watching_paths(), **_listing_paths()},
         "components": {
@@ -262,7 +262,7 @@ def _watching_paths() -> dict[str, Any]:
                 (200, "Any"),
                 (400, *_GONE),
                 _RUN_ID,
-                _query("streamMode", {"type": "string", "enum": list(MODES)}),
+                _query("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
                 _query("bufferMs", {**number, "minimum": 0, "maximum": 5000}),
                 {"name": "Last-Event-ID", "in": "header", "schema": _TEXT},
                 media="text/event-stream",

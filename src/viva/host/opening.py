@@ -13,95 +13,95 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.host import conformance, evals, invocations
-from viva.host.auth import LOCAL, READING, Keys, new_token
-from viva.host.host import Host, Serving
-from viva.host.inventory import Inventory, listed
+from viva.host.auth import LOCAL_TENANT, READ_SCOPES, TokenRegistry, create_token
+from viva.host.host import Host, ServeOptions
+from viva.host.inventory import AgentRegistry, load_agents
 from viva.host.store import Store
-from viva.host.suites import Offer, Suites, offers, packs
+from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.record.private import make_private_folder
-from viva.session.agents import Agents
+from viva.session.agents import AgentFactory
 
 _UNFIT = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 """In an address: a query or fragment would swallow the path, a password would be told to everybody."""
 
 
-class Opening(Struct, kw_only=True):
+class HostSetup(Struct, kw_only=True):
     """What was asked for on the command line, and what came of it: everything that can be wrong was looked at."""
 
     settings: Settings
-    serving: Serving
-    keys: Keys
-    inventory: Inventory
-    suites: Suites
-    rubric: bool
-    bind: str
+    options: ServeOptions
+    tokens: TokenRegistry
+    agents: AgentRegistry
+    suites: SuiteRegistry
+    has_judge: bool
+    bind_address: str
     port: int
     store: Store | None = None
     """Already opened, where it has to be known beforehand that nobody else has it."""
-    new_token: str | None = None
+    generated_token: str | None = None
     """A token that was made because none is configured. It is shown once."""
 
-    def host(self) -> Host:
+    def open_host(self) -> Host:
         """Opens it, on the loop that serves it."""
-        store = self.store or Store(self.settings.home / "host")
-        host = Host(self.settings, self.serving, store, self.keys, self.inventory, self.suites, rubric=self.rubric)
-        host.runs.works["invocation"] = lambda run, log: invocations.invoke(host, run, log)
-        host.runs.works["eval"] = lambda run, log: evals.run_eval(host, run, log)
+        store = self.store or Store(self.settings.data_folder / "host")
+        host = Host(self.settings, self.options, store, self.tokens, self.agents, self.suites, has_judge=self.has_judge)
+        host.runs.run_functions["invocation"] = lambda run, log: invocations.run_invocation(host, run, log)
+        host.runs.run_functions["eval"] = lambda run, log: evals.run_eval(host, run, log)
         return host
 
 
-def opening(
-    file: Path | None, folder: Path, *, bind: str | None, port: int | None, public_url: str | None, seams: bool
-) -> Opening:
+def load_setup(
+    file: Path | None, folder: Path, *, bind_address: str | None, port: int | None, public_url: str | None, conformance_routes: bool
+) -> HostSetup:
     """Reads and checks the config. Raises BadInput."""
-    settings = config.load(file, folder)
+    settings = config.load_settings(file, folder)
     catalog.load_plugins(settings.plugins, settings.folder)
     serve, openwop = settings.serve, settings.openwop
-    bind = str(bind or serve.get("host", "127.0.0.1"))
+    bind_address = str(bind_address or serve.get("host", "127.0.0.1"))
     port = int(serve.get("port", 8765)) if port is None else port
     tenants = openwop.tenants
     keys = _keys(settings, tenants)
     token = None
     if not keys:
-        if not is_loopback(bind):
-            raise settings.problem(f"{bind} is open to others: give [openwop.tenants.NAME] tokens first", "serve")
-        token = new_token()
-        settings.redactor.learn([token])
-        keys.add(token, LOCAL)
-    found: list[Offer] = offers(openwop.suites, settings)
+        if not is_loopback(bind_address):
+            raise settings.problem(f"{bind_address} is open to others: give [openwop.tenants.NAME] tokens first", "serve")
+        token = create_token()
+        settings.redactor.add_secrets([token])
+        keys.add(token, LOCAL_TENANT)
+    found: list[HostedSuite] = load_hosted_suites(openwop.suites, settings)
     for name, tenant in tenants.items():
-        found += offers(tenant.get("suites", ()), settings, name)
+        found += load_hosted_suites(tenant.get("suites", ()), settings, name)
     paths = [*openwop.suites, *(ref for tenant in tenants.values() for ref in tenant.get("suites", ()))]
-    agents = listed(settings, packs(paths, settings))
-    make_private_folder(settings.home)
-    if seams:
-        agents.append(conformance.AGENT)
-        found.append(conformance.offer(settings.home / "host"))
+    agents = load_agents(settings, load_packs(paths, settings))
+    make_private_folder(settings.data_folder)
+    if conformance_routes:
+        agents.append(conformance.ECHO_AGENT)
+        found.append(conformance.write_suite(settings.data_folder / "host"))
     if not agents:
         raise BadInput.of("there is no agent to serve: name some as [agents.NAME] in viva.toml")
-    at = f"[{bind}]" if ":" in bind else bind
+    at = f"[{bind_address}]" if ":" in bind_address else bind_address
     public = str(public_url or serve.get("public_url") or f"http://{at}:{port}")
-    if not is_address(public):
+    if not is_public_url(public):
         raise BadInput.of(f"{public!r} is no address that others could reach this host by: write https://host/path")
-    return Opening(
+    return HostSetup(
         settings=settings,
-        serving=Serving(
+        options=ServeOptions(
             public_url=public.rstrip("/"),
-            conformance=seams,
-            at_once=serve.get("at_once", 16),
-            most=serve.get("max_unfinished", 1000),
+            conformance=conformance_routes,
+            max_running=serve.get("at_once", 16),
+            max_unfinished=serve.get("max_unfinished", 1000),
         ),
-        keys=keys,
-        inventory=Inventory(agents),
-        suites=Suites(found),
-        rubric=_has_judge(settings),
-        bind=bind,
+        tokens=keys,
+        agents=AgentRegistry(agents),
+        suites=SuiteRegistry(found),
+        has_judge=_has_judge(settings),
+        bind_address=bind_address,
         port=port,
-        new_token=token,
+        generated_token=token,
     )
 
 
-def is_address(url: str) -> bool:
+def is_public_url(url: str) -> bool:
     """Can links be made from it, by putting a path behind it?"""
     try:
         parts = urlsplit(url)
@@ -120,21 +120,21 @@ def is_loopback(bind: str) -> bool:
         return False
 
 
-def _keys(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> Keys:
-    keys = Keys()
+def _keys(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> TokenRegistry:
+    keys = TokenRegistry()
     for name, tenant in tenants.items():
         for field in ("tokens", "read_tokens"):
             for written in tenant.get(field, ()):
-                token = settings.expand(written, "openwop", "tenants", name, field)
+                token = settings.expand_variables(written, "openwop", "tenants", name, field)
                 if len(token) < 16:
                     raise settings.problem("a token has at least 16 characters", "openwop", "tenants", name, field)
-                if keys.owner(token) is not None:
+                if keys.find_tenant(token) is not None:
                     raise settings.problem("this token is there twice", "openwop", "tenants", name, field)
-                settings.redactor.learn([token])
-                keys.add(token, name, *([READING] if field == "read_tokens" else []))
+                settings.redactor.add_secrets([token])
+                keys.add(token, name, *([READ_SCOPES] if field == "read_tokens" else []))
     return keys
 
 
 def _has_judge(settings: Settings) -> bool:
     """Can rubrics be judged? What the built-in judge lacks is a connector."""
-    return not Agents(settings).wrong_with(settings.openwop.judge or "viva.validator")
+    return not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator")

@@ -9,7 +9,7 @@ from typing import Any
 from viva.errors import VivaError
 
 
-class Refusal(VivaError):  # noqa: N818 -- the word that is meant; "Error" would add nothing
+class ApiError(VivaError):  # noqa: N818 -- the word that is meant; "Error" would add nothing
     """Becomes the closed envelope `{error, message, details?}`."""
 
     def __init__(
@@ -27,32 +27,32 @@ class Refusal(VivaError):  # noqa: N818 -- the word that is meant; "Error" would
         self.details = details
         self.headers = headers or {}
 
-    def envelope(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {"error": self.code, "message": self.message}
         return {**body, "details": dict(self.details)} if self.details else body
 
 
-def invalid(message: str, field: str | None = None, **details: Any) -> Refusal:
+def validation_error(message: str, field: str | None = None, **details: Any) -> ApiError:
     """400: what was asked for cannot be, and which part of it."""
-    return Refusal(400, "validation_error", message, {**({"field": field} if field else {}), **details} or None)
+    return ApiError(400, "validation_error", message, {**({"field": field} if field else {}), **details} or None)
 
 
-def unauthenticated() -> Refusal:
+def unauthenticated() -> ApiError:
     """The same for a missing key and for a wrong one."""
     message = "give a valid key: Authorization: Bearer KEY"
-    return Refusal(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
+    return ApiError(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
 
 
-def forbidden(message: str, **details: Any) -> Refusal:
-    return Refusal(403, "forbidden", message, details or None)
+def forbidden(message: str, **details: Any) -> ApiError:
+    return ApiError(403, "forbidden", message, details or None)
 
 
-def not_found(what: str) -> Refusal:
+def not_found(what: str) -> ApiError:
     """Says the same of what belongs to somebody else and of what was never there."""
-    return Refusal(404, "not_found", f"there is no such {what}")
+    return ApiError(404, "not_found", f"there is no such {what}")
 
 
-def not_provided(capability: str) -> Refusal:
-    return Refusal(
+def not_provided(capability: str) -> ApiError:
+    return ApiError(
         501, "capability_not_provided", f"this host does not provide {capability}", {"capability": capability}
     )

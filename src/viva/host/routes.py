@@ -7,35 +7,35 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from viva.host import bodies, creating
-from viva.host.annotations import annotation
+from viva.host.annotations import build_annotation
 from viva.host.auth import Principal
-from viva.host.diff import difference
-from viva.host.discovery import MAX_BODY_BYTES, etag
-from viva.host.events import annotated
+from viva.host.diff import diff_logs
+from viva.host.discovery import MAX_BODY_BYTES, compute_etag
+from viva.host.events import run_annotated
 from viva.host.host import Host
-from viva.host.idempotency import HEADER, Deed
-from viva.host.openapi import document
-from viva.host.refusals import Refusal, invalid, not_found, not_provided
-from viva.host.snapshots import snapshot, snapshot_after
-from viva.host.stream import MAX_BUFFER_MS, Watching, parse_modes, parse_number, place_of, poll, stream
+from viva.host.idempotency import KEY_HEADER, Mutation
+from viva.host.openapi import build_openapi
+from viva.host.refusals import ApiError, validation_error, not_found, not_provided
+from viva.host.snapshots import build_snapshot, build_snapshot_after
+from viva.host.stream import MAX_BUFFER_MS, StreamOptions, parse_modes, parse_number, parse_last_event_id, wait_for_events, stream_frames
 from viva.model import codec
 
 JSON = "application/json"
 
 
-def host_of(request: Request) -> Host:
+def get_host(request: Request) -> Host:
     return request.app.state.host
 
 
-def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def respond_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(codec.encode(body), status, headers, JSON)
 
 
-def principal_of(request: Request) -> Principal:
-    return host_of(request).keys.principal(request.headers)
+def authenticate(request: Request) -> Principal:
+    return get_host(request).tokens.authenticate(request.headers)
 
 
-async def raw_body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The body, as long as it is not too long to be meant."""
     parts: list[bytes] = []
     size = 0
@@ -43,164 +43,164 @@ async def raw_body(request: Request) -> bytes:
         size += len(part)
         if size > MAX_BODY_BYTES:
             message = f"a body has at most {MAX_BODY_BYTES} bytes"
-            raise Refusal(413, "payload_too_large", message, {"maxRequestBodyBytes": MAX_BODY_BYTES})
+            raise ApiError(413, "payload_too_large", message, {"maxRequestBodyBytes": MAX_BODY_BYTES})
         parts.append(part)
     return b"".join(parts)
 
 
-async def once(request: Request, principal: Principal, raw: bytes, check: Callable[[], Awaitable[Deed]]) -> Response:
+async def respond_once(request: Request, principal: Principal, raw: bytes, check: Callable[[], Awaitable[Mutation]]) -> Response:
     """A change, done once for each Idempotency-Key."""
     operation = f"{request.method} {request.url.path}"
-    key = request.headers.get(HEADER)
-    status, body, headers = await host_of(request).once.answer(principal, operation, key, raw, check)
+    key = request.headers.get(KEY_HEADER)
+    status, body, headers = await get_host(request).idempotency.run_once(principal, operation, key, raw, check)
     return Response(body, status, headers, JSON)
 
 
-async def discover(request: Request) -> Response:
-    host = host_of(request)
+async def get_capabilities(request: Request) -> Response:
+    host = get_host(request)
     headers = {"Cache-Control": "public, max-age=60", "ETag": host.capabilities_etag}
     if _unchanged(request, host.capabilities_etag):
         return Response(status_code=304, headers=headers)
     return Response(host.capabilities, 200, headers, JSON)
 
 
-async def openapi(request: Request) -> Response:
-    return answer(document(host_of(request).serving), headers={"Cache-Control": "public, max-age=60"})
+async def get_openapi(request: Request) -> Response:
+    return respond_json(build_openapi(get_host(request).options), headers={"Cache-Control": "public, max-age=60"})
 
 
 async def create_run(request: Request) -> Response:
-    host, principal = host_of(request), principal_of(request)
-    principal.need("runs:create")
-    raw = await raw_body(request)
-    return await once(request, principal, raw, lambda: creating.checked_run(host, principal, raw))
+    host, principal = get_host(request), authenticate(request)
+    principal.require_scope("runs:create")
+    raw = await read_body(request)
+    return await respond_once(request, principal, raw, lambda: creating.prepare_run(host, principal, raw))
 
 
 async def get_run(request: Request) -> Response:
-    shown = snapshot(host_of(request).run(principal_of(request), request.path_params["run_id"]))
-    tag = etag(shown)
+    shown = build_snapshot(get_host(request).find_run(authenticate(request), request.path_params["run_id"]))
+    tag = compute_etag(shown)
     headers = {"Cache-Control": "private, no-cache", "ETag": tag}
-    return Response(status_code=304, headers=headers) if _unchanged(request, tag) else answer(shown, headers=headers)
+    return Response(status_code=304, headers=headers) if _unchanged(request, tag) else respond_json(shown, headers=headers)
 
 
 async def stream_events(request: Request) -> Response:
-    host = host_of(request)
-    run = host.run(principal_of(request), request.path_params["run_id"])
-    log = host.logs.of(run.id)
+    host = get_host(request)
+    run = host.find_run(authenticate(request), request.path_params["run_id"])
+    log = host.logs.open_log(run.id)
     last = request.headers.get("last-event-id")
-    watching = Watching(
+    watching = StreamOptions(
         modes=parse_modes(request.query_params.get("streamMode")),
         buffer_ms=parse_number(request.query_params.get("bufferMs"), "bufferMs", 0, 0, MAX_BUFFER_MS),
-        after=place_of(last, log),
-        resumed=bool(last),
+        after_sequence=parse_last_event_id(last, log),
+        is_resumed=bool(last),
     )
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":  # who wants no events does not wait for the last of them
         return Response(None, 200, headers, "text/event-stream")
-    frames = stream(log, watching, lambda events: snapshot_after(_current(host, run), events), host.closing)
+    frames = stream_frames(log, watching, lambda events: build_snapshot_after(_current(host, run), events), host.shutdown)
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 
 def _current(host: Host, run: Any) -> Any:
-    return host.store.run(run.id, run.tenant) or run
+    return host.store.find_run(run.id, run.tenant) or run
 
 
 async def poll_events(request: Request) -> Response:
-    host = host_of(request)
-    run = host.run(principal_of(request), request.path_params["run_id"])
+    host = get_host(request)
+    run = host.find_run(authenticate(request), request.path_params["run_id"])
     after = parse_number(request.query_params.get("lastSequence"), "lastSequence", -1, -1, 2**53)
     timeout_s = parse_number(request.query_params.get("timeout"), "timeout", 30, 1, 60)
-    events, complete = await poll(host.logs.of(run.id), after, timeout_s, host.closing)
-    return answer({"events": events, "isComplete": complete})
+    events, complete = await wait_for_events(host.logs.open_log(run.id), after, timeout_s, host.shutdown)
+    return respond_json({"events": events, "isComplete": complete})
 
 
 async def cancel_run(request: Request) -> Response:
-    host, principal = host_of(request), principal_of(request)
-    run = host.run(principal, request.path_params["run_id"])
-    principal.need("runs:cancel")
-    raw = await raw_body(request)
+    host, principal = get_host(request), authenticate(request)
+    run = host.find_run(principal, request.path_params["run_id"])
+    principal.require_scope("runs:cancel")
+    raw = await read_body(request)
 
-    async def check() -> Deed:
-        bodies.checked("CANCEL", raw)
-        current = host.run(principal, run.id)
-        if current.over and current.status != "cancelled":
-            raise Refusal(409, "run_terminal", "the run is over already", {"status": current.status})
-        if not current.over:
+    async def check() -> Mutation:
+        bodies.decode_body("CANCEL", raw)
+        current = host.find_run(principal, run.id)
+        if current.is_finished and current.status != "cancelled":
+            raise ApiError(409, "run_terminal", "the run is over already", {"status": current.status})
+        if not current.is_finished:
             current = host.runs.cancel(current, principal.name)
-        return Deed(200, codec.encode({"runId": current.id, "status": current.status}))
+        return Mutation(200, codec.encode({"runId": current.id, "status": current.status}))
 
-    return await once(request, principal, raw, check)
+    return await respond_once(request, principal, raw, check)
 
 
-async def eval_summary(request: Request) -> Response:
-    host = host_of(request)
-    run = host.run(principal_of(request), request.path_params["run_id"])
-    if run.kind != "eval" or not host.modes:
+async def get_eval_summary(request: Request) -> Response:
+    host = get_host(request)
+    run = host.find_run(authenticate(request), request.path_params["run_id"])
+    if run.kind != "eval" or not host.eval_modes:
         raise not_found("eval run")
-    if not run.over:
-        raise Refusal(409, "run_not_terminal", "the eval is still running", {"status": run.status})
+    if not run.is_finished:
+        raise ApiError(409, "run_not_terminal", "the eval is still running", {"status": run.status})
     if run.summary is None:
         raise not_found("eval summary")
-    return answer(run.summary)
+    return respond_json(run.summary)
 
 
 async def diff_runs(request: Request) -> Response:
-    host, principal = host_of(request), principal_of(request)
-    a = host.run(principal, request.path_params["run_id"])
+    host, principal = get_host(request), authenticate(request)
+    a = host.find_run(principal, request.path_params["run_id"])
     against = request.query_params.get("against")
     if not against:
-        raise invalid("against names the run to compare with", "against")
-    b = host.run(principal, against)
-    return answer(difference(a, b, host.logs.of(a.id), host.logs.of(b.id)))
+        raise validation_error("against names the run to compare with", "against")
+    b = host.find_run(principal, against)
+    return respond_json(diff_logs(a, b, host.logs.open_log(a.id), host.logs.open_log(b.id)))
 
 
 async def list_agents(request: Request) -> Response:
-    principal_of(request).need("runs:read")
-    return answer(host_of(request).inventory.entries())
+    authenticate(request).require_scope("runs:read")
+    return respond_json(get_host(request).agents.describe_agents())
 
 
 async def get_agent(request: Request) -> Response:
-    principal_of(request).need("runs:read")
-    return answer(host_of(request).inventory.entry(request.path_params["agent_id"]))
+    authenticate(request).require_scope("runs:read")
+    return respond_json(get_host(request).agents.describe_agent(request.path_params["agent_id"]))
 
 
 async def get_workflow(request: Request) -> Response:
-    principal_of(request).need("runs:read")
-    found = host_of(request).workflows.get(request.path_params["workflow_id"])
+    authenticate(request).require_scope("runs:read")
+    found = get_host(request).workflows.get(request.path_params["workflow_id"])
     if found is None:
         raise not_found("workflow")
-    return answer(found)
+    return respond_json(found)
 
 
 async def list_annotations(request: Request) -> Response:
-    host = host_of(request)
-    run = host.run(principal_of(request), request.path_params["run_id"])
-    return answer({"annotations": host.store.annotations(run.id)})
+    host = get_host(request)
+    run = host.find_run(authenticate(request), request.path_params["run_id"])
+    return respond_json({"annotations": host.store.load_annotations(run.id)})
 
 
-async def annotate(request: Request) -> Response:
-    host, principal = host_of(request), principal_of(request)
-    run = host.run(principal, request.path_params["run_id"])
-    principal.need("annotations:write")
-    raw = await raw_body(request)
+async def create_annotation(request: Request) -> Response:
+    host, principal = get_host(request), authenticate(request)
+    run = host.find_run(principal, request.path_params["run_id"])
+    principal.require_scope("annotations:write")
+    raw = await read_body(request)
 
-    async def check() -> Deed:
-        log = host.logs.of(run.id)
-        made = annotation(bodies.checked("ANNOTATION", raw), run.id, log, principal, host.redactor.text)
-        return Deed(
+    async def check() -> Mutation:
+        log = host.logs.open_log(run.id)
+        made = build_annotation(bodies.decode_body("ANNOTATION", raw), run.id, log, principal, host.redactor.redact_text)
+        return Mutation(
             201,
             codec.encode(made),
-            write=lambda: host.store.annotate(run.id, made),
-            begin=lambda: log.notify(annotated(made["annotationId"], made["signal"]["kind"])),
+            write=lambda: host.store.add_annotation(run.id, made),
+            start=lambda: log.send_notice(run_annotated(made["annotationId"], made["signal"]["kind"])),
         )
 
-    return await once(request, principal, raw, check)
+    return await respond_once(request, principal, raw, check)
 
 
-def outside(capability: str) -> Callable[[Request], Awaitable[Response]]:
+def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint of the protocol that this host does not have: it says so to those who may ask."""
 
     async def endpoint(request: Request) -> Response:
-        principal_of(request)
+        authenticate(request)
         raise not_provided(capability)
 
     return endpoint

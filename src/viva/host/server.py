@@ -11,10 +11,10 @@ from msgspec import structs
 from viva.errors import BadInput
 from viva.host.app import make_app
 from viva.host.host import Host
-from viva.host.opening import Opening
+from viva.host.opening import HostSetup
 from viva.host.store import Store
 
-GRACE_S = 5
+SHUTDOWN_TIMEOUT_S = 5
 
 
 class _Server(uvicorn.Server):
@@ -24,28 +24,28 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.host is not None:
-            self.host.closing.set()
+            self.host.shutdown.set()
         super().handle_exit(sig, frame)
 
 
-def serve(opened: Opening, ready: Callable[[str], None]) -> None:
+def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     """Serves until a signal ends it. `ready` hears where, once requests are answered."""
-    opened.store = Store(opened.settings.home / "host")
-    listening = _listen(opened.bind, opened.port)
+    setup.store = Store(setup.settings.data_folder / "host")
+    listening = _listen(setup.bind_address, setup.port)
     port = listening.getsockname()[1]
-    public = opened.serving.public_url
-    if opened.port == 0 and public.endswith(":0"):  # the links of answers name the port that it came to be
-        opened.serving = structs.replace(opened.serving, public_url=f"{public.removesuffix(':0')}:{port}")
+    public = setup.options.public_url
+    if setup.port == 0 and public.endswith(":0"):  # the links of answers name the port that it came to be
+        setup.options = structs.replace(setup.options, public_url=f"{public.removesuffix(':0')}:{port}")
     running: list[_Server] = []
 
     async def on_open(host: Host) -> None:
         running[0].host = host
-        ready(host.serving.public_url)
+        on_ready(host.options.public_url)
 
-    app = make_app(opened.host, on_open)
+    app = make_app(setup.open_host, on_open)
     # No access log: paths hold ids of tenants' runs, and queries what they ask for.
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S, server_header=False
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     running.append(_Server(config))

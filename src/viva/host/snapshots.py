@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from viva.host.log import ENDINGS, EVENT_LOG_VERSION, Logged
+from viva.host.log import FINAL_EVENT_TYPES, EVENT_LOG_VERSION, LoggedEvent
 from viva.host.store import Run
 
 
-def snapshot(run: Run) -> dict[str, Any]:
+def build_snapshot(run: Run) -> dict[str, Any]:
     """What `GET /v1/runs/{runId}` shows: only what was asked for by the caller, and what we know ourselves."""
     shown = {
         "runId": run.id,
@@ -22,16 +22,16 @@ def snapshot(run: Run) -> dict[str, Any]:
         "eventLogSchemaVersion": EVENT_LOG_VERSION,
         "tags": run.tags,
         "metadata": run.metadata,
-        "configurable": run.asked.get("configurable") or None,
+        "configurable": run.request.get("configurable") or None,
         "metrics": run.metrics,
     }
     return {key: value for key, value in shown.items() if value is not None}
 
 
-def snapshot_after(run: Run, events: Sequence[Logged]) -> dict[str, Any]:
+def build_snapshot_after(run: Run, events: Sequence[LoggedEvent]) -> dict[str, Any]:
     """As it was then: a run that is over now was running before its last event."""
-    shown = snapshot(run)
-    if not run.over or (events and events[-1].event.type in ENDINGS):
+    shown = build_snapshot(run)
+    if not run.is_finished or (events and events[-1].event.type in FINAL_EVENT_TYPES):
         return shown
     later = ("completedAt", "error", "metrics")
     return {**{key: value for key, value in shown.items() if key not in later}, "status": "running"}

@@ -19,10 +19,10 @@ from viva.errors import BadInput
 from viva.model import codec
 from viva.record.private import make_private_folder, open_private
 
-Kind = Literal["eval", "workflow", "invocation"]
-Status = Literal["pending", "running", "cancelling", "completed", "failed", "cancelled"]
-TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
-KEPT_S = 48 * 3600
+RunKind = Literal["eval", "workflow", "invocation"]
+RunStatus = Literal["pending", "running", "cancelling", "completed", "failed", "cancelled"]
+FINAL_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+RESPONSE_TTL_S = 48 * 3600
 """How long an answer is kept under its key; at least a day is promised."""
 
 _TABLES = """
@@ -44,11 +44,11 @@ class Run(Struct, kw_only=True, omit_defaults=True):
 
     id: str
     tenant: str
-    kind: Kind
+    kind: RunKind
     workflow: str
-    status: Status
+    status: RunStatus
     created_at: str
-    asked: dict[str, Any]
+    request: dict[str, Any]
     agent: str | None = None
     tags: list[str] | None = None
     metadata: dict[str, Any] | None = None
@@ -62,11 +62,11 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     """The version of Viva that it was started under."""
 
     @property
-    def over(self) -> bool:
-        return self.status in TERMINAL
+    def is_finished(self) -> bool:
+        return self.status in FINAL_STATUSES
 
 
-class Answer(Struct, frozen=True):
+class StoredResponse(Struct, frozen=True):
     """What was answered under an idempotency key, and to which request."""
 
     request: str
@@ -94,7 +94,7 @@ class Store:
         self._depth = 0
 
     @contextmanager
-    def together(self) -> Generator[None]:
+    def transaction(self) -> Generator[None]:
         """All that is written inside stands, or none of it."""
         if self._depth:
             yield
@@ -111,58 +111,58 @@ class Store:
         finally:
             self._depth -= 1
 
-    def keep(self, run: Run) -> None:
+    def save_run(self, run: Run) -> None:
         """A new run, or all that is known of one by now."""
         self._db.execute(
             "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET status = excluded.status, doc = excluded.doc",
             (run.id, run.tenant, run.status, codec.encode(run)),
         )
 
-    def run(self, name: str, tenant: str) -> Run | None:
+    def find_run(self, name: str, tenant: str) -> Run | None:
         """A tenant's run. Somebody else's is as good as none."""
         row = self._db.execute("SELECT doc FROM runs WHERE id = ? AND tenant = ?", (name, tenant)).fetchone()
         return codec.decode_kept(row[0], type=Run) if row else None
 
-    def taken(self, name: str) -> bool:
+    def has_run(self, name: str) -> bool:
         """Is there a run of that id, whoever has it?"""
         return self._db.execute("SELECT 1 FROM runs WHERE id = ?", (name,)).fetchone() is not None
 
-    def unfinished(self) -> list[Run]:
+    def load_unfinished_runs(self) -> list[Run]:
         """Runs that had not come to their end when the host went down, oldest first."""
         rows = self._db.execute("SELECT doc FROM runs WHERE status IN ('pending', 'running', 'cancelling')").fetchall()
         return sorted((codec.decode_kept(row[0], type=Run) for row in rows), key=lambda run: run.created_at)
 
-    def append(self, run: str, first: int, docs: Iterable[bytes]) -> None:
+    def append_events(self, run: str, first: int, docs: Iterable[bytes]) -> None:
         """Events with the next sequence numbers; a number that is taken is an error, never a gap or a second truth."""
         rows = [(run, first + offset, doc) for offset, doc in enumerate(docs)]
-        with self.together():
+        with self.transaction():
             self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
 
-    def events(self, run: str) -> list[bytes]:
+    def load_events(self, run: str) -> list[bytes]:
         rows = self._db.execute("SELECT doc FROM events WHERE run = ? ORDER BY sequence", (run,))
         return [row[0] for row in rows]
 
-    def annotate(self, run: str, doc: Mapping[str, Any]) -> None:
+    def add_annotation(self, run: str, doc: Mapping[str, Any]) -> None:
         self._db.execute(
             "INSERT INTO annotations VALUES (?, (SELECT count(*) FROM annotations WHERE run = ?), ?)",
             (run, run, codec.encode(doc)),
         )
 
-    def annotations(self, run: str) -> list[dict[str, Any]]:
+    def load_annotations(self, run: str) -> list[dict[str, Any]]:
         rows: Sequence[tuple[bytes]] = self._db.execute(
             "SELECT doc FROM annotations WHERE run = ? ORDER BY number", (run,)
         ).fetchall()
         return [codec.decode_kept(row[0]) for row in rows]
 
-    def answer(self, tenant: str, operation: str, key: str) -> Answer | None:
+    def find_response(self, tenant: str, operation: str, key: str) -> StoredResponse | None:
         row = self._db.execute(
             "SELECT request, status, body FROM answers WHERE tenant = ? AND operation = ? AND key = ? AND at > ?",
-            (tenant, operation, key, time.time() - KEPT_S),
+            (tenant, operation, key, time.time() - RESPONSE_TTL_S),
         ).fetchone()
-        return Answer(*row) if row else None
+        return StoredResponse(*row) if row else None
 
-    def answered(self, tenant: str, operation: str, key: str, answer: Answer) -> None:
-        self._db.execute("DELETE FROM answers WHERE at <= ?", (time.time() - KEPT_S,))
+    def save_response(self, tenant: str, operation: str, key: str, answer: StoredResponse) -> None:
+        self._db.execute("DELETE FROM answers WHERE at <= ?", (time.time() - RESPONSE_TTL_S,))
         self._db.execute(
             "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
             (tenant, operation, key, answer.request, answer.status, answer.body, time.time()),

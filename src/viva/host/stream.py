@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from viva.host.log import MODES, UPDATES, Logged, Mode, RunEvent, RunLog
-from viva.host.refusals import Refusal, invalid
+from viva.host.log import STREAM_MODES, UPDATE_EVENT_TYPES, LoggedEvent, StreamMode, RunEvent, RunLog
+from viva.host.refusals import ApiError, validation_error
 from viva.model import codec
 
 KEEP_ALIVE_S = 15.0
@@ -17,26 +17,26 @@ _ALIVE = b": still here\n\n"
 _NUMBER = re.compile(r"-?[0-9]{1,16}")
 
 
-class Watching(Struct, frozen=True):
+class StreamOptions(Struct, frozen=True):
     """How somebody wants to see a run: which events, from where on, and how many at a time."""
 
-    modes: tuple[Mode, ...] = ("updates",)
+    modes: tuple[StreamMode, ...] = ("updates",)
     buffer_ms: int = 0
-    after: int = -1
-    resumed: bool = False
+    after_sequence: int = -1
+    is_resumed: bool = False
     keep_alive_s: float = KEEP_ALIVE_S
 
-    def wants(self, kind: str) -> bool:
-        return "debug" in self.modes or (kind in UPDATES and ("updates" in self.modes or "values" in self.modes))
+    def includes(self, kind: str) -> bool:
+        return "debug" in self.modes or (kind in UPDATE_EVENT_TYPES and ("updates" in self.modes or "values" in self.modes))
 
 
-def parse_modes(text: str | None) -> tuple[Mode, ...]:
+def parse_modes(text: str | None) -> tuple[StreamMode, ...]:
     """`updates,debug` as modes; snapshots stand alone."""
     names = (text or "updates").split(",")
-    modes: tuple[Mode, ...] = tuple(mode for mode in MODES if mode in names)
-    if any(name not in MODES for name in names) or ("values" in modes and len(modes) > 1):
+    modes: tuple[StreamMode, ...] = tuple(mode for mode in STREAM_MODES if mode in names)
+    if any(name not in STREAM_MODES for name in names) or ("values" in modes and len(modes) > 1):
         message = "this stream mode is unknown, or cannot be combined"
-        raise Refusal(400, "unsupported_stream_mode", message, {"supported": list(MODES)})
+        raise ApiError(400, "unsupported_stream_mode", message, {"supported": list(STREAM_MODES)})
     return modes
 
 
@@ -44,14 +44,14 @@ def parse_number(text: str | None, name: str, default: int, least: int, most: in
     if text is None:
         return default
     if not _NUMBER.fullmatch(text):
-        raise invalid(f"{name} is a whole number", name)
+        raise validation_error(f"{name} is a whole number", name)
     number = int(text)
     if not least <= number <= most:
-        raise invalid(f"{name} is from {least} to {most}", name)
+        raise validation_error(f"{name} is from {least} to {most}", name)
     return number
 
 
-def place_of(last_event: str | None, log: RunLog) -> int:
+def parse_last_event_id(last_event: str | None, log: RunLog) -> int:
     """The number of the event that was seen last, given by its number or by its id; -1 for none."""
     if not last_event:
         return -1
@@ -60,30 +60,30 @@ def place_of(last_event: str | None, log: RunLog) -> int:
     for each in log.events:
         if each.event.event_id == last_event:
             return each.event.sequence
-    raise invalid("Last-Event-ID names no event of this run", "Last-Event-ID")
+    raise validation_error("Last-Event-ID names no event of this run", "Last-Event-ID")
 
 
-async def stream(
-    log: RunLog, watching: Watching, snapshot: Callable[[Sequence[Logged]], dict[str, Any]], closing: asyncio.Event
+async def stream_frames(
+    log: RunLog, watching: StreamOptions, snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]], closing: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """Frames until the run is over or the host goes down. Nothing is skipped, repeated or told out of order."""
-    at, told = watching.after + 1, len(log.notices)
-    if "values" in watching.modes and watching.resumed and log.events:
+    at, told = watching.after_sequence + 1, len(log.notices)
+    if "values" in watching.modes and watching.is_resumed and log.events:
         yield _snapshot_frame(log, min(at, len(log.events)) - 1, snapshot)
     while True:
-        changed = log.changed
+        changed = log.change
         fresh, notices = log.events[at:], log.notices[told:]
         at, told = at + len(fresh), told + len(notices)
         if "values" in watching.modes:
             for each in fresh:
-                if watching.wants(each.event.type):
+                if watching.includes(each.event.type):
                     yield _snapshot_frame(log, each.event.sequence, snapshot)
-        elif frames := _frames([each for each in fresh if watching.wants(each.event.type)], watching):
+        elif frames := _frames([each for each in fresh if watching.includes(each.event.type)], watching):
             yield frames
         for notice in notices:
-            if watching.wants(notice.type):
+            if watching.includes(notice.type):
                 yield _frame(notice.type, codec.encode(notice))
-        if log.over and at >= len(log.events):
+        if log.is_finished and at >= len(log.events):
             return
         if not await _happened(changed, watching.keep_alive_s, closing):
             if closing.is_set():
@@ -108,20 +108,20 @@ async def _gather(log: RunLog, within_s: float, closing: asyncio.Event) -> None:
     """Lets events come together for a while; the last event of a run does not wait."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
-    while not log.over and not closing.is_set() and (left := until - loop.time()) > 0:
-        await _happened(log.changed, left, closing)
+    while not log.is_finished and not closing.is_set() and (left := until - loop.time()) > 0:
+        await _happened(log.change, left, closing)
 
 
-def _frames(events: Sequence[Logged], watching: Watching) -> bytes:
+def _frames(events: Sequence[LoggedEvent], watching: StreamOptions) -> bytes:
     if not events:
         return b""
     if watching.buffer_ms:
-        data = b"[%b]" % b",".join(each.doc for each in events)
+        data = b"[%b]" % b",".join(each.encoded for each in events)
         return _frame("batch", data, events[-1].event.sequence)
-    return b"".join(_frame(each.event.type, each.doc, each.event.sequence) for each in events)
+    return b"".join(_frame(each.event.type, each.encoded, each.event.sequence) for each in events)
 
 
-def _snapshot_frame(log: RunLog, upto: int, snapshot: Callable[[Sequence[Logged]], dict[str, Any]]) -> bytes:
+def _snapshot_frame(log: RunLog, upto: int, snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]]) -> bytes:
     return _frame("state.snapshot", codec.encode(snapshot(log.events[: upto + 1])), max(upto, 0))
 
 
@@ -131,10 +131,10 @@ def _frame(kind: str, data: bytes, number: int | None = None) -> bytes:
     return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-async def poll(log: RunLog, after: int, timeout_s: float, closing: asyncio.Event) -> tuple[list[RunEvent], bool]:
+async def wait_for_events(log: RunLog, after: int, timeout_s: float, closing: asyncio.Event) -> tuple[list[RunEvent], bool]:
     """The events after a number, at once if there are any or never will be; else as soon as one comes, or none in time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + timeout_s
-    while len(log.events) <= after + 1 and not log.over and not closing.is_set() and (left := until - loop.time()) > 0:
-        await _happened(log.changed, left, closing)
-    return [each.event for each in log.events[max(0, after + 1) :]], log.over
+    while len(log.events) <= after + 1 and not log.is_finished and not closing.is_set() and (left := until - loop.time()) > 0:
+        await _happened(log.change, left, closing)
+    return [each.event for each in log.events[max(0, after + 1) :]], log.is_finished

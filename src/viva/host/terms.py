@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import structs
 
-from viva.checks.cheap import Cheap
-from viva.checks.golden import Returned
-from viva.host.inventory import ANY_TOOL, Listed
+from viva.checks.cheap import LocalCheck
+from viva.checks.golden import ReturnSchema
+from viva.host.inventory import ANY_TOOL, HostedAgent
 from viva.model.case import Case, Assertion, Suite
 from viva.model.talk import PASSED, CheckContext, Verdict
 from viva.users.script import Script
@@ -17,27 +17,27 @@ RETURN_SCHEMA = "return_schema"
 """What the claim is called that a suite brings along with its agent."""
 
 
-class OnlyTools(Cheap, frozen=True, kw_only=True):
+class AllowedToolsCheck(LocalCheck, frozen=True, kw_only=True):
     """No other tools than these were used. A call that was refused or failed was none."""
 
-    agent: Listed
+    agent: HostedAgent
 
     @property
     def label(self) -> str:
         return "only tools that the agent may use"
 
     def check(self, evidence: CheckContext) -> Verdict:
-        used = [call.name for call in evidence.tool_calls if call.error is None and not self.agent.may_use(call.name)]
+        used = [call.name for call in evidence.tool_calls if call.error is None and not self.agent.is_tool_allowed(call.name)]
         return Verdict("failed", f"used {', '.join(used)}, which it may not") if used else PASSED
 
 
-def held_to(suite: Suite, agent: Listed) -> Suite:
+def add_agent_checks(suite: Suite, agent: HostedAgent) -> Suite:
     """The suite with what the agent is held to on each of its tasks, where the suite does not say so itself."""
     terms: list[Assertion] = []
     if ANY_TOOL not in agent.tools:
-        terms.append(Assertion(OnlyTools(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
+        terms.append(Assertion(AllowedToolsCheck(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
     if agent.terms.return_schema is not None:
-        returned = Returned(schema=agent.terms.return_schema)
+        returned = ReturnSchema(schema=agent.terms.return_schema)
         terms.append(Assertion(returned, {"type": RETURN_SCHEMA}, weight=0.0, gate=True))
     if not terms:
         return suite

@@ -9,9 +9,9 @@ from typing import Any
 
 from viva.host.events import node_completed, node_started
 from viva.host.log import RunLog
-from viva.host.refusals import invalid
+from viva.host.refusals import validation_error
 
-NOOP, DELAY, AGENT = "core.noop", "core.delay", "viva.agent"
+NOOP, DELAY, AGENT_WORKFLOW = "core.noop", "core.delay", "viva.agent"
 MAX_DELAY_MS = 60_000
 _USUAL_DELAY_MS = 1000
 
@@ -31,7 +31,7 @@ def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[st
         ],
         "triggers": [{"id": "manual", "type": "manual", "enabled": True}],
         "variables": list(variables),
-        "metadata": {"tags": ["viva"] if kind == AGENT else ["conformance"]},
+        "metadata": {"tags": ["viva"] if kind == AGENT_WORKFLOW else ["conformance"]},
         "settings": {"timeout": 10000 if kind == NOOP else 300_000},
     }
 
@@ -50,9 +50,9 @@ _FIXTURES = _by_id(
     _workflow("conformance-noop", "Nothing, once", ("noop",)),
     _workflow("conformance-idempotent", "Nothing, with a nonce", ("noop",), _NONCE),
 )
-FIXTURES = tuple(_FIXTURES)
-WORKFLOWS = {**_FIXTURES, AGENT: _workflow(AGENT, "Ask an agent once", ("agent",), *_ASKED, kind=AGENT)}
-STAND_INS = _by_id(
+ADVERTISED_WORKFLOWS = tuple(_FIXTURES)
+WORKFLOWS = {**_FIXTURES, AGENT_WORKFLOW: _workflow(AGENT_WORKFLOW, "Ask an agent once", ("agent",), *_ASKED, kind=AGENT_WORKFLOW)}
+CONFORMANCE_WORKFLOWS = _by_id(
     _workflow("conformance-agent-reasoning", "Nothing, once", ("reasoner",)),
     _workflow("conformance-dispatch-loop", "Nothing, three times", ("supervisor", "dispatch", "worker")),
     _workflow("conformance-delay", "Wait", ("delay",), _FOR_MS, kind=DELAY),
@@ -65,23 +65,23 @@ runs can be paused and cancelled in bulk, which they cannot.
 """
 
 
-def check_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+def validate_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
     missing = [each["name"] for each in workflow["variables"] if each["required"] and each["name"] not in inputs]
     if missing:
-        raise invalid(f"the workflow needs {', '.join(missing)}", "inputs", missing=missing)
+        raise validation_error(f"the workflow needs {', '.join(missing)}", "inputs", missing=missing)
     delay = inputs.get("delayMs", 0) if _FOR_MS in workflow["variables"] else 0
     if type(delay) not in (int, float) or not 0 <= delay <= MAX_DELAY_MS:
-        raise invalid(f"delayMs is from 0 to {MAX_DELAY_MS}", "inputs.delayMs")
+        raise validation_error(f"delayMs is from 0 to {MAX_DELAY_MS}", "inputs.delayMs")
 
 
-def kept_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def select_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """As much of the inputs as its nodes go by: nothing else is worth keeping."""
     return {"delayMs": inputs["delayMs"]} if _FOR_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
-async def walk(workflow: Mapping[str, Any], asked: Mapping[str, Any], log: RunLog) -> None:
+async def run_workflow(workflow: Mapping[str, Any], asked: Mapping[str, Any], log: RunLog) -> None:
     """All that happens in it, as far as it did not happen before the host went down."""
-    begun, done = ({event.node_id for event in log.of_type(f"node.{kind}")} for kind in ("started", "completed"))
+    begun, done = ({event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed"))
     for node in workflow["nodes"]:
         name, kind = str(node["id"]), str(node["typeId"])
         if name in done:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from viva.errors import RunStopped
 from viva.model.message import ModelCall
 
-UNPRICED = "calls of unknown price are not in the budget; `price` in the connector sets it"
+UNPRICED_WARNING = "calls of unknown price are not in the budget; `price` in the connector sets it"
 
 
 class Budget:
@@ -14,15 +14,15 @@ class Budget:
     def __init__(self, max_usd: float | None = None, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
         self.spent_usd = spent_usd
-        self.unpriced = 0
+        self.unpriced_calls = 0
         self.on_unpriced: Callable[[], None] | None = None
         """Told once that not all calls are in the budget."""
 
     def spend(self, call: ModelCall) -> None:
         """Raises RunStopped once the budget is used up. A call whose price is unknown is counted apart, never as free."""
         if call.cost_usd is None:
-            self.unpriced += 1
-            if self.unpriced == 1 and self.on_unpriced is not None:
+            self.unpriced_calls += 1
+            if self.unpriced_calls == 1 and self.on_unpriced is not None:
                 self.on_unpriced()
             return
         self.spent_usd += call.cost_usd

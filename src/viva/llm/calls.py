@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.limits import Limiter, Pause
+from viva.llm.limits import ConnectorLimits, Sleep
 from viva.model import codec
 from viva.model.duration import format_duration
 from viva.model.progress import CallProgress
@@ -23,7 +23,7 @@ from viva.protocols import Request, Response, Transport
 
 T = TypeVar("T")
 
-MAX_WAIT_S = 60.0
+MAX_RETRY_WAIT_S = 60.0
 _FIRST_S = 0.5
 _LONGEST_S = 20.0
 _FOREVER_S = 1e9
@@ -41,7 +41,7 @@ _SENSITIVE = ("auth", "key", "token", "secret", "cookie", "password")
 _TELLING = 6
 
 
-def is_passing(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Is this a status of a server that may do better the next time?"""
     return status >= 500 or status in _PASSING
 
@@ -57,22 +57,22 @@ class Retry(Struct, frozen=True):
     With `only_unsent` a call that may have arrived is not sent again: who gets it may have acted.
     """
 
-    who: str
+    name: str
     retries: int = 4
-    worth: Callable[[int], bool] = is_passing
+    should_retry: Callable[[int], bool] = is_transient
     only_unsent: bool = False
     secrets: tuple[str, ...] = ()
-    pause: Pause = asyncio.sleep
-    roll: Callable[[], float] = random.random
+    sleep: Sleep = asyncio.sleep
+    jitter: Callable[[], float] = random.random
 
 
-async def post(
+async def send_request(
     http: Transport,
     request: Request,
     retry: Retry,
     progress: CallProgress,
     *,
-    limiter: Limiter | None = None,
+    limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> Response:
     """The answer, whatever its status, unless that is one worth a retry: then Unreachable, once the tries are used up.
@@ -82,14 +82,14 @@ async def post(
     return await _persist(lambda: http.request(request), retry, progress, limiter, tokens)
 
 
-async def read(
+async def read_stream(
     http: Transport,
     request: Request,
-    digest: Callable[[AsyncIterator[bytes]], Awaitable[T]],
+    parse: Callable[[AsyncIterator[bytes]], Awaitable[T]],
     retry: Retry,
     progress: CallProgress,
     *,
-    limiter: Limiter | None = None,
+    limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> T | Response:
     """The same for an answer that comes as a stream: what `digest` makes of it, or the answer if its status is no success."""
@@ -97,7 +97,7 @@ async def read(
     async def attempt() -> T | Response:
         async with http.stream(request) as streaming:
             if streaming.status < 300:
-                return await digest(streaming.chunks())
+                return await parse(streaming.chunks())
             body = b"".join([piece async for piece in streaming.chunks()])
             return Response(streaming.status, streaming.headers, body)
 
@@ -108,7 +108,7 @@ async def _persist(
     attempt: Callable[[], Awaitable[T | Response]],
     retry: Retry,
     progress: CallProgress,
-    limiter: Limiter | None,
+    limiter: ConnectorLimits | None,
     tokens: float,
 ) -> T | Response:
     tries = 0
@@ -116,7 +116,7 @@ async def _persist(
         tries += 1
         wait_s = None
         if limiter is not None:
-            await limiter.take(tokens)
+            await limiter.acquire(tokens)
         try:
             answer = await attempt()
         except Unreachable as failed:
@@ -124,32 +124,32 @@ async def _persist(
             if tries > retry.retries or (retry.only_unsent and not isinstance(failed, ConnectFailed)):
                 raise type(failed)(trouble) from failed
         else:
-            answer = in_utf8(answer) if isinstance(answer, Response) else answer
-            if not isinstance(answer, Response) or not retry.worth(answer.status):
+            answer = convert_to_utf8(answer) if isinstance(answer, Response) else answer
+            if not isinstance(answer, Response) or not retry.should_retry(answer.status):
                 progress.provider_trouble = None
                 return answer
-            what, detail = status_line(answer.status), short_text(answer.body, retry.secrets)
+            what, detail = describe_status(answer.status), extract_error_message(answer.body, retry.secrets)
             trouble = _told(retry, tries, what, detail)
             wait_s = _asked_for(answer)
             if tries > retry.retries or b"insufficient_quota" in answer.body:
                 raise Unreachable(trouble)
-            if wait_s is not None and wait_s > MAX_WAIT_S:
+            if wait_s is not None and wait_s > MAX_RETRY_WAIT_S:
                 what += f" (it asks for {format_duration(wait_s)}: too long to wait)"
                 raise Unreachable(_told(retry, tries, what, detail))
         progress.provider_trouble = trouble
-        await retry.pause(_pause_s(retry, tries, wait_s))
+        await retry.sleep(_pause_s(retry, tries, wait_s))
 
 
 def _told(retry: Retry, tries: int, what: str, detail: str = "") -> str:
     after = f" after {tries} tries" if tries > 1 else ""
-    return f"{retry.who}: {what}{after}" + (f": {detail}" if detail else "")
+    return f"{retry.name}: {what}{after}" + (f": {detail}" if detail else "")
 
 
 def _pause_s(retry: Retry, tries: int, wait_s: float | None) -> float:
     """Full jitter, so that many callers do not come back together; what the server asked for is kept, and a bit more."""
     if wait_s is not None:
-        return wait_s * (1 + retry.roll() / 4)
-    return retry.roll() * min(_LONGEST_S, _FIRST_S * 2 ** (tries - 1))
+        return wait_s * (1 + retry.jitter() / 4)
+    return retry.jitter() * min(_LONGEST_S, _FIRST_S * 2 ** (tries - 1))
 
 
 def _asked_for(answer: Response) -> float | None:
@@ -170,7 +170,7 @@ def _asked_for(answer: Response) -> float | None:
     return None if wait_s is None else max(0.0, min(wait_s, _FOREVER_S))
 
 
-def in_utf8(answer: Response) -> Response:
+def convert_to_utf8(answer: Response) -> Response:
     """The answer with its body in UTF-8, if its Content-Type names another charset that the body really is in."""
     kind = answer.headers.get("content-type", "")
     named = _CHARSET.search(kind) if "charset" in kind.lower() else None
@@ -193,19 +193,19 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def status_line(status: int) -> str:
+def describe_status(status: int) -> str:
     """The status with its name: `429 Too Many Requests`."""
     return f"{status} {HTTPStatus(status).phrase}" if status in _STATUSES else str(status)
 
 
-def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+def find_header_secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
     """The values of headers whose names say that they are secret, with and without a word such as Bearer before them."""
     values = [value for name, value in headers.items() if any(word in name.lower() for word in _SENSITIVE)]
     words = {word for value in values for word in (value, value.rpartition(" ")[2]) if len(word) >= _TELLING}
     return tuple(sorted(words, key=len, reverse=True))
 
 
-def short_text(body: bytes, secrets: tuple[str, ...] = ()) -> str:
+def extract_error_message(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     """What an answer says about an error, in one line and without our own keys."""
     try:
         text = _message_in(codec.decode(body)) or ""

@@ -13,8 +13,8 @@ from typing import Any
 import aiohappyeyeballs
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.http1 import Garbled, Incoming
-from viva.llm.target import CONNECT_S, Target, words
+from viva.llm.http1 import ProtocolError, ResponseParser
+from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
 from viva.model.duration import format_duration
 from viva.protocols import Request, Response
 
@@ -27,7 +27,7 @@ class _Stale(Exception):  # noqa: N818 -- it never leaves this module
     """A kept-alive connection was closed before a byte of the answer came."""
 
 
-class LeanClient:
+class Http1Client:
     """A pool of connections, as many as there are calls at once. Belongs to one event loop."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
@@ -47,7 +47,7 @@ class LeanClient:
                 return await connection.exchange(request, target)
             except _Stale:
                 if request.never_resend:
-                    raise Unreachable(f"{target.place}: closed the connection without an answer") from None
+                    raise Unreachable(f"{target.host_port}: closed the connection without an answer") from None
         connection = await self._connect(target, request.timeout_s)
         return await connection.exchange(request, target)
 
@@ -62,15 +62,15 @@ class LeanClient:
                 connection.abort()
             await self._all_lost
 
-    def joined(self, connection: "_Connection") -> None:
+    def add_connection(self, connection: "_Connection") -> None:
         self._open.add(connection)
 
-    def left(self, connection: "_Connection") -> None:
+    def remove_connection(self, connection: "_Connection") -> None:
         self._open.discard(connection)
         if self._all_lost is not None and not self._open and not self._all_lost.done():
             self._all_lost.set_result(None)
 
-    def watch(self, due: float) -> None:
+    def schedule_timeout(self, due: float) -> None:
         """One alarm serves all calls: a timer for each would cost more than the rest of the bookkeeping."""
         if self._alarm is None or due < self._alarm_at:
             if self._alarm is not None:
@@ -84,7 +84,7 @@ class LeanClient:
         for connection in self._open:
             connection.expire(now)
         if waiting := [connection.due for connection in self._open if connection.due]:
-            self.watch(min(waiting))
+            self.schedule_timeout(min(waiting))
 
     def _reusable(self, target: Target, once: bool) -> "_Connection | None":
         idle = self._idle.get(target.origin)
@@ -98,7 +98,7 @@ class LeanClient:
         return None
 
     async def _connect(self, target: Target, timeout_s: float | None) -> "_Connection":
-        limit_s = CONNECT_S if timeout_s is None else min(CONNECT_S, timeout_s)
+        limit_s = CONNECT_TIMEOUT_S if timeout_s is None else min(CONNECT_TIMEOUT_S, timeout_s)
         idle = self._idle.setdefault(target.origin, [])
         try:
             async with asyncio.timeout(limit_s):
@@ -106,15 +106,15 @@ class LeanClient:
                 connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- just as getaddrinfo gave them
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self, idle, target.place),
+                    lambda: _Connection(self, idle, target.host_port),
                     sock=connected,
                     ssl=self._tls() if target.tls else None,
                     server_hostname=target.host if target.tls else None,
                 )
         except TimeoutError as failed:
-            raise ConnectFailed(f"{target.place}: no connection within {format_duration(limit_s)}") from failed
+            raise ConnectFailed(f"{target.host_port}: no connection within {format_duration(limit_s)}") from failed
         except OSError as failed:
-            raise ConnectFailed(f"{target.place}: {words(failed)}") from failed
+            raise ConnectFailed(f"{target.host_port}: {describe_connection_error(failed)}") from failed
         return connection
 
     async def _addresses(self, host: str, port: int) -> _Addresses:
@@ -136,13 +136,13 @@ class LeanClient:
 class _Connection(asyncio.Protocol):
     """One connection: it carries one call at a time, and goes back to its pool when the answer is whole."""
 
-    def __init__(self, client: LeanClient, idle: "list[_Connection]", place: str) -> None:
+    def __init__(self, client: Http1Client, idle: "list[_Connection]", place: str) -> None:
         self._client = client
         self._idle = idle
         self._place = place
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[Incoming] | None = None
-        self._incoming: Incoming
+        self._waiter: asyncio.Future[ResponseParser] | None = None
+        self._incoming: ResponseParser
         self._reused = False
         self._timeout_s = 0.0
         self.due = 0.0
@@ -151,17 +151,17 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: Request, target: Target) -> Response:
         """Sends a request and waits for its answer. Whatever else happens, a cancel too, closes the connection."""
         loop = self._loop
-        self._incoming = Incoming(request.method, request.max_bytes)
+        self._incoming = ResponseParser(request.method, request.max_bytes)
         self._waiter = waiter = loop.create_future()
         if (timeout_s := request.timeout_s) is not None:
             self._timeout_s = timeout_s
             self.due = due = loop.time() + timeout_s
-            self._client.watch(due)
-        self._transport.write(b"%b%d\r\n\r\n%b" % (target.head, len(request.body), request.body))
+            self._client.schedule_timeout(due)
+        self._transport.write(b"%b%d\r\n\r\n%b" % (target.request_head, len(request.body), request.body))
         try:
             incoming = await waiter
             response = incoming.response()
-        except Garbled as garbled:
+        except ProtocolError as garbled:
             self._transport.abort()
             raise Unreachable(f"{self._place}: {garbled}") from garbled
         except BaseException:
@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport  # uvloop's transports do not derive from asyncio's
-        self._client.joined(self)
+        self._client.add_connection(self)
 
     def data_received(self, data: bytes) -> None:
         waiter = self._waiter
@@ -206,17 +206,17 @@ class _Connection(asyncio.Protocol):
         try:
             if self._incoming.feed(data):
                 waiter.set_result(self._incoming)
-        except Garbled as garbled:
+        except ProtocolError as garbled:
             waiter.set_exception(garbled)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client.left(self)
+        self._client.remove_connection(self)
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if exc is None and self._incoming.end():
+        if exc is None and self._incoming.feed_eof():
             waiter.set_result(self._incoming)
-        elif self._incoming.started:
+        elif self._incoming.has_started:
             waiter.set_exception(Unreachable(f"{self._place}: its answer was cut off"))
         elif self._reused:
             waiter.set_exception(_Stale())

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.http1 import too_long
-from viva.llm.target import CONNECT_S, Target, words
+from viva.llm.http1 import body_too_large
+from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
 from viva.model.duration import format_duration
 from viva.protocols import Request, Response
 
@@ -41,7 +41,7 @@ class _Connector(aiohttp.TCPConnector):
             transport.abort()
 
 
-class PooledClient:
+class AiohttpClient:
     """One aiohttp session with no limit of its own, and one whose connections are always new, for a second try."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
@@ -96,7 +96,7 @@ class PooledClient:
         proxy = target.proxy
         return await session.request(
             request.method,
-            target.parsed,
+            target.parsed_url,
             data=request.body if len(request.body) < _BIG else io.BytesIO(request.body),
             headers=target.headers,
             allow_redirects=False,
@@ -110,7 +110,7 @@ class PooledClient:
         known = self._timeouts.get((timeout_s, whole))
         if known is None:
             total, between = (timeout_s, None) if whole else (None, timeout_s)
-            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_S, sock_read=between)
+            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
             self._timeouts[timeout_s, whole] = known
         return known
 
@@ -131,7 +131,7 @@ class _Answer:
             while piece := await self._response.content.readany():
                 size += len(piece)
                 if size > max_bytes:
-                    raise Unreachable(f"{self._target.place}: {too_long(max_bytes)}")
+                    raise Unreachable(f"{self._target.host_port}: {body_too_large(max_bytes)}")
                 yield piece
         except (aiohttp.ClientError, TimeoutError, OSError) as failed:
             raise _fault(failed, self._request, self._target) from failed
@@ -147,21 +147,21 @@ def _is_stale(lost: Exception) -> bool:
 
 def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
     """In words, with host and port only: aiohttp's own texts may hold the whole address."""
-    place = target.place
+    place = target.host_port
     match failed:
         case aiohttp.ClientProxyConnectionError():
-            return ConnectFailed(f"{place}: the proxy {target.proxy.place if target.proxy else ''}: {words(failed.os_error)}")
+            return ConnectFailed(f"{place}: the proxy {target.proxy.host_port if target.proxy else ''}: {describe_connection_error(failed.os_error)}")
         case aiohttp.ClientHttpProxyError():
             return ConnectFailed(
-                f"{place}: the proxy {target.proxy.place if target.proxy else ''} refused: {failed.status} {failed.message}"
+                f"{place}: the proxy {target.proxy.host_port if target.proxy else ''} refused: {failed.status} {failed.message}"
             )
         case aiohttp.ClientConnectorCertificateError():
-            return ConnectFailed(f"{place}: {words(failed.certificate_error)}")
+            return ConnectFailed(f"{place}: {describe_connection_error(failed.certificate_error)}")
         case aiohttp.ClientConnectorError():
-            return ConnectFailed(f"{place}: {words(failed.os_error)}")
+            return ConnectFailed(f"{place}: {describe_connection_error(failed.os_error)}")
         case aiohttp.ConnectionTimeoutError():
             return ConnectFailed(
-                f"{place}: no connection within {format_duration(min(CONNECT_S, request.timeout_s or CONNECT_S))}"
+                f"{place}: no connection within {format_duration(min(CONNECT_TIMEOUT_S, request.timeout_s or CONNECT_TIMEOUT_S))}"
             )
         case asyncio.TimeoutError():
             return Unreachable(f"{place}: no answer within {format_duration(request.timeout_s or 0)}")
@@ -172,4 +172,4 @@ def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
         case aiohttp.ClientResponseError():
             return Unreachable(f"{place}: it does not speak HTTP/1.1")
         case _:
-            return Unreachable(f"{place}: {words(failed)}")
+            return Unreachable(f"{place}: {describe_connection_error(failed)}")

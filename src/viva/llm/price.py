@@ -12,22 +12,22 @@ _LONGEST_NAME = 200
 _Cost = Callable[[int, int, int, int], float]
 
 
-def cost_usd(
+def compute_cost(
     connector: Connector,
     model: str,
     input_tokens: int,
     output_tokens: int,
     cached_tokens: int = 0,
-    written_tokens: int = 0,
+    cache_write_tokens: int = 0,
 ) -> float | None:
     """USD, or None for a model whose price is not known. Cached and written tokens are among the input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _PER
-    tokens = input_tokens, output_tokens, cached_tokens, written_tokens
+    tokens = input_tokens, output_tokens, cached_tokens, cache_write_tokens
     return _by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
 
 
-def reported_cost_usd(call: ModelCall) -> float | None:
+def compute_reported_cost(call: ModelCall) -> float | None:
     """USD of a call that an agent reports itself; None if its model or the price of that is not known."""
     if not call.model:
         return None

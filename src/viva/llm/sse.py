@@ -5,7 +5,7 @@ from viva.errors import Unreachable
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
-class Events:
+class SseParser:
     """Feed it what comes; it gives the data of each event that is whole. One that does not end is the provider's fault."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -34,7 +34,7 @@ class Events:
             self._size = len(self._held[0]) + sum(map(len, self._data))
         return events
 
-    def end(self) -> list[bytes]:
+    def feed_eof(self) -> list[bytes]:
         """The stream is over: an event whose closing empty line is missing counts all the same."""
         return self.feed(b"\n\n")
 

@@ -20,7 +20,7 @@ from viva.errors import ConnectFailed
 from viva.model.duration import format_duration
 from viva.protocols import Request
 
-CONNECT_S = 30.0
+CONNECT_TIMEOUT_S = 30.0
 _PORTS = {"http": 80, "https": 443}
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -35,7 +35,7 @@ class Proxy(Struct, frozen=True):
     """An HTTP proxy; a password stands in `headers` only."""
 
     url: str
-    place: str
+    host_port: str
     headers: Mapping[str, str]
 
 
@@ -47,7 +47,7 @@ class Target(Struct, frozen=True, dict=True):
     tls: bool
     url: str
     headers: Mapping[str, str]
-    head: bytes
+    request_head: bytes
     proxy: Proxy | None
 
     @cached_property
@@ -55,19 +55,19 @@ class Target(Struct, frozen=True, dict=True):
         return self.host, self.port, self.tls
 
     @property
-    def place(self) -> str:
+    def host_port(self) -> str:
         """What errors call it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @cached_property
-    def parsed(self) -> Any:
+    def parsed_url(self) -> Any:
         """The address as aiohttp wants it, with nothing quoted again."""
         from yarl import URL
 
         return URL(self.url, encoded=True)
 
 
-def wrong_with_address(url: str) -> str | None:
+def find_url_problem(url: str) -> str | None:
     """Why nothing can be sent to an address, and what may have been meant; passwords and queries are not shown.
 
     One that begins with a variable of the environment that is not set is not judged.
@@ -87,7 +87,7 @@ def wrong_with_address(url: str) -> str | None:
     return f"misses http:// or https://; did you mean http://{bare.lstrip('/')}?"
 
 
-def target_of(request: Request, find_proxy: FindProxy) -> Target:
+def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
     """Works out where a request goes; an address or a header that cannot be sent is said without its value."""
     try:
         parts = urlsplit(request.url)
@@ -115,12 +115,12 @@ def target_of(request: Request, find_proxy: FindProxy) -> Target:
         tls=parts.scheme == "https",
         url=urlunsplit((parts.scheme, netloc, "", "", "")) + path,
         headers=headers,
-        head=_head(request.method, path, netloc, headers),
+        request_head=_head(request.method, path, netloc, headers),
         proxy=proxy,
     )
 
 
-def environment_proxy(scheme: str, host: str, port: int) -> str | None:
+def find_environment_proxy(scheme: str, host: str, port: int) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY ask for. Loopback never takes one."""
     if _is_loopback(host):
         return None
@@ -132,7 +132,7 @@ def environment_proxy(scheme: str, host: str, port: int) -> str | None:
     return known.get(scheme) or known.get("all")
 
 
-def words(error: BaseException) -> str:
+def describe_connection_error(error: BaseException) -> str:
     """What went wrong with a connection, in words."""
     match error:
         case ssl.SSLCertVerificationError():
@@ -144,7 +144,7 @@ def words(error: BaseException) -> str:
         case ConnectionRefusedError():
             return "connection refused"
         case TimeoutError():
-            return f"no connection within {format_duration(CONNECT_S)}"
+            return f"no connection within {format_duration(CONNECT_TIMEOUT_S)}"
         case ConnectionResetError() | BrokenPipeError():
             return "connection reset"
         case OSError():

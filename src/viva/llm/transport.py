@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from viva.llm.target import FindProxy, Target, environment_proxy, target_of
+from viva.llm.target import FindProxy, Target, find_environment_proxy, resolve_target
 from viva.protocols import Request, Response, StreamingResponse
 
 if TYPE_CHECKING:
-    from viva.llm.lean import LeanClient
-    from viva.llm.pooled import PooledClient
+    from viva.llm.lean import Http1Client
+    from viva.llm.pooled import AiohttpClient
 
 _MAX_TARGETS = 1024
 
@@ -19,7 +19,7 @@ _MAX_TARGETS = 1024
 class HttpTransport:
     """Makes its clients when they are first needed. One for a run; it belongs to the event loop that uses it first."""
 
-    def __init__(self, find_proxy: FindProxy = environment_proxy) -> None:
+    def __init__(self, find_proxy: FindProxy = find_environment_proxy) -> None:
         self._find_proxy = find_proxy
         self._targets: dict[tuple[object, ...], Target] = {}
 
@@ -36,7 +36,7 @@ class HttpTransport:
 
     async def close(self) -> None:
         for name in ("_lean", "_pooled"):
-            client: LeanClient | PooledClient | None = self.__dict__.pop(name, None)
+            client: Http1Client | AiohttpClient | None = self.__dict__.pop(name, None)
             if client is not None:
                 await client.close()
 
@@ -46,20 +46,20 @@ class HttpTransport:
         if target is None:
             if len(self._targets) >= _MAX_TARGETS:  # addresses that differ from call to call
                 self._targets.clear()
-            target = self._targets[key] = target_of(request, self._find_proxy)
+            target = self._targets[key] = resolve_target(request, self._find_proxy)
         return target
 
     @cached_property
-    def _lean(self) -> "LeanClient":
-        from viva.llm.lean import LeanClient
+    def _lean(self) -> "Http1Client":
+        from viva.llm.lean import Http1Client
 
-        return LeanClient(lambda: self._tls)
+        return Http1Client(lambda: self._tls)
 
     @cached_property
-    def _pooled(self) -> "PooledClient":
-        from viva.llm.pooled import PooledClient
+    def _pooled(self) -> "AiohttpClient":
+        from viva.llm.pooled import AiohttpClient
 
-        return PooledClient(self._tls)
+        return AiohttpClient(self._tls)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:

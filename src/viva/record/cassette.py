@@ -23,32 +23,32 @@ from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.talk import FileChange, FileImage
 from viva.model.tracebacks import Traceback
-from viva.record.files import append_whole, cut_torn_tail, replacing
+from viva.record.files import append_atomically, truncate_partial_line, open_replacement
 from viva.record.private import open_private
 
 VERSION = 3
-Missing = Literal["error", "live", "skip"]
+MissingPolicy = Literal["error", "live", "skip"]
 T = TypeVar("T")
-Place = tuple[Role, str, Key]
+ConversationKey = tuple[Role, str, Key]
 CUT_OFF = "cut off"
 _DIFF_LINES = 40
 
 
-class Header(Struct, frozen=True, tag_field="line", tag="cassette"):
+class CassetteHeader(Struct, frozen=True, tag_field="line", tag="cassette"):
     """The first line."""
 
     version: int
     viva: str
 
 
-class Definition(Struct, frozen=True, tag_field="line", tag="agent"):
+class AgentDefinition(Struct, frozen=True, tag_field="line", tag="agent"):
     """What an agent was when the replies after this line were recorded: its settings, prompt and code."""
 
     agent: str
     definition: Any
 
 
-class Session(Struct, frozen=True, omit_defaults=True):
+class RecordedSession(Struct, frozen=True, omit_defaults=True):
     """A conversation with one agent."""
 
     agent: str
@@ -57,7 +57,7 @@ class Session(Struct, frozen=True, omit_defaults=True):
     history: tuple[Message, ...] = ()
 
 
-class Sent(Struct, omit_defaults=True, gc=False):
+class RecordedRequest(Struct, omit_defaults=True, gc=False):
     """What an agent was given: all of it counts."""
 
     message: Any
@@ -68,7 +68,7 @@ class Sent(Struct, omit_defaults=True, gc=False):
     """What the connector is that the case asked for by name; an agent's own is part of its definition."""
 
 
-class Opening(Struct):
+class SessionStart(Struct):
     """What a session begins with: who is asked, in which conversation, and what had been said before."""
 
     role: Role
@@ -78,16 +78,16 @@ class Opening(Struct):
     history: Any
 
 
-class Made(Struct, frozen=True, omit_defaults=True):
+class TurnFiles(Struct, frozen=True, omit_defaults=True):
     """What an agent did to the files of its workspace in one turn, and what was told of that."""
 
     files: tuple[FileImage, ...] = ()
     changes: tuple[FileChange, ...] = ()
-    missing: str = ""
+    omitted_reason: str = ""
     """Why they are not here: then this turn cannot be replayed."""
 
 
-class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False):
+class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False):
     """One reply, or the fault that came instead; those of a session stand in the order of asking.
 
     Sessions are numbered in the order in which they were opened: that tells equal questions apart (votes). The first
@@ -97,14 +97,14 @@ class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False)
     session: int
     turn: int
     ms: float = 0.0
-    opened: Session | None = None
-    sent: Sent | None = None
+    new_session: RecordedSession | None = None
+    sent: RecordedRequest | None = None
     """None: the session could not be opened."""
     reply: Reply | None = None
     calls: tuple[ModelCall, ...] | None = None
     """What was paid for it. None: the calls that the reply names."""
     fault: str | None = None
-    said: str = ""
+    fault_message: str = ""
     """What the fault says; for a call that was cut off, the provider failure that it was being retried for."""
     partial: Reply | None = None
     """What the agent had said and done when it failed."""
@@ -114,24 +114,24 @@ class Entry(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False)
     """Errors in the user's own Python during the call."""
     warnings: tuple[str, ...] = ()
     """What was to be said of the call."""
-    made: Made | None = None
+    turn_files: TurnFiles | None = None
 
     @property
     def model_calls(self) -> tuple[ModelCall, ...]:
         return self.calls if self.calls is not None else self.reply.calls if self.reply is not None else ()
 
 
-class Took(Struct, frozen=True, tag_field="line", tag="trial"):
+class TrialDuration(Struct, frozen=True, tag_field="line", tag="trial"):
     """A trial has ended; how long it took, so that a replayed report says the same."""
 
     key: Key
     duration_ms: float
 
 
-Line = Header | Definition | Entry | Took
+CassetteLine = CassetteHeader | AgentDefinition | RecordedReply | TrialDuration
 
 
-class Hiding(Protocol):
+class SecretFilter(Protocol):
     """How secrets are struck out of what is kept: values of variables leave their names, and `restore` puts back what these
     are now. Only texts change.
     """
@@ -166,7 +166,7 @@ class Recorder:
     The file is touched when the first reply is there, so that a run which never starts destroys nothing.
     """
 
-    def __init__(self, path: Path, viva: str, hiding: Hiding) -> None:
+    def __init__(self, path: Path, viva: str, hiding: SecretFilter) -> None:
         folder = path.parent
         if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.of(f"--record {path}: cannot be written")
@@ -178,44 +178,44 @@ class Recorder:
         self._end = 0
         self._is_broken = False
         self._begin = os.O_TRUNC
-        self._due: list[Line] = [Header(VERSION, viva)]  # not yet written
-        self.keep = self._due.append
+        self._due: list[CassetteLine] = [CassetteHeader(VERSION, viva)]  # not yet written
+        self.add_line = self._due.append
         self._defined: set[str] = set()
-        self.sessions = count(1)
+        self.session_numbers = count(1)
 
-    def define(self, agent: str, definition: Any) -> None:
+    def define_agent(self, agent: str, definition: Any) -> None:
         """Keeps what an agent is, once."""
         if agent not in self._defined:
             self._defined.add(agent)
-            self.keep(Definition(agent, codec.to_raw(definition)))
+            self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
 
-    def go_on(self, ended: Container[Key]) -> None:
+    def resume(self, ended: Container[Key]) -> None:
         """The run goes on: of its `ended` trials all that was recorded stays. A trial that was cut off is held again."""
         if not self._path.exists():
             return
         try:
             file = os.open(self._path, os.O_RDWR)
             try:
-                if not cut_torn_tail(file):  # killed before its first line was written: it begins anew
+                if not truncate_partial_line(file):  # killed before its first line was written: it begins anew
                     return
             finally:
                 os.close(file)
             lines = list(read_cassette(self._path))
-            rewrite(self._path, without(lines, lambda key: trial_of(key) not in ended))
+            rewrite_cassette(self._path, remove_trials(lines, lambda key: trial_key(key) not in ended))
         except OSError as wrong:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
         del self._due[0]  # the header is there already
         self._begin = 0
-        self.sessions = count(1 + max((line.session for line in lines if isinstance(line, Entry)), default=0))
+        self.session_numbers = count(1 + max((line.session for line in lines if isinstance(line, RecordedReply)), default=0))
 
-    def without_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(changed_image(image, self._hiding.hide) for image in images)
+    def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
+        return tuple(map_image_text(image, self._hiding.hide) for image in images)
 
     def append(self, *events: Event) -> None:
         """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
         ended = [event for event in events if isinstance(event, TrialEnded)]
         for event in ended:
-            self.keep(Took(event.key, event.record.duration_ms))
+            self.add_line(TrialDuration(event.key, event.record.duration_ms))
         if ended:
             self.flush()
 
@@ -230,8 +230,8 @@ class Recorder:
         try:
             if self._file is None:
                 self._file = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | self._begin)
-                self._end = cut_torn_tail(self._file)
-            append_whole(self._file, raw, self._end)
+                self._end = truncate_partial_line(self._file)
+            append_atomically(self._file, raw, self._end)
             self._end += len(raw)
         except OSError as wrong:
             self._is_broken = True
@@ -244,9 +244,9 @@ class Recorder:
             self._file = None
 
 
-def read_cassette(path: Path) -> Iterator[Line]:
+def read_cassette(path: Path) -> Iterator[CassetteLine]:
     """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
-    decoder = codec.Decoder[Line](Line, codec.OWN_MAX_DEPTH)
+    decoder = codec.Decoder[CassetteLine](CassetteLine, codec.OWN_MAX_DEPTH)
     opened: set[int] = set()
     number = 0
     try:
@@ -258,16 +258,16 @@ def read_cassette(path: Path) -> Iterator[Line]:
                     line = decoder.decode(raw)
                 except codec.DecodeError as wrong:
                     raise BadInput.of(f"is no line of a cassette: {wrong}", str(path), number) from wrong
-                if number == 1 and not isinstance(line, Header):
+                if number == 1 and not isinstance(line, CassetteHeader):
                     raise BadInput.of("is no cassette: its first line is no header", str(path), 1)
-                if isinstance(line, Header) and line.version != VERSION:
+                if isinstance(line, CassetteHeader) and line.version != VERSION:
                     age = "a newer" if line.version > VERSION else "an older"
                     raise BadInput.of(
                         f"was recorded by {age} Viva ({line.viva}): record it again", str(path), number
                     )
-                if isinstance(line, Entry) and line.opened is not None:
+                if isinstance(line, RecordedReply) and line.new_session is not None:
                     opened.add(line.session)
-                elif isinstance(line, Entry) and line.session not in opened:
+                elif isinstance(line, RecordedReply) and line.session not in opened:
                     raise BadInput.of(
                         f"is a reply of session {line.session}, which nobody opened", str(path), number
                     )
@@ -278,40 +278,40 @@ def read_cassette(path: Path) -> Iterator[Line]:
         raise BadInput.of("is no cassette: it is empty", str(path))
 
 
-def replies(lines: Iterable[Line]) -> Iterator[tuple[Session, Entry]]:
+def iter_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSession, RecordedReply]]:
     """Each reply with its session."""
-    sessions: dict[int, Session] = {}
+    sessions: dict[int, RecordedSession] = {}
     for line in lines:
-        if isinstance(line, Entry):
-            session = sessions[line.session] = line.opened or sessions[line.session]
+        if isinstance(line, RecordedReply):
+            session = sessions[line.session] = line.new_session or sessions[line.session]
             yield session, line
 
 
-def without(lines: Iterable[Line], goes: Callable[[Key], bool]) -> Iterator[Line]:
+def remove_trials(lines: Iterable[CassetteLine], goes: Callable[[Key], bool]) -> Iterator[CassetteLine]:
     """The lines less those of trials that go. Cases that were made for the run belong to no trial: they stay."""
     gone: set[int] = set()
     for line in lines:
-        if isinstance(line, Entry) and line.opened is not None and line.opened.key.case and goes(line.opened.key):
+        if isinstance(line, RecordedReply) and line.new_session is not None and line.new_session.key.case and goes(line.new_session.key):
             gone.add(line.session)
-        if not (isinstance(line, Entry) and line.session in gone) and not (isinstance(line, Took) and goes(line.key)):
+        if not (isinstance(line, RecordedReply) and line.session in gone) and not (isinstance(line, TrialDuration) and goes(line.key)):
             yield line
 
 
-def place_of(session: Session) -> Place:
+def conversation_key(session: RecordedSession) -> ConversationKey:
     return session.role, session.agent, session.key
 
 
-def trial_of(key: Key) -> Key:
+def trial_key(key: Key) -> Key:
     """The trial that an attempt belongs to."""
     return structs.replace(key, attempt=1)
 
 
-def digest_of(value: Any) -> str:
+def compute_digest(value: Any) -> str:
     """The same text for equal values."""
     return blake2b(codec.canonical_bytes(value), digest_size=12).hexdigest()
 
 
-def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
+def map_image_text(image: FileImage, change: Callable[[str], str]) -> FileImage:
     """A file without secrets, or with them again: its bytes go the way of all other text, also where they are no UTF-8."""
     if image.content is None:
         return image
@@ -320,14 +320,14 @@ def changed_image(image: FileImage, change: Callable[[str], str]) -> FileImage:
     return image if clean is text else structs.replace(image, content=clean.encode(errors="surrogateescape"))
 
 
-def rewrite(path: Path, lines: Iterable[Line]) -> None:
+def rewrite_cassette(path: Path, lines: Iterable[CassetteLine]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
-    with replacing(path, durable=True, private=True) as out:  # what was recorded cannot be made again for nothing
+    with open_replacement(path, durable=True, private=True) as out:  # what was recorded cannot be made again for nothing
         out.writelines(codec.encode(line) + b"\n" for line in lines)
 
 
-def diff(had: Any, now: Any, before_name: str = "cassette", after_name: str = "now") -> str:
+def diff_json(old: Any, new: Any, old_name: str = "cassette", new_name: str = "now") -> str:
     """Two values as JSON, line by line."""
-    before, after = (codec.pretty_json(codec.canonical_bytes(value)).decode().splitlines() for value in (had, now))
-    lines = list(difflib.unified_diff(before, after, before_name, after_name, lineterm="", n=1))
+    before, after = (codec.pretty_json(codec.canonical_bytes(value)).decode().splitlines() for value in (old, new))
+    lines = list(difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=1))
     return "\n".join(lines[:_DIFF_LINES])

@@ -5,15 +5,15 @@ from typing import Any, cast
 
 from viva.model import codec
 
-FILES = "files"
+FILES_KEY = "files"
 """The key of a definition that holds a digest for each source file; all that can be said of one is that it changed."""
 _VALUE_ROOM = 80
 _ABSENT = object()
 
 
-def list_changes(had: Any, now: Any, place: str = "") -> list[str]:
+def list_changes(recorded: Any, current: Any, place: str = "") -> list[str]:
     """Every difference between two JSON values: `model: "a" when recorded, "b" now`."""
-    return list(_changes(had, now, place))
+    return list(_changes(recorded, current, place))
 
 
 def _changes(had: Any, now: Any, place: str) -> Iterator[str]:
@@ -21,7 +21,7 @@ def _changes(had: Any, now: Any, place: str) -> Iterator[str]:
         before, after = cast("Mapping[str, Any]", had), cast("Mapping[str, Any]", now)
         for key in dict.fromkeys([*before, *after]):
             values = before.get(key, _ABSENT), after.get(key, _ABSENT)
-            if key == FILES and not place:
+            if key == FILES_KEY and not place:
                 yield from _file_changes(*values)
             else:
                 yield from _changes(*values, f"{place}.{key}" if place else str(key))

@@ -17,7 +17,7 @@ _BLOCK = 65536
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = False, private: bool = False) -> Generator[BinaryIO]:
+def open_replacement(path: Path, *, durable: bool = False, private: bool = False) -> Generator[BinaryIO]:
     """A file that takes the place of `path` when the block ends without an error: readers see the old one or the new one.
 
     The mode of the old file stays, and a link stays a link. `durable` waits until the disk has the content: for data
@@ -43,7 +43,7 @@ def replacing(path: Path, *, durable: bool = False, private: bool = False) -> Ge
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:
     """Writes a whole file, as `replacing` does."""
-    with replacing(path, durable=durable, private=private) as out:
+    with open_replacement(path, durable=durable, private=private) as out:
         out.write(content)
 
 
@@ -58,7 +58,7 @@ def _mode_of(target: Path) -> int | None:
     return stat.S_IMODE(found.st_mode)
 
 
-def append_whole(file: int, raw: bytes, end: int) -> None:
+def append_atomically(file: int, raw: bytes, end: int) -> None:
     """Appends all of `raw` to an open file that is `end` bytes long, or leaves it at that length."""
     left = memoryview(raw)
     try:
@@ -73,16 +73,16 @@ def append_whole(file: int, raw: bytes, end: int) -> None:
         raise
 
 
-def cut_torn_tail(file: int) -> int:
+def truncate_partial_line(file: int) -> int:
     """Cuts an open file of lines back to its last whole line, and gives its length."""
     size = os.fstat(file).st_size
-    end = end_of_lines(file, size)
+    end = find_last_line_end(file, size)
     if end != size:
         os.ftruncate(file, end)
     return end
 
 
-def end_of_lines(file: int, end: int) -> int:
+def find_last_line_end(file: int, end: int) -> int:
     """Where the last whole line before `end` ends: behind its line break, or at 0."""
     while end:
         block = os.pread(file, min(end, _BLOCK), max(0, end - _BLOCK))

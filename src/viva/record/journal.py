@@ -15,8 +15,8 @@ from viva.errors import BadInput, RunStopped
 from viva.model import codec
 from viva.model.event import AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.files import append_whole, cut_torn_tail, end_of_lines
-from viva.record.locks import WriterLock, locked
+from viva.record.files import append_atomically, truncate_partial_line, find_last_line_end
+from viva.record.locks import WriterLock, exclusive_lock
 from viva.record.private import make_private_folder, open_private
 
 _RECORD = b'"record":'
@@ -45,7 +45,7 @@ class Journal:
             make_private_folder(path.parent)
             self._lock = WriterLock(path)
             self._file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            self._end = cut_torn_tail(self._file)
+            self._end = truncate_partial_line(self._file)
             self._restore()
         except OSError as broken:
             self.close()
@@ -59,7 +59,7 @@ class Journal:
         lines = [codec.encode(event) + b"\n" for event in events]
         raw = b"".join(lines)
         try:
-            append_whole(self._file, raw, self._end)
+            append_atomically(self._file, raw, self._end)
         except OSError as broken:
             raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
         for event, line in zip(events, lines, strict=True):
@@ -84,7 +84,7 @@ class Journal:
     def __len__(self) -> int:
         return len(self._places)
 
-    def end(self) -> None:
+    def release_lock(self) -> None:
         """The run has ended: others may write to it. Its records can still be read here."""
         if self._lock is not None:
             self._lock.release()
@@ -98,7 +98,7 @@ class Journal:
 
     def close(self) -> None:
         """Ends the run, and closes the file."""
-        self.end()
+        self.release_lock()
         self._close_file()
 
     def _close_file(self) -> None:
@@ -126,11 +126,11 @@ class Journal:
                 at += len(line)
 
     def _remember(self, index: int, line: bytes, at: int) -> None:
-        start, length = trial_record_in(line)
+        start, length = locate_record(line)
         self._places[index] = (at + start, length)
 
 
-def trial_record_in(line: bytes) -> tuple[int, int]:
+def locate_record(line: bytes) -> tuple[int, int]:
     """Where the record stands in the line of a trial's end, and how long it is: it is the last thing there."""
     start = line.index(_RECORD) + len(_RECORD)
     return start, len(line) - start - 2
@@ -141,9 +141,9 @@ def has_ended(path: Path) -> bool | None:
     try:
         with path.open("rb") as file:
             end = os.fstat(file.fileno()).st_size
-            whole = end = end_of_lines(file.fileno(), end)
+            whole = end = find_last_line_end(file.fileno(), end)
             while end:
-                start = end_of_lines(file.fileno(), end - 1)
+                start = find_last_line_end(file.fileno(), end - 1)
                 head = os.pread(file.fileno(), 40, start)
                 if not head.startswith(_NOTE):
                     return head.startswith(_RUN_ENDED)
@@ -169,12 +169,12 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
         raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
 
 
-def next_number(home: Path) -> int:
+def next_run_number(home: Path) -> int:
     """The number of a new run: one more than that of the run before, whatever the clock says.
 
     `.viva/sequence` holds the last one. Where it is lost or damaged, the runs themselves know.
     """
-    with locked(home / "sequence") as file:
+    with exclusive_lock(home / "sequence") as file:
         text = os.pread(file, 100, 0)
         last = (
             int(text) if text.strip().isdigit() else max(map(_number_of, home.glob("runs/*/journal.jsonl")), default=0)

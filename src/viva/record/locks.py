@@ -22,11 +22,11 @@ _PAUSE_S = 0.01
 """Readers hold the lock for a moment while they look whether anybody else does: a writer waits that long."""
 
 
-class Holder(Struct, frozen=True):
+class LockHolder(Struct, frozen=True):
     """The process that wrote its name into a lock file."""
 
     pid: int
-    started: int = 0
+    start_time: int = 0
     """The kernel's start time of that process; 0 where it is not known. It tells a reused pid from the old process."""
     host: str = ""
 
@@ -40,7 +40,7 @@ class Holder(Struct, frozen=True):
             return False
         except OSError:
             pass  # it is there, and belongs to somebody else
-        return not self.started or _started(self.pid) == self.started
+        return not self.start_time or _started(self.pid) == self.start_time
 
 
 class WriterLock:
@@ -48,7 +48,7 @@ class WriterLock:
 
     def __init__(self, journal: Path) -> None:
         self._file = -1
-        self._file = os.open(lock_file(journal), os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._take(journal)
         except BaseException:
@@ -105,36 +105,36 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def lock_file(journal: Path) -> Path:
+def lock_path(journal: Path) -> Path:
     """The lock of a journal."""
     return journal.with_suffix(".lock")
 
 
-def in_use(journal: Path) -> bool:
+def is_in_use(journal: Path) -> bool:
     """Does some process write to this journal?"""
     with _looking(journal) as (file, is_free):
         return file >= 0 and not is_free
 
 
-def holder_of(journal: Path) -> Holder | None:
+def find_holder(journal: Path) -> LockHolder | None:
     """The process that writes to this journal now."""
     with _looking(journal) as (file, is_free):
         return _holder_in(file) if file >= 0 and not is_free else None
 
 
-def was_cut_off(journal: Path, *, forget: bool = False) -> bool:
+def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
     """Did the last writer of this journal end without releasing its lock? `forget` makes this the last time it is said."""
     try:
-        if not lock_file(journal).stat().st_size:  # most have ended in order: nothing needs to be opened
+        if not lock_path(journal).stat().st_size:  # most have ended in order: nothing needs to be opened
             return False
     except OSError:
         return False
     with _looking(journal) as (file, is_free):
         if file < 0 or not is_free or _holder_in(file) is None:
             return False
-        if forget:
+        if acknowledge:
             with suppress(OSError):
-                os.truncate(lock_file(journal), 0)
+                os.truncate(lock_path(journal), 0)
         return True
 
 
@@ -142,7 +142,7 @@ def was_cut_off(journal: Path, *, forget: bool = False) -> bool:
 def _looking(journal: Path) -> Generator[tuple[int, bool]]:
     """The open lock file (-1: there is none), and whether nobody holds it; nobody can take it meanwhile."""
     try:
-        file = os.open(lock_file(journal), os.O_RDONLY)
+        file = os.open(lock_path(journal), os.O_RDONLY)
     except OSError:
         yield -1, True
         return
@@ -160,17 +160,17 @@ def _looking(journal: Path) -> Generator[tuple[int, bool]]:
         os.close(file)
 
 
-def _in_use(journal: Path, holder: Holder | None) -> BadInput:
+def _in_use(journal: Path, holder: LockHolder | None) -> BadInput:
     who = f"process {holder.pid}" if holder else "another process"
     if holder and holder.host != _here():
         who += f" on {holder.host}"
     return BadInput.of(f"run {journal.parent.name} is in use by {who}; wait until it ends, or stop it")
 
 
-def _holder_in(file: int) -> Holder | None:
+def _holder_in(file: int) -> LockHolder | None:
     try:
         pid, started, host = os.pread(file, 1000, 0).decode().split()
-        return Holder(int(pid), int(started), host)
+        return LockHolder(int(pid), int(started), host)
     except (OSError, ValueError):
         return None
 
@@ -189,7 +189,7 @@ def _started(pid: int) -> int:
 
 
 @contextmanager
-def locked(path: Path) -> Generator[int]:
+def exclusive_lock(path: Path) -> Generator[int]:
     """The open file `path`, for this process alone; others wait. Where the file system has no locks, nobody waits."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -18,12 +18,12 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.credentials import MASK
 from viva.model.record import CheckpointRecord, TrialRecord
-from viva.record.cassette import Definition, Entry, Header, Opening, Sent, Session
+from viva.record.cassette import AgentDefinition, RecordedReply, CassetteHeader, SessionStart, RecordedRequest, RecordedSession
 
 T = TypeVar("T")
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """Shorter values are too common to be told from ordinary text."""
-LINE = 12
+MIN_LINE_LENGTH = 12
 """So long a line of a value is a secret of its own: differences of files, and texts that were cut, show single lines."""
 _CUT = "…"
 _CUT_RAW = _CUT.encode()
@@ -35,22 +35,22 @@ _IDENTIFIERS: Mapping[type, frozenset[str]] = {
         {"id", "suite", "tags", "agent", "simulator", "source", "digest", "started_at", "workspace"}
     ),
     CheckpointRecord: frozenset({"id", "unmet_after"}),
-    Opening: frozenset({"agent"}),
-    Header: frozenset({"viva"}),
-    Definition: frozenset({"agent"}),
-    Session: frozenset({"agent"}),
-    Entry: frozenset({"fault"}),
+    SessionStart: frozenset({"agent"}),
+    CassetteHeader: frozenset({"viva"}),
+    AgentDefinition: frozenset({"agent"}),
+    RecordedSession: frozenset({"agent"}),
+    RecordedReply: frozenset({"fault"}),
 }
 _TABLES: Mapping[type, frozenset[str]] = {
-    Sent: frozenset({"message", "options", "fixtures", "conversation"}),
-    Opening: frozenset({"definition", "history"}),
-    Definition: frozenset({"definition"}),
+    RecordedRequest: frozenset({"message", "options", "fixtures", "conversation"}),
+    SessionStart: frozenset({"definition", "history"}),
+    AgentDefinition: frozenset({"definition"}),
 }
 """Fields of any type that hold tables of Viva's own: messages, and what the config says of an agent."""
 _KEPT_IN_TABLES = frozenset({"type", "role"})
 """Of an assertion and of a message that a record holds as a plain table: which check it is, who speaks."""
 _MAPPINGS = (dict, Mapping)
-Change = Callable[[str], str]
+RewriteText = Callable[[str], str]
 
 
 class _Form(Struct, frozen=True):
@@ -72,17 +72,17 @@ class Redactor:
         """All values known so far."""
         self._variables: dict[str, str] = {}
         self._forms: _Forms | None = None  # made when it is first needed
-        self.learn(secrets)
+        self.add_secrets(secrets)
         for name, value in (variables or {}).items():
-            self.learn_variable(name, value)
+            self.add_variable(name, value)
 
-    def learn(self, secrets: Iterable[str]) -> None:
+    def add_secrets(self, secrets: Iterable[str]) -> None:
         new = [value for value in dict.fromkeys(secrets) if value and value not in self.secrets]
         if new:
             self.secrets += new
             self._forms = None
 
-    def learn_variable(self, name: str, value: str) -> None:
+    def add_variable(self, name: str, value: str) -> None:
         """A secret that has a name: a variable that a playbook declares."""
         if self._variables.get(name) != value:
             self._variables[name] = value
@@ -98,10 +98,10 @@ class Redactor:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         return self._known.struck(text)
 
-    def record(self, value: T) -> T:
+    def redact(self, value: T) -> T:
         """A record, an event or a plain value without secrets; the same object, if it holds none."""
         if not self._known or self.is_clean(codec.encode(value)):
             return value
@@ -128,7 +128,7 @@ class _Forms:
         found: dict[str, _Form] = {}
         self._values: dict[str, str] = {}  # mark -> form of the value that the variable has now
         for value in sorted(secrets):
-            if len(value) < SHORTEST or not value.strip("*"):
+            if len(value) < MIN_SECRET_LENGTH or not value.strip("*"):
                 continue
             name = names.get(value)
             for at, text in enumerate(_forms(value)):
@@ -139,7 +139,7 @@ class _Forms:
         self._plain = {name: value for value, name in names.items()}
         self._by_head: dict[str, list[_Form]] = {}
         for form in sorted(found.values(), key=lambda form: len(form.text), reverse=True):
-            self._by_head.setdefault(form.text[:SHORTEST], []).append(form)
+            self._by_head.setdefault(form.text[:MIN_SECRET_LENGTH], []).append(form)
         self._texts = _without_longer(found)
         self._raws = _without_longer(filter(None, map(_raw, self._texts)))
         self._raw_heads = [raw for raw in map(_raw, self._by_head) if raw]
@@ -233,7 +233,7 @@ def _forms(value: str) -> Iterator[str]:
     yield from _in_address(value)
     yield from _in_html(value)
     yield from _in_base64(value)
-    yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= LINE)
+    yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE_LENGTH)
 
 
 def _in_address(value: str) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _without_longer(texts: Iterable[A]) -> list[A]:
     return kept
 
 
-def _rewritten(value: T, change: Change, *, table: bool = False) -> T:
+def _rewritten(value: T, change: RewriteText, *, table: bool = False) -> T:
     """The value with its texts changed; the same object, where nothing did. Names of a `table` belong to the record; other
     names came from outside, like the texts.
     """
@@ -329,7 +329,7 @@ def _rewritten(value: T, change: Change, *, table: bool = False) -> T:
     return cast("T", new)
 
 
-def _rewritten_struct(value: Struct, change: Change) -> Struct:
+def _rewritten_struct(value: Struct, change: RewriteText) -> Struct:
     changed: dict[str, Any] = {}
     for name, (hint, is_table) in _rewritable(type(value)).items():
         had = getattr(value, name)
@@ -340,7 +340,7 @@ def _rewritten_struct(value: Struct, change: Change) -> Struct:
     return structs.replace(value, **changed) if changed else value
 
 
-def _rewritten_mapping(value: Mapping[Any, Any], change: Change, *, table: bool) -> Mapping[Any, Any]:
+def _rewritten_mapping(value: Mapping[Any, Any], change: RewriteText, *, table: bool) -> Mapping[Any, Any]:
     made: dict[Any, Any] = {}
     is_same = True
     for name, item in value.items():

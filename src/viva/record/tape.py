@@ -16,18 +16,18 @@ from viva.model.case import Key
 from viva.model.connector import Connector, connector_settings
 from viva.model.message import Message
 from viva.record.cassette import (
-    Definition,
-    Entry,
-    Hiding,
-    Missing,
-    Opening,
-    Place,
-    Sent,
-    Took,
-    changed_image,
-    place_of,
+    AgentDefinition,
+    RecordedReply,
+    SecretFilter,
+    MissingPolicy,
+    SessionStart,
+    ConversationKey,
+    RecordedRequest,
+    TrialDuration,
+    map_image_text,
+    conversation_key,
     read_cassette,
-    replies,
+    iter_replies,
 )
 from viva.record.drift import list_changes
 
@@ -36,73 +36,73 @@ _FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
 _CHANGES = 6
 
 
-class Tape:
+class CassettePlayer:
     """A cassette that is being played. Entries that are equal in all that was sent are used in the order of asking."""
 
-    def __init__(self, path: Path, missing: Missing, hiding: Hiding) -> None:
-        self.missing: Missing = missing
+    def __init__(self, path: Path, missing: MissingPolicy, hiding: SecretFilter) -> None:
+        self.missing_policy: MissingPolicy = missing
         self._hiding = hiding
         self._lines = list(read_cassette(path))
-        self._recorded = {line.agent: line.definition for line in self._lines if isinstance(line, Definition)}
+        self._recorded = {line.agent: line.definition for line in self._lines if isinstance(line, AgentDefinition)}
         self._present: dict[str, Any] = {}
-        self._took = {line.key: line.duration_ms for line in self._lines if isinstance(line, Took)}
-        self._talks: dict[Place, list[Entry]] = defaultdict(list)
-        for session, entry in replies(self._lines):
-            self._talks[place_of(session)].append(entry)
+        self._took = {line.key: line.duration_ms for line in self._lines if isinstance(line, TrialDuration)}
+        self._talks: dict[ConversationKey, list[RecordedReply]] = defaultdict(list)
+        for session, entry in iter_replies(self._lines):
+            self._talks[conversation_key(session)].append(entry)
         self._attempts = {key for _, _, key in self._talks}
         self._missed: dict[Key, str] = {}
 
     @cached_property
-    def _entries(self) -> dict[str, list[Entry]]:
+    def _entries(self) -> dict[str, list[RecordedReply]]:
         """By the chain of all that was sent: made at the first question, since agents may bring secrets of their own."""
-        found: dict[str, list[Entry]] = defaultdict(list)
+        found: dict[str, list[RecordedReply]] = defaultdict(list)
         definitions: dict[str, Any] = {}
         chains: dict[int, str] = {}
         for line in self._lines:
-            if isinstance(line, Definition):
+            if isinstance(line, AgentDefinition):
                 definitions[line.agent] = line.definition
-            elif isinstance(line, Entry):
-                if (opened := line.opened) is not None:
-                    chains[line.session] = self.opening(place_of(opened), definitions.get(opened.agent), opened.history)
+            elif isinstance(line, RecordedReply):
+                if (opened := line.new_session) is not None:
+                    chains[line.session] = self.start_chain(conversation_key(opened), definitions.get(opened.agent), opened.history)
                 if line.sent is not None:
-                    chains[line.session] = self.link(chains[line.session], line.sent)
+                    chains[line.session] = self.extend_chain(chains[line.session], line.sent)
                 found[chains[line.session]].append(line)
         for same in found.values():
             same.sort(key=lambda entry: entry.session, reverse=True)  # they are taken from the end
         return found
 
-    def define(self, agent: str, definition: Any) -> None:
+    def define_agent(self, agent: str, definition: Any) -> None:
         """What an agent is now."""
         self._present[agent] = definition
 
-    def opening(self, place: Place, definition: Any, history: Sequence[Message]) -> str:
+    def start_chain(self, place: ConversationKey, definition: Any, history: Sequence[Message]) -> str:
         """What the chain of all that is sent in a session begins with."""
-        return self.link("", Opening(*place, definition, history))
+        return self.extend_chain("", SessionStart(*place, definition, history))
 
-    def link(self, chain: str, sent: Sent | Opening) -> str:
+    def extend_chain(self, chain: str, sent: RecordedRequest | SessionStart) -> str:
         """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
         return blake2b(chain.encode() + codec.canonical_bytes(self._plain(sent)), digest_size=12).hexdigest()
 
-    def took_ms(self, key: Key) -> float | None:
+    def trial_duration_ms(self, key: Key) -> float | None:
         return self._took.get(key)
 
     def may_retry(self, key: Key) -> bool:
         """May the trial be tried once more after this attempt? Only where it was when it was recorded, or may go on live."""
-        if self.missing == "live":
+        if self.missing_policy == "live":
             return True
         return key not in self._missed and structs.replace(key, attempt=key.attempt + 1) in self._attempts
 
-    def asked_live(self, key: Key) -> str | None:
+    def explain_live_call(self, key: Key) -> str | None:
         """Why the real agent was asked in this attempt, if it was."""
-        return f"asked live: {self._missed[key]}" if self.missing == "live" and key in self._missed else None
+        return f"asked live: {self._missed[key]}" if self.missing_policy == "live" and key in self._missed else None
 
-    def drift(self, connectors: Mapping[str, Connector]) -> list[str]:
+    def find_drift(self, connectors: Mapping[str, Connector]) -> list[str]:
         """What has changed since the recording: one line for each agent, and for each connector that a case asked for."""
         drifts = [self._agent_drift(name, self._recorded.get(name)) for name in self._present]
         found = [drift for drift in drifts if drift is not None]
         seen: set[bytes] = set()
         for line in self._lines:
-            sent = line.sent if isinstance(line, Entry) else None
+            sent = line.sent if isinstance(line, RecordedReply) else None
             if sent is None or sent.connector is None or (known := codec.canonical_bytes(sent.connector)) in seen:
                 continue
             seen.add(known)
@@ -112,26 +112,26 @@ class Tape:
                 found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
         return found
 
-    def next(self, digest: str) -> Entry | None:
+    def take_reply(self, digest: str) -> RecordedReply | None:
         left = self._entries.get(digest)
         return self._restored(left.pop()) if left else None
 
-    def _restored(self, entry: Entry) -> Entry:
+    def _restored(self, entry: RecordedReply) -> RecordedReply:
         """With the values of variables where their names were kept in their place: checks look for them."""
         entry = self._hiding.restore(entry)
-        if entry.made is not None:
-            files = tuple(changed_image(image, self._hiding.restore) for image in entry.made.files)
-            entry.made = structs.replace(entry.made, files=files)
+        if entry.turn_files is not None:
+            files = tuple(map_image_text(image, self._hiding.restore) for image in entry.turn_files.files)
+            entry.turn_files = structs.replace(entry.turn_files, files=files)
         return entry
 
-    def miss(self, place: Place, turn: int, sent: Sent) -> str:
+    def explain_miss(self, place: ConversationKey, turn: int, sent: RecordedRequest) -> str:
         """Why nothing fits: what has changed, with the recorded value and the present one."""
         key = place[2]
         said = f"case {key.case!r}, trial {key.trial}, turn {turn}: {self._divergence(place, turn, sent)}"
         self._missed.setdefault(key, said)
         return said
 
-    def _divergence(self, place: Place, turn: int, sent: Sent) -> str:
+    def _divergence(self, place: ConversationKey, turn: int, sent: RecordedRequest) -> str:
         role, name, key = place
         known = self._talks.get(place, ())
         if (drifted := self._agent_drift(name, self._definition_at(place), role)) is not None:
@@ -154,13 +154,13 @@ class Tape:
             return "the cassette holds no such conversation"
         return f"the {role} {name!r} was not asked in this conversation when the cassette was recorded"
 
-    def _definition_at(self, place: Place) -> Any:
+    def _definition_at(self, place: ConversationKey) -> Any:
         """What the agent was in this conversation: a run that was resumed by force may have had two."""
         definitions: dict[str, Any] = {}
         for line in self._lines:
-            if isinstance(line, Definition):
+            if isinstance(line, AgentDefinition):
                 definitions[line.agent] = line.definition
-            elif isinstance(line, Entry) and line.opened is not None and place_of(line.opened) == place:
+            elif isinstance(line, RecordedReply) and line.new_session is not None and conversation_key(line.new_session) == place:
                 return definitions.get(place[1])
         return self._recorded.get(place[1])
 
@@ -174,9 +174,9 @@ class Tape:
 
     def _settings(self, value: Any) -> Any:
         """What an agent or a connector is, as a cassette holds it."""
-        return self._plain(Definition("", value))["definition"]
+        return self._plain(AgentDefinition("", value))["definition"]
 
-    def _plain(self, value: Sent | Opening | Definition) -> Any:
+    def _plain(self, value: RecordedRequest | SessionStart | AgentDefinition) -> Any:
         """As a cassette holds it, without secrets: equal for what was recorded and what is the same now."""
         raw = codec.encode(value)
         if not self._hiding.is_clean(raw):

@@ -31,7 +31,7 @@ _NEEDED = {
 """Options of a run that one of its cases needs again. Those on money and repeats are for whoever types to choose."""
 
 
-def place(source: str | None) -> tuple[str | None, int | None]:
+def split_source(source: str | None) -> tuple[str | None, int | None]:
     """`tests/a.jsonl:12` as file and line."""
     if not source:
         return None, None
@@ -39,14 +39,14 @@ def place(source: str | None) -> tuple[str | None, int | None]:
     return (file, int(line)) if colon and line.isascii() and line.isdecimal() else (source, None)
 
 
-def only_case(record: TrialRecord) -> tuple[str, str] | None:
+def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
     """What `-i` and `-k` take to run exactly this case; None for one that no file holds."""
-    file, _ = place(record.source)
+    file, _ = split_source(record.source)
     suite = record.suite if record.suite.startswith(_SCRIPTS) else file
     return (suite, f"^{_REGEX_SIGN.sub(_escaped, record.id)}$") if suite else None
 
 
-def needed_again(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """Flags of the run that had these settings, each with its value, if it takes one."""
     options: Mapping[str, Any] = settings.get("options") or {}
     for name, flag in _NEEDED.items():
@@ -54,20 +54,20 @@ def needed_again(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
             yield flag, None if value is True else format_duration(value) if name.endswith("_s") else str(value)
 
 
-def command_again(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:
+def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:
     """What to type to run exactly this case again, against the same agent."""
-    found = only_case(record)
+    found = build_case_filter(record)
     if found is None or (record.status == "skipped" and not record.turns):
         return None
-    flags = dict(needed_again(settings))
+    flags = dict(list_rerun_flags(settings))
     if (evaluator := _evaluator(record)) is not None:
         flags.setdefault("--evaluator", evaluator)
-    agent = f" -n {quoted(record.agent)}" if record.agent else ""
-    more = "".join(f" {flag}" if value is None else f" {flag} {quoted(value)}" for flag, value in flags.items())
-    return f"viva test -i {quoted(found[0])} -k {quoted(found[1])} -v{agent}{more}"
+    agent = f" -n {quote_shell(record.agent)}" if record.agent else ""
+    more = "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
+    return f"viva test -i {quote_shell(found[0])} -k {quote_shell(found[1])} -v{agent}{more}"
 
 
-def quoted(text: str) -> str:
+def quote_shell(text: str) -> str:
     """A word of a command as a shell reads it, in one line: what cannot be printed is spelled out, as bash and zsh know it."""
     if text.isprintable():
         return shlex.quote(text)

@@ -14,9 +14,9 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from viva.model import codec
-from viva.reporters.again import place
+from viva.reporters.again import split_source
 
-MAX_BYTES = 2 * 1024 * 1024
+MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
 _SHOWN = ("image/", "audio/")
 _SIGN = b'"attachments":['
 
@@ -30,7 +30,7 @@ class _Attaching(Struct):
     source: str | None = None
 
 
-def attached_to(records: Sequence[bytes], root: Path) -> dict[str, str]:
+def load_attachments(records: Sequence[bytes], root: Path) -> dict[str, str]:
     """The data: address of each source that can be shown. Most records attach nothing, and are not even decoded."""
     return dict(
         found for raw in records if _SIGN in raw for found in _found(codec.decode_kept(raw, type=_Attaching), root)
@@ -38,7 +38,7 @@ def attached_to(records: Sequence[bytes], root: Path) -> dict[str, str]:
 
 
 def _found(record: _Attaching, root: Path) -> Iterator[tuple[str, str]]:
-    suite, _ = place(record.source)
+    suite, _ = split_source(record.source)
     for attachment in (each for turn in record.turns for each in turn.attachments or ()):
         source = str(attachment.get("source", ""))
         if source.startswith("file://") and suite is not None:
@@ -52,7 +52,7 @@ def _confined(source: str, folder: Path) -> Path | None:
     """The file, if it is inside the folder and small enough."""
     try:
         path = (folder / unquote(source.removeprefix("file://"))).resolve()
-        inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= MAX_BYTES
+        inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= MAX_ATTACHMENT_BYTES
     except (OSError, ValueError):  # a name that no file can have
         return None
     return path if inside else None

@@ -19,22 +19,22 @@ from viva.model.event import (
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.model.verdicts import pass_rate
-from viva.reporters.again import quoted
-from viva.reporters.explain import TEXT_LINES, copyable, why_lines
-from viva.reporters.figures import cost, counted, seconds
-from viva.reporters.ink import INFO, MARKS, WARNING, Ink, in_encoding
-from viva.reporters.summary import quiet_line, summary_lines
-from viva.reporters.tree import Tree
-from viva.reporters.visible import columns, one_line, short_id, visible, visible_lines
-from viva.reporters.why import why
-from viva.stats.deciding import Rule
+from viva.reporters.again import quote_shell
+from viva.reporters.explain import TEXT_LINES, to_copyable, format_failure
+from viva.reporters.figures import format_cost, format_count, format_ms
+from viva.reporters.ink import INFO_MARK, STATUS_MARKS, WARNING_MARK, Palette, fit_encoding
+from viva.reporters.summary import format_summary_line, format_summary
+from viva.reporters.tree import CaseTree
+from viva.reporters.visible import display_width, fit_line, shorten_id, escape_controls, escape_multiline
+from viva.reporters.why import explain_failure
+from viva.stats.deciding import PassRule
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
 _WHOLE_LINES = 1000
 
 
-class Progress:
+class ProgressLine:
     """The line at the bottom of a terminal: how far, how long still, how fast, at what cost so far.
 
     Drawn at most ten times in any second: five in a burst, and five more for each second that passes.
@@ -52,23 +52,23 @@ class Progress:
         self._cost_usd: float | None = None
         self._unpriced_calls = 0
 
-    def begin(self, total: int) -> None:
+    def start(self, total: int) -> None:
         self.total = total
         self._began = self._clock()
 
     def add(self, record: TrialRecord) -> None:
         self.done += 1
         self.counts[record.status] = self.counts.get(record.status, 0) + 1
-        self.spend(record.usage)
+        self.add_usage(record.usage)
 
-    def spend(self, usage: Usage | None) -> None:
+    def add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
             if usage.cost_usd is None:
                 self._unpriced_calls += usage.calls
             else:
                 self._cost_usd = (self._cost_usd or 0.0) + usage.cost_usd
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         now = self._clock()
         self._left = min(self._BURST, self._left + (now - self._filled) * self._BURST)
         self._filled = now
@@ -77,24 +77,24 @@ class Progress:
         self._left -= 1
         return True
 
-    def line(self, width: int) -> str:
+    def render(self, width: int) -> str:
         """All of it, or what matters most of it: nothing is cut in the middle."""
-        marks = " ".join(f"{self.counts[status]} {mark}" for status, mark in MARKS.items() if self.counts.get(status))
+        marks = " ".join(f"{self.counts[status]} {mark}" for status, mark in STATUS_MARKS.items() if self.counts.get(status))
         parts = {"done": f"{self.done}/{self.total}", "marks": marks}
         elapsed_s = self._clock() - self._began
         if self.done and elapsed_s > 0:
             rate = self.done / elapsed_s
             left_ms = max(self.total - self.done, 0) / rate * 1000
-            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {seconds(left_ms)}", "cost": self._cost()}
+            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}", "cost": self._cost()}
         for least in ("rate", "cost", "marks", "eta"):
-            if columns(line := " · ".join(filter(None, parts.values()))) < width:
+            if display_width(line := " · ".join(filter(None, parts.values()))) < width:
                 return line
             parts.pop(least, None)
         return parts["done"]
 
     def _cost(self) -> str:
         """Money so far; a plus sign where some calls have no price."""
-        known = cost(self._cost_usd, 0) or ""
+        known = format_cost(self._cost_usd, 0) or ""
         return f"{known}+" if known and self._unpriced_calls else known
 
 
@@ -108,25 +108,25 @@ class Console:
         verbose: bool,
         quiet: bool,
         colour: bool,
-        terminal: bool,
+        is_terminal: bool,
         width: int,
         parallel: int,
-        whole: bool = False,
+        full_replies: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._verbose = verbose and not quiet
         self._quiet = quiet
-        self._ink = Ink(colour)
+        self._ink = Palette(colour)
         self._width = max(width, 40)
-        self._whole = whole  # somebody answers: replies are not cut, and lines that wait for more do not stay open
+        self._whole = full_replies  # somebody answers: replies are not cut, and lines that wait for more do not stay open
         self.live = self._verbose and parallel == 1
-        self._progress = Progress(clock) if terminal and not quiet and not self.live else None
+        self._progress = ProgressLine(clock) if is_terminal and not quiet and not self.live else None
         self._progress_shown = False
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding
         self._started: RunStarted | None = None
-        self._tree: Tree | None = None
+        self._tree: CaseTree | None = None
         self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # kept only where cases are repeated
         self._failures: dict[tuple[str, str], dict[str, list[int]]] = {}  # by case and reason, the trials
         self._pending: list[str] = []
@@ -138,15 +138,15 @@ class Console:
                 case TrialEnded():
                     self._trial_ended(event.record)
                 case TurnStarted() if self._tree is not None:
-                    self._pending.append(self._tree.begin_turn(event.turn, event.source, event.input))
+                    self._pending.append(self._tree.start_turn(event.turn, event.source, event.input))
                 case TurnEnded() if self._tree is not None:
                     self._pending.append(self._tree.end_turn(event.turn))
                     if self._whole:
-                        self._pending.append(self._tree.pause())
+                        self._pending.append(self._tree.break_line())
                 case TrialStarted() if self.live:
                     self._trial_started(event)
                 case TrialRetried() if self._progress is not None:
-                    self._progress.spend(event.usage)
+                    self._progress.add_usage(event.usage)
                 case Note():
                     self._note(event)
                 case RunStarted():
@@ -164,31 +164,31 @@ class Console:
         if text and self._progress_shown:
             text = _CLEAR_LINE + text
             self._progress_shown = False
-        if self._progress is not None and self._progress.total and self._progress.due():
-            text += _CLEAR_LINE + self._progress.line(self._width)
+        if self._progress is not None and self._progress.total and self._progress.is_due():
+            text += _CLEAR_LINE + self._progress.render(self._width)
             self._progress_shown = True
         if text:
-            self._stream.write(in_encoding(text, self._encoding) if self._encoding else text)
+            self._stream.write(fit_encoding(text, self._encoding) if self._encoding else text)
             self._stream.flush()
 
     def _run_started(self, event: RunStarted) -> None:
         self._started = event
         self._trials = {} if event.trials > event.cases else None
         if self._progress is not None:
-            self._progress.begin(event.trials)
-        self._pending += [f"{visible(each)}\n" for each in event.verified]
+            self._progress.start(event.trials)
+        self._pending += [f"{escape_controls(each)}\n" for each in event.verified]
         if self._quiet:
             return
-        rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO)
-        count = counted(event.cases, "test case")
+        rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO_MARK)
+        count = format_count(event.cases, "test case")
         if event.trials > event.cases:
-            count += f", {'up to ' if event.settings.get('sequential') else ''}{counted(event.trials, 'trial')}"
+            count += f", {'up to ' if event.settings.get('sequential') else ''}{format_count(event.trials, 'trial')}"
         named = ", ".join(event.inputs[:3])
         if len(event.inputs) > 3:
             named += f" and {len(event.inputs) - 3} more"
-        shown = one_line(named, max(self._width - len(count) - 12, 20))
+        shown = fit_line(named, max(self._width - len(count) - 12, 20))
         self._pending.append(
-            f"{rule}\n  {self._ink('bold', 'Viva')}\n{rule}\n{info} Agent: {one_line(event.agent, self._width - 9)}\n"
+            f"{rule}\n  {self._ink('bold', 'Viva')}\n{rule}\n{info} Agent: {fit_line(event.agent, self._width - 9)}\n"
             f"{info} Input: {shown} ({count})\n\n{self._heading('Running Tests')}\n"
         )
 
@@ -198,10 +198,10 @@ class Console:
 
     def _trial_started(self, event: TrialStarted) -> None:
         if self._tree is not None:
-            self._pending.append(self._tree.give_up(f"run again, attempt {event.key.attempt}") + "\n")
-        self._tree = Tree(self._ink, self._width, _WHOLE_LINES if self._whole else TEXT_LINES)
+            self._pending.append(self._tree.abandon(f"run again, attempt {event.key.attempt}") + "\n")
+        self._tree = CaseTree(self._ink, self._width, _WHOLE_LINES if self._whole else TEXT_LINES)
         trial = event.key.trial if self._trials is not None else None
-        self._pending.append(self._tree.open(event.key.case, event.name, event.turns, event.simulator, trial))
+        self._pending.append(self._tree.start(event.key.case, event.name, event.turns, event.simulator, trial))
 
     def _trial_ended(self, record: TrialRecord) -> None:
         if self._progress is not None:
@@ -212,9 +212,9 @@ class Console:
             self._trials.setdefault((record.suite, record.id), {})[record.trial] = record.status
         if self._verbose:
             tree, self._tree = self._tree, None
-            block = tree.close(record) if tree is not None else Tree(self._ink, self._width).whole(record, trial=trial)
+            block = tree.finish(record) if tree is not None else CaseTree(self._ink, self._width).render(record, trial=trial)
             if record.status in ("failed", "error") and (see := self._command_to_see(record)) is not None:
-                block += f"     {self._ink('dim', copyable(see))}\n"
+                block += f"     {self._ink('dim', to_copyable(see))}\n"
             self._pending.append(block + "\n")
             self._spaced = True
             return
@@ -224,21 +224,21 @@ class Console:
         if record.findings and record.status == "passed":  # else the why-block says it
             self._pending.append(self._said("warning", f"found {', '.join(map(str, record.findings))}", "    "))
         if record.workspace and record.status == "passed":
-            self._pending.append(self._said("info", f"workspace: {copyable(record.workspace)}", "    "))
+            self._pending.append(self._said("info", f"workspace: {to_copyable(record.workspace)}", "    "))
         if record.warnings:
             self._pending += [self._said("warning", text, "    ") for text in record.warnings]
         if record.notes and record.status != "passed":
             self._pending += [self._said("info", text, "    ") for text in record.notes]
         if record.status != "passed":
-            found = why(record, self._started.settings if self._started else {})
-            lines = why_lines(found, self._ink, self._width - 4, self._command_to_see(record))
+            found = explain_failure(record, self._started.settings if self._started else {})
+            lines = format_failure(found, self._ink, self._width - 4, self._command_to_see(record))
             self._pending += [f"    {line}\n" for line in self._once(record, found.headline, lines)]
 
     def _once(self, record: TrialRecord, headline: str, lines: list[str]) -> list[str]:
         """The lines or, where an earlier trial of the case failed in the same way, which one did."""
         if self._trials is None:
             return lines
-        same = self._failures.setdefault((record.suite, record.id), {}).setdefault(one_line(headline, _RULE_WIDTH), [])
+        same = self._failures.setdefault((record.suite, record.id), {}).setdefault(fit_line(headline, _RULE_WIDTH), [])
         same.append(record.trial)
         return lines if len(same) == 1 else [f"same as trial {same[0]}"]
 
@@ -247,42 +247,42 @@ class Console:
         if self._started is None or not self._started.settings.get("journal") or not record.turns:
             return None
         dash = "-- " if record.id.startswith("-") else ""
-        return f"viva runs show {self._started.run} {dash}{quoted(record.id)}"
+        return f"viva runs show {self._started.run} {dash}{quote_shell(record.id)}"
 
     def _case_line(self, record: TrialRecord, trial: int | None) -> str:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
         turns = record.total_turns
-        tail = f"  {turns} turn{'' if turns == 1 else 's'}  {seconds(record.duration_ms)}"
-        case = short_id(record.id, self._width // 2)
+        tail = f"  {turns} turn{'' if turns == 1 else 's'}  {format_ms(record.duration_ms)}"
+        case = shorten_id(record.id, self._width // 2)
         if trial is not None:
             case += f" (trial {trial})"
         name = record.name
         if name and name != record.id:
-            room = self._width - columns(case) - len(tail) - 3
-            return f"{self._ink.marks[record.status]} {case} {one_line(name, max(room, 10))}{tail}\n"
+            room = self._width - display_width(case) - len(tail) - 3
+            return f"{self._ink.marks[record.status]} {case} {fit_line(name, max(room, 10))}{tail}\n"
         return f"{self._ink.marks[record.status]} {case}{tail}\n"
 
     def _note(self, event: Note) -> None:
         if self._tree is not None:
-            self._pending.append(self._tree.pause())
+            self._pending.append(self._tree.break_line())
         if event.level == "warning" or not self._quiet:
             self._pending.append(self._said(event.level, event.text))
             self._spaced = False
 
     def _said(self, level: Literal["info", "warning"], text: str, indent: str = "") -> str:
-        mark = self._ink("yellow", WARNING) if level == "warning" else self._ink("cyan", INFO)
+        mark = self._ink("yellow", WARNING_MARK) if level == "warning" else self._ink("cyan", INFO_MARK)
         below = f"\n{indent}  "
-        return f"{indent}{mark} {visible_lines(text).replace(chr(10), below)}\n"
+        return f"{indent}{mark} {escape_multiline(text).replace(chr(10), below)}\n"
 
     def _run_ended(self, event: RunEnded) -> None:
         self._progress = None
         if self._tree is not None:
-            self._pending.append(self._tree.give_up("not finished") + "\n")
+            self._pending.append(self._tree.abandon("not finished") + "\n")
             self._tree = None
         if self._quiet:
-            self._pending.append(f"{quiet_line(event)}\n")
+            self._pending.append(f"{format_summary_line(event)}\n")
             return
-        lines = [*summary_lines(self._started, event), *self._repeats()]
+        lines = [*format_summary(self._started, event), *self._repeats()]
         self._pending.append("" if self._spaced else "\n")
         self._pending.append(self._heading("Summary"))
         self._pending += [f"  {line}\n" if line else "\n" for line in lines]
@@ -291,17 +291,17 @@ class Console:
         """How often all passed, and which repeated cases did not every time or, in a sequential test, what it says of each."""
         if not self._trials:
             return []
-        from viva.reporters.repeats import case_text, suite_text  # few runs repeat anything
+        from viva.reporters.repeats import format_case_rate, format_suite_rate  # few runs repeat anything
 
-        rule = Rule.kept_in(self._started.settings if self._started else {})
+        rule = PassRule.from_settings(self._started.settings if self._started else {})
         cases: dict[tuple[str, str], list[Status]] = {
             name: [by[trial] for trial in sorted(by)] for name, by in self._trials.items()
         }
-        whole = suite_text(cases.values(), rule)
+        whole = format_suite_rate(cases.values(), rule)
         lines = [f"Pass rate: {whole}"] if whole else []
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{short_id(name[1], 40)}: {case_text(statuses, rule)}")
+                lines.append(f"{shorten_id(name[1], 40)}: {format_case_rate(statuses, rule)}")
             lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
         return ["", *lines] if lines else []

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from viva.reporters.visible import literal, visible
+from viva.reporters.visible import format_value, escape_controls
 
 _MOST = 8
 _VALUE_ROOM = 100
@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 20_000
 """Longer texts are not compared line by line: that takes quadratic time."""
 
 
-def difference_lines(expected: Any, actual: Any) -> list[str]:
+def list_differences(expected: Any, actual: Any) -> list[str]:
     """`$.total: expected 5, was 6`, or the changed lines of a text; nothing where the values say it themselves."""
     if isinstance(expected, str) and isinstance(actual, str):
         lines = _text_differences(expected, actual)
@@ -34,7 +34,7 @@ def _is_container(value: Any) -> bool:
 def _text_differences(expected: str, actual: str) -> Iterator[str]:
     if "\n" in expected + actual and len(expected) + len(actual) <= _MOST_CHARACTERS:
         diff = unified_diff(expected.splitlines(), actual.splitlines(), "expected", "actual", n=1, lineterm="")
-        yield from (visible(line) for line in diff if not line.startswith(("---", "+++", "@@")))
+        yield from (escape_controls(line) for line in diff if not line.startswith(("---", "+++", "@@")))
 
 
 def _differences(expected: Any, actual: Any, at: str) -> Iterator[str]:
@@ -49,8 +49,8 @@ def _differences(expected: Any, actual: Any, at: str) -> Iterator[str]:
             other = others[index] if index < len(others) else UNSET
             yield from _differences(one, other, f"{at}[{index}]")
     elif expected is UNSET:
-        yield visible(f"{at}: not expected, was {literal(actual, _VALUE_ROOM)}")
+        yield escape_controls(f"{at}: not expected, was {format_value(actual, _VALUE_ROOM)}")
     elif actual is UNSET:
-        yield visible(f"{at}: expected {literal(expected, _VALUE_ROOM)}, missing")
+        yield escape_controls(f"{at}: expected {format_value(expected, _VALUE_ROOM)}, missing")
     elif expected != actual or isinstance(expected, bool) is not isinstance(actual, bool):
-        yield visible(f"{at}: expected {literal(expected, _VALUE_ROOM)}, was {literal(actual, _VALUE_ROOM)}")
+        yield escape_controls(f"{at}: expected {format_value(expected, _VALUE_ROOM)}, was {format_value(actual, _VALUE_ROOM)}")

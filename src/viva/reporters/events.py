@@ -7,7 +7,7 @@ from viva.model import codec
 from viva.model.event import Event
 
 
-class EventLines:
+class JsonEventReporter:
     """Writes to a text stream; through its bytes where it has some, since JSON is UTF-8 whatever the terminal speaks."""
 
     live = True

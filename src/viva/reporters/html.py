@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
-from viva.reporters.again import command_again
-from viva.reporters.attached import attached_to
-from viva.reporters.page import embedded, overview, page
+from viva.reporters.again import build_rerun_command
+from viva.reporters.attached import load_attachments
+from viva.reporters.page import encode_for_script, build_overview, load_page
 from viva.reporters.report import CaseTrials, Report
 
 _PIECE_BYTES = 128 * 1024
@@ -26,10 +26,10 @@ class HtmlReport(Report):
     """Goes through the journal twice: once for the overview, once for the records."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        built = page()
+        built = load_page()
         out.write(built.head.replace(_ASKING, _OFFLINE))
         out.write(b'<script type="application/json" id="viva-overview">')
-        out.write(embedded(overview(self._started, ended, self.cases())))
+        out.write(encode_for_script(build_overview(self._started, ended, self.cases())))
         out.write(b"</script>\n")
         out.write(built.middle)
         for first, piece in self._pieces():
@@ -41,7 +41,7 @@ class HtmlReport(Report):
         """JSON arrays of a few cases each, with the index of the first one."""
         first, gathered, size = 0, list[bytes](), 0
         for index, case in enumerate(self.cases()):
-            gathered.append(trials_json(case, Path(), self._started.settings if self._started else {}))
+            gathered.append(encode_case_trials(case, Path(), self._started.settings if self._started else {}))
             size += len(gathered[-1])
             if size >= _PIECE_BYTES:
                 yield first, b"[" + b",".join(gathered) + b"]"
@@ -50,13 +50,13 @@ class HtmlReport(Report):
             yield first, b"[" + b",".join(gathered) + b"]"
 
 
-def trials_json(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> bytes:
+def encode_case_trials(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> bytes:
     """A case's records as they are, the command that runs it again as the run with these `settings` did, and the pictures
     and recordings that were sent in it; paths in them start at `root`.
     """
     said: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
-    if (command := command_again(codec.decode_kept(case.raw[0], type=TrialRecord), settings)) is not None:
+    if (command := build_rerun_command(codec.decode_kept(case.raw[0], type=TrialRecord), settings)) is not None:
         said["command"] = command
-    if attached := attached_to(case.raw, root):
+    if attached := load_attachments(case.raw, root):
         said["attachments"] = attached
     return codec.encode(said)

@@ -5,7 +5,7 @@ from typing import Any, BinaryIO
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.verdicts import pass_rate, stability
-from viva.reporters.repeats import Repeats, case_figures
+from viva.reporters.repeats import RepeatFigures, compute_case_figures
 from viva.reporters.report import CaseTrials, Report
 
 
@@ -16,14 +16,14 @@ class JsonReport(Report):
         out.write(b'{"run":' + codec.encode(self._run(ended)))
         out.write(b',\n"summary":' + codec.encode(ended.summary) + b',\n"cases":[')
         before = b"\n"
-        repeats = Repeats(self.rule)
+        repeats = RepeatFigures(self.rule)
         for case in self.cases():
-            out.write(before + case_json(case))
+            out.write(before + encode_case(case))
             repeats.add(case)
             before = b",\n"
         out.write(b"\n]")
-        if repeats.repeated:
-            out.write(b',\n"repeats":' + codec.encode(repeats.figures()))
+        if repeats.has_repeats:
+            out.write(b',\n"repeats":' + codec.encode(repeats.compute_figures()))
         out.write(b"}\n")
 
     def _run(self, ended: RunEnded) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class JsonReport(Report):
         return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.stop_message)) if said is not None}
 
 
-def case_json(case: CaseTrials) -> bytes:
+def encode_case(case: CaseTrials) -> bytes:
     """A case with its trials, and what they come to."""
     head, statuses = case.head, case.statuses
     return codec.encode(
@@ -44,7 +44,7 @@ def case_json(case: CaseTrials) -> bytes:
             "status": case.status,
             "pass_rate": pass_rate(statuses),
             "class": stability(statuses),
-            **case_figures(case),
+            **compute_case_figures(case),
             "trials": [codec.Raw(raw) for raw in case.raw],
         }
     )

@@ -11,11 +11,11 @@ from msgspec import Struct
 from viva.model.event import RunEnded, SuiteSummary
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.prose import transcript, why_text
-from viva.reporters.repeats import open_text
-from viva.reporters.report import CaseTrials, Report, grouped, numbered
-from viva.reporters.visible import one_line, visible, visible_lines
-from viva.reporters.why import place, why
+from viva.reporters.prose import format_transcript, format_failure_text
+from viva.reporters.repeats import explain_undetermined
+from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
+from viva.reporters.visible import fit_line, escape_controls, escape_multiline
+from viva.reporters.why import split_source, explain_failure
 
 _TEXT_ROOM = 20_000
 _MESSAGE_ROOM = 300
@@ -86,7 +86,7 @@ def _bar(standing: SuiteSummary) -> Iterator[str]:
 
 def _testcase(case: CaseTrials) -> Iterator[str]:
     records = case.records()
-    file, line = place(records[0].source)
+    file, line = split_source(records[0].source)
     attributes = {
         "name": case.title,
         "classname": case.head.suite or "viva",
@@ -108,22 +108,22 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     status = case.status
     if status == "passed":
         return
-    first = why(case.telling(records))
-    open_ = open_text(case.statuses, case.rule, case.missing)
-    message = one_line(open_ or first.headline, _MESSAGE_ROOM)
+    first = explain_failure(case.pick_record(records))
+    open_ = explain_undetermined(case.statuses, case.rule, case.missing)
+    message = fit_line(open_ or first.headline, _MESSAGE_ROOM)
     if status == "skipped":
         yield f"<skipped{_attributes({'message': message})}/>\n"
         return
-    texts = grouped(case, ((record, why_text(why(record))) for record in records if record.status != "passed"))
+    texts = group_texts(case, ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"))
     tag = "failure" if status == "failed" else "error"
     kind = "undecided" if case.rule.is_undecided(case.statuses) else "undetermined" if open_ else first.fault or status
     yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_text(chr(10).join(texts))}</{tag}>\n"
 
 
 def _system_out(case: CaseTrials, record: TrialRecord) -> str:
-    warnings = [f"warning: {visible_lines(warning)}" for warning in record.warnings or ()]
-    warnings += [f"note: {visible_lines(note)}" for note in record.notes or ()]
-    return numbered(case, record, "\n".join([record.status, transcript(record, _TEXT_ROOM), *warnings]))
+    warnings = [f"warning: {escape_multiline(warning)}" for warning in record.warnings or ()]
+    warnings += [f"note: {escape_multiline(note)}" for note in record.notes or ()]
+    return label_trial(case, record, "\n".join([record.status, format_transcript(record, _TEXT_ROOM), *warnings]))
 
 
 def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _open(tag: str, attributes: Mapping[str, str]) -> bytes:
 
 
 def _attributes(attributes: Mapping[str, str]) -> str:
-    return "".join(f" {name}={quoteattr(_NOT_XML.sub('', visible(value)))}" for name, value in attributes.items())
+    return "".join(f" {name}={quoteattr(_NOT_XML.sub('', escape_controls(value)))}" for name, value in attributes.items())
 
 
 def _text(text: str) -> str:

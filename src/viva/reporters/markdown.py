@@ -11,14 +11,14 @@ from typing import BinaryIO
 from viva.model.event import RunEnded
 from viva.model.record import Status
 from viva.model.verdicts import pass_rate
-from viva.reporters.figures import counted, seconds
-from viva.reporters.prose import cut, transcript, why_text
-from viva.reporters.repeats import Repeats, case_text, open_text
-from viva.reporters.report import CaseTrials, Report, grouped, numbered
-from viva.reporters.summary import counts_text, losses, retries, spending, standings, stopped_text, trials_text
-from viva.reporters.visible import one_line, short_id
-from viva.reporters.why import why
-from viva.stats.values import summarize
+from viva.reporters.figures import format_count, format_ms
+from viva.reporters.prose import clip_text, format_transcript, format_failure_text
+from viva.reporters.repeats import RepeatFigures, format_case_rate, explain_undetermined
+from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
+from viva.reporters.summary import format_counts, describe_lost_reports, describe_retries, describe_cost, describe_suites, describe_stop, format_trial_counts
+from viva.reporters.visible import fit_line, shorten_id
+from viva.reporters.why import explain_failure
+from viva.stats.values import summarize_values
 
 # GitHub cuts a comment at 65,536 characters: what does not fit is counted, and stands in the other reports.
 _ROWS_ROOM = 20_000
@@ -47,17 +47,17 @@ class MarkdownReport(Report):
         details, left_out = _fitting(told, _details, _WHOLE_ROOM - len(text))
         text += f"\n{details}" if details else ""
         if left_out:
-            text += f"\n{counted(left_out, 'more transcript')} did not fit here.\n"
+            text += f"\n{format_count(left_out, 'more transcript')} did not fit here.\n"
         out.write(text.encode())
 
     def _repeats(self) -> str:
         """How often each case passed, where cases were tried several times."""
         if self._started is None or self._started.trials <= self._started.cases:
             return ""
-        whole = Repeats(self.rule)
+        whole = RepeatFigures(self.rule)
         for case in self.cases():
             whole.add(case)
-        rate = f"Pass rate: {as_text(text)}\n\n" if (text := whole.text()) else ""
+        rate = f"Pass rate: {escape_markdown(text)}\n\n" if (text := whole.format_rate()) else ""
         rows, left_out = _fitting(self.cases(), _repeated, _REPEATS_ROOM)
         told = f"\n{left_out:,} more are not listed here.\n" if left_out else ""
         return (
@@ -77,7 +77,7 @@ class MarkdownReport(Report):
         return (case for case in self.cases() if {case.status, *case.statuses} != {"passed"})
 
 
-def as_text(said: str) -> str:
+def escape_markdown(said: str) -> str:
     """Text that Markdown and HTML leave alone: each sign of markup as a character reference; no mention calls anybody."""
     return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", said).replace("@", "&#64;<!-- -->")
 
@@ -95,37 +95,37 @@ def _overview(ended: RunEnded) -> str:
     }
     facts = [
         f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
-        f"{counted(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
-        seconds(summary.duration_ms),
-        *(f"{label.lower()}: {text}" for label, text in (*retries(summary), *spending(summary), *standings(summary))),
-        *(f"{label.lower()}: {as_text(text)}" for label, text in losses(summary)),
+        f"{format_count(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
+        format_ms(summary.duration_ms),
+        *(f"{label.lower()}: {text}" for label, text in (*describe_retries(summary), *describe_cost(summary), *describe_suites(summary))),
+        *(f"{label.lower()}: {escape_markdown(text)}" for label, text in describe_lost_reports(summary)),
     ]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
-        facts.append(f"trials: {trials_text(summary)}")
+        facts.append(f"trials: {format_trial_counts(summary)}")
     text = (
-        f"## {'✅' if ended.exit_code == 0 else '❌'} Viva: {counts_text(summary)}\n\n"
+        f"## {'✅' if ended.exit_code == 0 else '❌'} Viva: {format_counts(summary)}\n\n"
         f"| {' | '.join(counts)} |\n|{' ---: |' * len(counts)}\n"
         f"| {' | '.join(f'{count:,}' for count in counts.values())} |\n\n{' · '.join(facts)}\n"
     )
-    stop = stopped_text(ended)
-    return text if stop is None else f"{text}\nStopped: {as_text(stop)}\n"
+    stop = describe_stop(ended)
+    return text if stop is None else f"{text}\nStopped: {escape_markdown(stop)}\n"
 
 
 def _title(case: CaseTrials) -> str:
     """The id, whose middle is left out where it is long, and the name."""
     name = "" if case.head.name == case.head.id else case.head.name
-    return as_text(one_line(f"{short_id(case.head.id, 80)} {name}".rstrip(), 120))
+    return escape_markdown(fit_line(f"{shorten_id(case.head.id, 80)} {name}".rstrip(), 120))
 
 
 def _row(case: CaseTrials) -> str:
-    found = why(case.telling(case.records()))
-    open_ = open_text(case.statuses, case.rule, case.missing)
+    found = explain_failure(case.pick_record(case.records()))
+    open_ = explain_undetermined(case.statuses, case.rule, case.missing)
     verdict = "undecided" if case.rule.is_undecided(case.statuses) else case.status
     if found.status == case.status and open_ is None:
-        verdict = found.verdict
+        verdict = found.status_text
     if len(case.heads) > 1:
-        verdict += f", {case_text(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
-    title, reason = _title(case), as_text(one_line(open_ or found.headline, _WHY_ROOM))
+        verdict += f", {format_case_rate(case.statuses, case.rule)}" if pass_rate(case.statuses).judged else ""
+    title, reason = _title(case), escape_markdown(fit_line(open_ or found.headline, _WHY_ROOM))
     return f"| {title} | {_ICONS[case.status]} {verdict} | <code>{reason}</code> |\n"
 
 
@@ -134,18 +134,18 @@ def _found(case: CaseTrials) -> str:
 
 
 def _repeated(case: CaseTrials) -> str:
-    turns, times = summarize(h.total_turns for h in case.heads), summarize(h.duration_ms for h in case.heads)
-    spread = f"{turns.mean:.1f} | {seconds(times.p50)}, {seconds(times.p95)}" if turns and times else "|"
-    return f"| {_title(case)} | {as_text(case_text(case.statuses, case.rule))} | {spread} |\n"
+    turns, times = summarize_values(h.total_turns for h in case.heads), summarize_values(h.duration_ms for h in case.heads)
+    spread = f"{turns.mean:.1f} | {format_ms(times.p50)}, {format_ms(times.p95)}" if turns and times else "|"
+    return f"| {_title(case)} | {escape_markdown(format_case_rate(case.statuses, case.rule))} | {spread} |\n"
 
 
 def _details(case: CaseTrials) -> str:
     """What happened, folded. Inside `<pre>` nothing is Markdown, and nothing of the text is HTML."""
     failed = [record for record in case.records() if record.status != "passed"]
-    texts = grouped(case, ((record, why_text(why(record))) for record in failed))
-    texts += [numbered(case, record, f"\n{transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
+    texts = group_texts(case, ((record, format_failure_text(explain_failure(record))) for record in failed))
+    texts += [label_trial(case, record, f"\n{format_transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
     title = _title(case)
-    body = html.escape(cut("\n\n".join(texts), _DETAILS_ROOM), quote=False)
+    body = html.escape(clip_text("\n\n".join(texts), _DETAILS_ROOM), quote=False)
     return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"
 
 

@@ -18,12 +18,12 @@ from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.repeats import open_text, tally_of
+from viva.reporters.repeats import explain_undetermined, count_passes
 from viva.reporters.report import CaseTrials
-from viva.reporters.visible import one_line
-from viva.reporters.why import why
-from viva.stats.proportions import SuiteRate, Tally, suite_rate
-from viva.stats.values import Summary, summarize
+from viva.reporters.visible import fit_line
+from viva.reporters.why import explain_failure
+from viva.stats.proportions import SuiteRate, Tally, estimate_suite_rate
+from viva.stats.values import ValueSummary, summarize_values
 
 _ERROR_ROOM = 240
 _FILE = Path(__file__).with_name("page.html")
@@ -47,7 +47,7 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str = ""
     fault: Fault | None = None
     tags: tuple[str, ...] = ()
-    error: str = ""
+    reason: str = ""
     cost_usd: float | None = None
     tokens: int = 0
     checks: int = 0
@@ -66,18 +66,18 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     run: str
     cases: list[CaseRow]
     agent: str = ""
-    viva: str = ""
+    viva_version: str = ""
     inputs: tuple[str, ...] = ()
-    planned: int = 0
+    planned_cases: int = 0
     started: str = ""
     ended: str | None = None
     exit_code: int | None = None
     stopped: StopReason | None = None
-    why: str | None = None
+    stop_message: str | None = None
     summary: RunSummary | None = None
-    rate: SuiteRate | None = None
-    case_ms: Summary | None = None
-    reply_ms: Summary | None = None
+    pass_rate: SuiteRate | None = None
+    case_ms: ValueSummary | None = None
+    reply_ms: ValueSummary | None = None
 
 
 class _Verdict(Struct):
@@ -117,7 +117,7 @@ class _TrialHead(Struct):
 _heads = codec.Decoder[_TrialHead](_TrialHead, codec.OWN_MAX_DEPTH)
 
 
-def overview(
+def build_overview(
     started: RunStarted | None, ended: RunEnded | None, cases: Iterable[CaseTrials], run: str = ""
 ) -> Overview:
     """The overview of a run, from its first and last event (as far as they are there) and its cases in input order."""
@@ -129,25 +129,25 @@ def overview(
     for case in cases:
         heads: list[_TrialHead] = [_heads.decode(raw) for raw in case.raw]
         rows.append(_row(len(rows), case, heads))
-        tallies.append(tally_of(case.statuses))
+        tallies.append(count_passes(case.statuses))
         sequential = case.rule.test is not None
         trial_ms += [head.duration_ms for head in heads if head.status != "skipped"]
         reply_ms += [turn.duration_ms for head in heads for turn in head.turns]
     return Overview(
         run=started.run if started else ended.run if ended else run,
         agent=started.agent if started else "",
-        viva=started.viva if started else "",
+        viva_version=started.viva if started else "",
         inputs=started.inputs if started else (),
-        planned=started.cases if started else len(rows),
+        planned_cases=started.cases if started else len(rows),
         started=started.at if started else "",
         ended=ended.at if ended else None,
         exit_code=ended.exit_code if ended else None,
         stopped=ended.stopped if ended else None,
-        why=ended.stop_message if ended else None,
+        stop_message=ended.stop_message if ended else None,
         summary=ended.summary if ended else None,
-        rate=None if sequential else suite_rate(tallies),
-        case_ms=summarize(trial_ms),
-        reply_ms=summarize(reply_ms),
+        pass_rate=None if sequential else estimate_suite_rate(tallies),
+        case_ms=summarize_values(trial_ms),
+        reply_ms=summarize_values(reply_ms),
         cases=rows,
     )
 
@@ -155,7 +155,7 @@ def overview(
 def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
     head, status = case.head, case.status
     telling = next((i for i, each in enumerate(heads) if each.status == status and status != "passed"), None)
-    open_ = open_text(case.statuses, case.rule, case.missing)
+    open_ = explain_undetermined(case.statuses, case.rule, case.missing)
     costs = [each.cost_usd for each in heads]
     known = [cost for cost in costs if cost is not None]
     return CaseRow(
@@ -166,7 +166,7 @@ def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
         status=status,
         fault=heads[telling].fault if telling is not None else None,
         tags=heads[0].tags,
-        error=one_line(open_, _ERROR_ROOM) if open_ else "" if telling is None else _short(case.raw[telling]),
+        reason=fit_line(open_, _ERROR_ROOM) if open_ else "" if telling is None else _short(case.raw[telling]),
         turns=sum(each.total_turns for each in heads),
         duration_ms=round(sum(each.duration_ms for each in heads) / len(heads), 3),
         cost_usd=sum(known) if len(known) == len(costs) else None,
@@ -186,11 +186,11 @@ def _partial(scores: Sequence[float]) -> float | None:
 
 def _short(raw: bytes) -> str:
     """Why the trial did not pass, in one line."""
-    return one_line(why(codec.decode_kept(raw, type=TrialRecord)).headline, _ERROR_ROOM)
+    return fit_line(explain_failure(codec.decode_kept(raw, type=TrialRecord)).headline, _ERROR_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageTemplate:
     """The page as it was built, cut where data goes in, and the policy that its scripts and styles fit."""
 
     head: bytes
@@ -199,22 +199,22 @@ class Page:
     policy: str
 
     @property
-    def whole(self) -> bytes:
+    def content(self) -> bytes:
         """Without data: it asks its server for them."""
         return self.head + self.middle + self.tail
 
 
 @cache
-def page() -> Page:
+def load_page() -> PageTemplate:
     built = _FILE.read_bytes()
     head, rest = built.split(_MARKS[0])
     middle, tail = rest.split(_MARKS[1])
     found = _POLICY.search(head)
     assert found is not None, "the build writes it"
-    return Page(head, middle, tail, found[1].decode())
+    return PageTemplate(head, middle, tail, found[1].decode())
 
 
-def embedded(value: Any) -> bytes:
+def encode_for_script(value: Any) -> bytes:
     """JSON that stays inside its `<script>`, whatever texts it holds: no `<`, and no line separators."""
     raw = codec.encode(value)
     return raw.replace(b"<", b"\\u003c").replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")

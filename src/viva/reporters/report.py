@@ -15,9 +15,9 @@ from viva.model.event import Event, RunEnded, RunStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.record.files import replacing
+from viva.record.files import open_replacement
 from viva.record.journal import Journal
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
 
 class Report:
@@ -35,7 +35,7 @@ class Report:
             if isinstance(event, RunStarted):
                 self._started = event
             elif isinstance(event, RunEnded):
-                with replacing(self._path) as out:
+                with open_replacement(self._path) as out:
                     self.write(out, event)
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
@@ -43,15 +43,15 @@ class Report:
 
     def cases(self) -> "Iterator[CaseTrials]":
         """Each case with its trials, in input order."""
-        return case_trials(self._journal, self.rule)
+        return group_by_case(self._journal, self.rule)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> PassRule:
         """When a case passes, as the run had it."""
-        return Rule.kept_in(self._started.settings if self._started else {})
+        return PassRule.from_settings(self._started.settings if self._started else {})
 
 
-class Head(Struct):
+class RecordHead(Struct):
     """The part of a record that is read for every trial, whether or not the rest is needed."""
 
     id: str
@@ -69,13 +69,13 @@ class Head(Struct):
 class CaseTrials(Struct):
     """One case and the raw records of its trials; `missing` ones were planned and never ran."""
 
-    heads: list[Head]
+    heads: list[RecordHead]
     raw: list[bytes]
-    rule: Rule
+    rule: PassRule
     missing: int = 0
 
     @property
-    def head(self) -> Head:
+    def head(self) -> RecordHead:
         return self.heads[0]
 
     @property
@@ -98,14 +98,14 @@ class CaseTrials(Struct):
     def records(self) -> list[TrialRecord]:
         return [codec.decode_kept(raw, type=TrialRecord) for raw in self.raw]
 
-    def telling(self, records: list[TrialRecord]) -> TrialRecord:
+    def pick_record(self, records: list[TrialRecord]) -> TrialRecord:
         """The trial that tells most of why the case is what it is."""
         status = self.status
         not_passed = [record for record in records if record.status != "passed"]
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
 
 
-def grouped(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
+def group_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
     """The texts of a case's trials, equal ones once, with the trials that they are of."""
     trials: dict[str, list[int]] = {}
     for record, text in texts:
@@ -121,14 +121,14 @@ def _trials(numbers: Sequence[int]) -> str:
     return f"Trials {', '.join(map(str, numbers))} ({len(numbers)} times the same)"
 
 
-def numbered(case: CaseTrials, record: TrialRecord, text: str) -> str:
+def label_trial(case: CaseTrials, record: TrialRecord, text: str) -> str:
     """A trial's text, with its number where there are several."""
     return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text
 
 
-def case_trials(journal: Journal, rule: Rule) -> Iterator[CaseTrials]:
+def group_by_case(journal: Journal, rule: PassRule) -> Iterator[CaseTrials]:
     """The journal's records by case. Trials of a case stand next to each other in the input."""
-    pairs = ((codec.decode_kept(raw, type=Head), raw) for raw in journal.raw_records())
+    pairs = ((codec.decode_kept(raw, type=RecordHead), raw) for raw in journal.raw_records())
     for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
         trials = list(group)
         missing = max(head.trials for head, _ in trials) - len(trials)

@@ -21,77 +21,77 @@ _NAME = re.compile(r"[A-Za-z_$][\w$]*\Z", re.ASCII)
 _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff1f\uff01\u061f])\s+|\n+")
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """The text with every character that a terminal or a reader would not see as itself spelled out."""
     return text if text.isprintable() else _UNSAFE.sub(_sign, text)
 
 
-def visible_lines(text: str) -> str:
+def escape_multiline(text: str) -> str:
     """The same for text of several lines: line breaks and tabs stay."""
     return _UNSAFE_IN_LINES.sub(_sign, text.replace("\r\n", "\n"))
 
 
-def one_line(text: str, room: int) -> str:
+def fit_line(text: str, room: int) -> str:
     """The text in one line of at most `room` columns; `…` says that there is more."""
     if len(text) <= room and text.isascii() and text.isprintable():
         return text
     head = text[: 4 * room].strip()
-    line = visible(_BREAK.sub(" ⏎ ", head).replace("\t", " "))
-    return shortened(line, room) if len(text) <= 4 * room else _cut(line, room - 1) + "…"
+    line = escape_controls(_BREAK.sub(" ⏎ ", head).replace("\t", " "))
+    return shorten_line(line, room) if len(text) <= 4 * room else _cut(line, room - 1) + "…"
 
 
-def wrapped(text: str, room: int, most: int) -> list[str]:
+def wrap_text(text: str, room: int, max_lines: int) -> list[str]:
     """The text in at most `most` lines of `room` columns each, broken between words where there are some."""
     if len(text) <= room and text.isascii() and text.isprintable():
         return [text]
-    limit = 4 * room * most
+    limit = 4 * room * max_lines
     more = len(text) > limit
     lines: list[str] = []
     for written in text[:limit].replace("\r\n", "\n").split("\n"):
-        rest = visible(written.replace("\t", "    ").rstrip())
+        rest = escape_controls(written.replace("\t", "    ").rstrip())
         while rest:
             piece, rest = _broken(rest, room)
             lines.append(piece)
-            if len(lines) > most:
+            if len(lines) > max_lines:
                 break
-    if len(lines) > most or more:
-        lines = lines[:most] or [""]
+    if len(lines) > max_lines or more:
+        lines = lines[:max_lines] or [""]
         lines[-1] = _cut(lines[-1], room - 1) + "…"
     return lines or [""]
 
 
-def shortened(line: str, room: int) -> str:
+def shorten_line(line: str, room: int) -> str:
     """A visible line, cut to `room` columns."""
-    return line if columns(line) <= room else _cut(line, room - 1) + "…"
+    return line if display_width(line) <= room else _cut(line, room - 1) + "…"
 
 
-def short_id(text: str, room: int) -> str:
+def shorten_id(text: str, room: int) -> str:
     """An id in one line of at most `room` columns. Its middle is left out: ids that are paths differ at their ends."""
     if len(text) > 8 * room:
         text = text[: 4 * room] + text[-4 * room :]
-    line = one_line(text, 8 * (len(text) + 1))
-    if columns(line) <= room:
+    line = fit_line(text, 8 * (len(text) + 1))
+    if display_width(line) <= room:
         return line
     head = _cut(line, (room - 1) // 2)
-    return f"{head}…{_cut(line[::-1], room - 1 - columns(head))[::-1]}"
+    return f"{head}…{_cut(line[::-1], room - 1 - display_width(head))[::-1]}"
 
 
-def columns(line: str) -> int:
+def display_width(line: str) -> int:
     """How wide a visible line is on a terminal."""
     return len(line) if line.isascii() else sum(map(_width, line))
 
 
-def literal(value: Any, room: int) -> str:
+def format_value(value: Any, room: int) -> str:
     """A value the way a person would write it (`{amount: 3500, type: "travel"}`), visible and cut to `room` characters."""
     text = ""
     for piece in _pieces(value, room):
         text += piece
         if len(text) > room:
-            return visible(text[: room - 1]) + "…"
-    return visible(text)
+            return escape_controls(text[: room - 1]) + "…"
+    return escape_controls(text)
 
 
-def question(text: str) -> str:
+def find_question(text: str) -> str:
     """What an agent that waits has asked: its last question or, without one, its last sentence."""
     sentences = [part.strip() for part in _SENTENCE.split(text[-2000:]) if part.strip()]
     asked = [sentence for sentence in sentences if sentence.endswith(("?", "\uff1f", "\u061f"))]
@@ -127,7 +127,7 @@ def _cut(line: str, room: int) -> str:
 
 def _broken(line: str, room: int) -> tuple[str, str]:
     """A first piece that fits, and the rest."""
-    if columns(line) <= room:
+    if display_width(line) <= room:
         return line, ""
     piece = _cut(line, room) or line[0]
     space = line.rfind(" ", 0, len(piece) + 1)

@@ -9,22 +9,22 @@ from msgspec import UNSET, Struct
 from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
 from viva.model.tracebacks import Traceback
-from viva.reporters.again import command_again, place
-from viva.reporters.differences import difference_lines
-from viva.reporters.visible import literal, question
+from viva.reporters.again import build_rerun_command, split_source
+from viva.reporters.differences import list_differences
+from viva.reporters.visible import format_value, find_question
 
 _VALUE_ROOM = 2000
 _REPEATING = re.compile(r"^expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
 _NONE: Mapping[str, Any] = {}
 
 
-class Finding(Struct, frozen=True):
+class FailedCheck(Struct, frozen=True):
     """One thing that did not hold or, if `broken`, could not be found out. `turn` is None for what is no turn's."""
 
     place: str
     label: str = ""
     turn: TurnRecord | None = None
-    broken: bool = False
+    is_error: bool = False
     message: str = ""
     reason: str = ""
     expected: str | None = None
@@ -46,15 +46,15 @@ class Finding(Struct, frozen=True):
         return ": ".join(part for part in (self.place, self.title, why) if part)
 
 
-class Why(Struct, frozen=True):
+class TrialFailure(Struct, frozen=True):
     """All that explains one trial that did not pass. `asked` is the question that nobody answered."""
 
     status: Status
     fault: Fault | None
-    findings: tuple[Finding, ...]
+    failed_checks: tuple[FailedCheck, ...]
     error: str | None
     hint: str | None
-    asked: str | None
+    unanswered_question: str | None
     file: str | None
     line: int | None
     command: str | None
@@ -68,41 +68,41 @@ class Why(Struct, frozen=True):
         return f"{self.file}:{self.line}" if self.line else self.file
 
     @property
-    def verdict(self) -> str:
+    def status_text(self) -> str:
         """Status and fault: `error (infra)`."""
         return f"{self.status} ({self.fault})" if self.fault else self.status
 
     @property
     def headline(self) -> str:
         """The whole in one line."""
-        first = self.findings[0].headline if self.findings else ""
-        more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
+        first = self.failed_checks[0].headline if self.failed_checks else ""
+        more = f" (and {len(self.failed_checks) - 1} more)" if len(self.failed_checks) > 1 else ""
         return self.error or first + more or self.status
 
 
-def why(record: TrialRecord, settings: Mapping[str, Any] = _NONE) -> Why:
+def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NONE) -> TrialFailure:
     """Reads a record for the reasons behind its status; the run's `settings` make its command complete."""
     findings = tuple(_findings(record))
     error = record.error
     if error and any(finding.reason and error.endswith(finding.reason) for finding in findings):
         error = None  # `judge error: ` and the reason of the check that broke: said there, with its place
-    file, line = place(record.source)
-    return Why(
+    file, line = split_source(record.source)
+    return TrialFailure(
         status=record.status,
         fault=record.fault,
-        findings=findings,
+        failed_checks=findings,
         error=error,
         hint=record.hint,
-        asked=unanswered(record),
+        unanswered_question=find_unanswered_question(record),
         file=file,
         line=line,
-        command=command_again(record, settings),
+        command=build_rerun_command(record, settings),
         workspace=record.workspace,
         tracebacks=record.tracebacks,
     )
 
 
-def turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Status:
+def get_turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Status:
     """What came of one turn. Without the record a turn that broke counts as the agent's failure."""
     if any(each.get("passed") is False for each in turn.assertions):
         return "failed"
@@ -113,88 +113,88 @@ def turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Status:
     return "passed"
 
 
-def turn_error(turn: TurnRecord, record: TrialRecord) -> str | None:
+def get_turn_error(turn: TurnRecord, record: TrialRecord) -> str | None:
     """What broke a turn, in the words of the record where that says the same with more of them."""
     if turn.error is None or record.error is None or not record.error.endswith(turn.error):
         return turn.error
     return record.error
 
 
-def claims_status(assertions: list[dict[str, Any]]) -> Status:
+def get_assertions_status(assertions: list[dict[str, Any]]) -> Status:
     """What came of the final assertions together: a failure beats an error."""
     verdicts = [each.get("passed") for each in assertions]
     return "failed" if False in verdicts else "error" if None in verdicts else "passed"
 
 
-def unanswered(record: TrialRecord) -> str | None:
+def find_unanswered_question(record: TrialRecord) -> str | None:
     """What the agent asked last, if the trial ended because nobody answered."""
     if not record.hint or record.status == "passed" or not record.turns or record.turns_not_run:
         return None
     last = record.turns[-1]
-    if not last.awaiting_input or turn_status(last, record) != "passed":
+    if not last.awaiting_input or get_turn_status(last, record) != "passed":
         return None
-    return question(last.output) or last.input_hint
+    return find_question(last.output) or last.input_hint
 
 
-def name_of(assertion: Mapping[str, Any]) -> str:
+def get_check_name(assertion: Mapping[str, Any]) -> str:
     """How a check is called in a report."""
     return str(assertion.get("label") or assertion.get("type") or "check")
 
 
-def finding(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> Finding:
+def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> FailedCheck:
     """What an assertion of a record says of itself, each thing once: a reason that only repeats what is expected and what was
     there is left out, and so is an expected value that stands in the label.
     """
-    label, reason = name_of(assertion), str(assertion.get("reason") or "")
+    label, reason = get_check_name(assertion), str(assertion.get("reason") or "")
     expected, actual = _value(assertion, "expected"), _value(assertion, "actual")
     if expected is not None and actual is not None and _REPEATING.search(reason):
         reason = ""
     if expected is not None and expected in label:
         expected = None
-    return Finding(
+    return FailedCheck(
         place=place,
         label=label,
         turn=turn,
-        broken=assertion.get("passed") is None,
+        is_error=assertion.get("passed") is None,
         message=str(assertion.get("message") or ""),
         reason=reason,
         expected=expected,
         actual=actual,
-        differences=tuple(difference_lines(assertion.get("expected", UNSET), assertion.get("actual", UNSET))),
+        differences=tuple(list_differences(assertion.get("expected", UNSET), assertion.get("actual", UNSET))),
         suggestions=_suggestions(assertion),
     )
 
 
-def _findings(record: TrialRecord) -> Iterator[Finding]:
+def _findings(record: TrialRecord) -> Iterator[FailedCheck]:
     found = False
     for turn in record.turns:
         for assertion in turn.assertions:
             if assertion.get("passed") is not True:
                 found = True
-                yield finding(assertion, f"turn {turn.turn}", turn)
+                yield build_failed_check(assertion, f"turn {turn.turn}", turn)
         if turn.error is not None:
             found = True
             broken = record.status == "error"
-            yield Finding(f"turn {turn.turn}", turn=turn, broken=broken, reason=turn_error(turn, record) or "")
+            yield FailedCheck(f"turn {turn.turn}", turn=turn, is_error=broken, reason=get_turn_error(turn, record) or "")
     for assertion in record.final_assertions:
         if assertion.get("passed") is not True:
             found = True
-            yield finding(assertion, "final assertions")
+            yield build_failed_check(assertion, "final assertions")
     if record.status in ("failed", "error"):
         for checkpoint in record.checkpoints or ():
             if checkpoint.required and not checkpoint.reached:
                 yield _missed(checkpoint, broken=record.status == "error")
     if not found:
-        yield from (Finding("", reason=reason) for reason in record.assertion_errors or ())
+        yield from (FailedCheck("", reason=reason) for reason in record.assertion_errors or ())
 
 
-def _missed(checkpoint: CheckpointRecord, *, broken: bool) -> Finding:
+def _missed(checkpoint: CheckpointRecord, *, broken: bool) -> FailedCheck:
     assertion = checkpoint.assertion or {}
     waits = "waits for " + ", ".join(checkpoint.unmet_after) if checkpoint.unmet_after else ""
-    return Finding(
+    return FailedCheck(
         place=f"checkpoint {checkpoint.id}",
-        label=name_of(assertion) if assertion else "",
-        broken=broken,
+        label=get_check_name(assertion) if assertion else "",
+        is_error=broken,
         message=checkpoint.description,
         reason=checkpoint.reason or waits or "not reached",
         expected=_value(assertion, "expected"),
@@ -210,4 +210,4 @@ def _suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _value(assertion: Mapping[str, Any], key: str) -> str | None:
     value = assertion.get(key, UNSET)
-    return None if value is UNSET else literal(value, _VALUE_ROOM)
+    return None if value is UNSET else format_value(value, _VALUE_ROOM)

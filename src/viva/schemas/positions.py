@@ -8,18 +8,18 @@ from typing import Any
 
 from viva.model import codec
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _VALUE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-def json_line(raw: bytes, place: Place) -> int:
+def find_json_line(raw: bytes, place: KeyPath) -> int:
     """The 1-based line of a member in JSON text; that of its nearest parent where it is not there."""
     text = raw.decode("utf-8", "replace")
     return text.count("\n", 0, _offset(text, place)) + 1
 
 
-def json_item_lines(raw: bytes, place: Place) -> list[int]:
+def find_json_item_lines(raw: bytes, place: KeyPath) -> list[int]:
     """The lines of all items of an array in JSON text, in one pass."""
     text = raw.decode("utf-8", "replace")
     tokens = _VALUE.finditer(text)
@@ -41,7 +41,7 @@ def json_item_lines(raw: bytes, place: Place) -> list[int]:
     return lines
 
 
-def _offset(text: str, place: Place) -> int:
+def _offset(text: str, place: KeyPath) -> int:
     """Walks along `place`, skipping what lies beside it."""
     tokens = _VALUE.finditer(text)
     first = next(tokens, None)
@@ -98,7 +98,7 @@ def _unquoted(text: str) -> str:
         return text
 
 
-def error_place(raw: bytes, wrong: Exception) -> tuple[int, str]:
+def explain_json_error(raw: bytes, error: Exception) -> tuple[int, str]:
     """Where JSON text breaks, and in which way, in words that help."""
     try:
         text = raw.decode("utf-8")
@@ -108,8 +108,8 @@ def error_place(raw: bytes, wrong: Exception) -> tuple[int, str]:
         ) + 1, f"is not UTF-8 (byte 0x{raw[broken.start]:02x}); save the file as UTF-8"
     if "\x00" in text:
         return text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL character; is this a text file?"
-    if isinstance(wrong, codec.TooDeepError):
-        return 1, f"is {wrong}"
+    if isinstance(error, codec.TooDeepError):
+        return 1, f"is {error}"
     try:
         json.loads(text)
     except json.JSONDecodeError as broken:
@@ -118,14 +118,14 @@ def error_place(raw: bytes, wrong: Exception) -> tuple[int, str]:
         return min(broken.lineno, text.count("\n") + 1), f"is not JSON: {_plain(broken.msg)} (column {broken.colno})"
     except (ValueError, RecursionError):  # a number of too many digits, say: `wrong` has its own words for that
         pass
-    return 1, f"is not JSON: {wrong}"
+    return 1, f"is not JSON: {error}"
 
 
 def _plain(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
-def yaml_lines(text: str) -> Callable[..., int]:
+def yaml_line_finder(text: str) -> Callable[..., int]:
     """A function from a document's position in YAML text and a place in it to its line. The text is read again, once."""
 
     @cache
@@ -161,10 +161,10 @@ def _yaml_member(node: Any, step: str | int) -> tuple[Any, Any] | None:
     return None
 
 
-def toml_line(text: str, place: Place) -> int:
+def find_toml_line(text: str, place: KeyPath) -> int:
     """The line of a key in TOML text: the last header or key that leads towards `place`."""
     best, best_depth = 1, 0
-    table: Place = ()
+    table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if bare.startswith("["):

@@ -13,30 +13,30 @@ from msgspec import Struct
 
 from viva import catalog
 from viva.model import codec
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 
 SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies"]
-SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
+PUBLIC_SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
 
 
-MANY = 12
+MAX_LISTED_NAMES = 12
 """More names than this are not listed in a message."""
 
 
-class Complaint(Struct, frozen=True):
+class SchemaViolation(Struct, frozen=True):
     """What is wrong at a place. `key` is the member of that object which is unknown there, `near` the one that may have
     been meant; `missing` are members of which one has to be there.
     """
 
-    path: Place
-    what: str
-    key: str | None = None
-    near: str | None = None
+    path: KeyPath
+    message: str
+    unknown_key: str | None = None
+    suggestion: str | None = None
     missing: tuple[str, ...] = ()
 
 
 @cache
-def schema_text(name: SchemaName) -> bytes:
+def read_schema(name: SchemaName) -> bytes:
     return files("viva.schemas").joinpath(f"{name}.schema.json").read_bytes()
 
 
@@ -44,11 +44,11 @@ def schema_text(name: SchemaName) -> bytes:
 def _compiled(name: SchemaName) -> tuple[Any, dict[str, Any]]:
     import jsonschema_rs
 
-    schema = codec.decode(schema_text(name))
+    schema = codec.decode(read_schema(name))
     return jsonschema_rs.Draft202012Validator(schema), schema
 
 
-def complaints(name: SchemaName, value: Any) -> list[Complaint]:
+def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
     """Everything that is wrong with a value, in the order of its keys; nothing for one that fits."""
     validator, schema = _compiled(name)
     if validator.is_valid(value):
@@ -57,8 +57,8 @@ def complaints(name: SchemaName, value: Any) -> list[Complaint]:
     return list(_without_twins([complaint for error in errors for complaint in _worded(error, schema)]))
 
 
-def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
-    path: Place = tuple(error.instance_path)
+def _worded(error: Any, schema: dict[str, Any]) -> Iterator[SchemaViolation]:
+    path: KeyPath = tuple(error.instance_path)
     detail: dict[str, Any] = error.kind.as_dict()
     parent = _parent(schema, error.schema_path)
     match error.kind.name:
@@ -66,34 +66,34 @@ def _worded(error: Any, schema: dict[str, Any]) -> Iterator[Complaint]:
             known = list(parent.get("properties", {}))
             for key in detail["unexpected"]:
                 near = next(iter(get_close_matches(key, known, 1, 0.6)), None)
-                yield Complaint(path, _unknown_key(key, known, near), key, near)
+                yield SchemaViolation(path, _unknown_key(key, known, near), key, near)
         case "required":
             yield _missing(path, detail["property"])
         case "anyOf" if parent.get("$comment") == "assertion type":
-            known = catalog.names("check")  # a plugin's too, of which no schema knows
+            known = catalog.list_components("check")  # a plugin's too, of which no schema knows
             if error.instance not in known:
-                yield Complaint(path, unknown_name("assertion type", error.instance, known))
+                yield SchemaViolation(path, format_unknown_name("assertion type", error.instance, known))
         case "anyOf" if all(set(each) == {"required"} for each in parent["anyOf"]):
             yield _missing(path, *(each["required"][0] for each in parent["anyOf"]))
         case "enum":
-            yield Complaint(path, unknown_name("value", error.instance, detail["options"]))
+            yield SchemaViolation(path, format_unknown_name("value", error.instance, detail["options"]))
         case "type":
             quote = (
                 " (in YAML, put quotes around words like yes, no, on and off)"
                 if isinstance(error.instance, bool)
                 else ""
             )
-            yield Complaint(path, f"is {kind_of(error.instance)}; should be {_expected(parent, detail)}{quote}")
+            yield SchemaViolation(path, f"is {describe_type(error.instance)}; should be {_expected(parent, detail)}{quote}")
         case "minItems" | "minLength" | "minProperties":
-            yield Complaint(path, "is empty")
+            yield SchemaViolation(path, "is empty")
         case "minimum" | "maximum" | "exclusiveMinimum":
             word = {"maximum": "at most", "minimum": "at least"}.get(error.kind.name, "more than")
-            yield Complaint(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
+            yield SchemaViolation(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
         case "pattern":
             expected = parent.get("$comment") or parent.get("description")
-            yield Complaint(path, f"is {codec.compact_json(error.instance)[:60]}; should be {expected}")
+            yield SchemaViolation(path, f"is {codec.compact_json(error.instance)[:60]}; should be {expected}")
         case _:
-            yield Complaint(path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}")
+            yield SchemaViolation(path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}")
 
 
 def _expected(parent: dict[str, Any], detail: dict[str, Any]) -> str:
@@ -102,18 +102,18 @@ def _expected(parent: dict[str, Any], detail: dict[str, Any]) -> str:
     return " or ".join(f"{'an' if t[0] in 'aeio' else 'a'} {t}" for t in detail["types"])
 
 
-def _missing(path: Place, *names: str) -> Complaint:
-    return Complaint(path, "misses " + " or ".join(map(repr, names)), missing=names)
+def _missing(path: KeyPath, *names: str) -> SchemaViolation:
+    return SchemaViolation(path, "misses " + " or ".join(map(repr, names)), missing=names)
 
 
 def _unknown_key(key: str, known: Sequence[str], near: str | None) -> str:
     if near is not None:
         return f"unknown key {key!r}; did you mean {near!r}?"
-    more = ", ... (`viva schema` prints all)" if len(known) > MANY else ""
-    return f"unknown key {key!r}; known keys: {', '.join(known[:MANY])}{more}"
+    more = ", ... (`viva schema` prints all)" if len(known) > MAX_LISTED_NAMES else ""
+    return f"unknown key {key!r}; known keys: {', '.join(known[:MAX_LISTED_NAMES])}{more}"
 
 
-def unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
+def format_unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
     near = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
@@ -123,7 +123,7 @@ def unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
     return f"unknown {what} {shown[:80]}; should be one of {', '.join(names)}"
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """A JSON value's type, with its article."""
     match value:
         case None:
@@ -148,9 +148,9 @@ def _parent(schema: dict[str, Any], path: Sequence[str | int]) -> dict[str, Any]
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _without_twins(found: list[Complaint]) -> Iterator[Complaint]:
+def _without_twins(found: list[SchemaViolation]) -> Iterator[SchemaViolation]:
     """A typo shows up as a key that is missing and a key that is unknown: the second says it all."""
-    mistyped = {(each.path, each.near) for each in found if each.near is not None}
+    mistyped = {(each.path, each.suggestion) for each in found if each.suggestion is not None}
     for complaint in found:
         if not any((complaint.path, name) in mistyped for name in complaint.missing):
             yield complaint

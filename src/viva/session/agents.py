@@ -8,13 +8,13 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from viva import catalog
-from viva.agents.json_replies import JsonReplies
-from viva.agents.models import KINDS, model_agent
+from viva.agents.json_replies import JsonReplyAgent
+from viva.agents.models import MODEL_KINDS, build_model_agent
 from viva.agents.python import PythonAgent
 from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undetermined
-from viva.llm.target import wrong_with_address
+from viva.llm.target import find_url_problem
 from viva.model import credentials
 from viva.model.case import Feature
 from viva.model.connector import Connector, find_connector, answer_settings
@@ -22,8 +22,8 @@ from viva.model.duration import parse_duration
 from viva.model.template import fill_variables, variables_in
 from viva.model.words import with_article
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.record.drift import FILES
-from viva.schemas.words import complaints
+from viva.record.drift import FILES_KEY
+from viva.schemas.words import find_violations
 from viva.session import terminal_agents
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
@@ -37,14 +37,14 @@ _PROMPTS: dict[Role, str] = {
 _TELLING = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
 """What kind an agent is that says neither `type` nor `use`, by a field that only that kind has."""
 _HOW_TO_NAME_ONE = ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"
-PREFIXES = ("python:", "http://", "https://", "scripted:", "acp:", "openwop:")
+REFERENCE_PREFIXES = ("python:", "http://", "https://", "scripted:", "acp:", "openwop:")
 
 
-Wrap = Callable[[Agent, str, Any], Agent]
+WrapAgent = Callable[[Agent, str, Any], Agent]
 """Puts something around an agent, given its name and what it is made of: a cassette."""
 
 
-class NamedAgent(Struct, kw_only=True):
+class ConfiguredAgent(Struct, kw_only=True):
     """An agent with what the config says of it."""
 
     name: str
@@ -54,7 +54,7 @@ class NamedAgent(Struct, kw_only=True):
     tools: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     parallel: int | None = None
-    unasked: bool | None = None
+    auto_approves: bool | None = None
     """Does it, being a command, run every tool without asking? None: it is no such."""
     follows_links: bool = True
     """Can it work with links in its workspace?"""
@@ -62,7 +62,7 @@ class NamedAgent(Struct, kw_only=True):
     model_class: str | None = None
 
 
-class Nobody:
+class NoAgent:
     """Stands where no agent is under test."""
 
     provides: frozenset[Feature] = frozenset()
@@ -71,87 +71,87 @@ class Nobody:
         raise Undetermined("no agent is under test: give one with -n, or call an agent by its name")
 
 
-class Agents:
+class AgentFactory:
     """Builds each agent once, when it is first asked for."""
 
     def __init__(
-        self, settings: Settings, connector: str | None = None, wrap: Wrap | None = None, *, replaying: bool = False
+        self, settings: Settings, connector: str | None = None, wrap: WrapAgent | None = None, *, is_replaying: bool = False
     ) -> None:
         self._settings = settings
         # In a replay, or where one only looks at a project, nothing is called.
-        self._connectors = ConnectorLookup(settings, needs_keys=not replaying and settings.unset is None)
-        self._connector = self._connectors.named(connector, "-c") if connector else None
+        self._connectors = ConnectorLookup(settings, needs_keys=not is_replaying and settings.unset_variables is None)
+        self._connector = self._connectors.get_connector(connector, "-c") if connector else None
         self._wrap = wrap
-        self._built: dict[str, NamedAgent] = {}
+        self._built: dict[str, ConfiguredAgent] = {}
         self.definitions: dict[str, Any] = {}
         """What each agent built so far is made of, texts of its files included; no secrets."""
 
-    def under_test(
-        self, asked: Any, target: str | None = None, *, needed: bool = True, folder: Path | None = None
-    ) -> NamedAgent:
+    def find_agent_under_test(
+        self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None
+    ) -> ConfiguredAgent:
         """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is.
 
         `folder` is where files are looked for that `-n` itself names; those of the config stand beside it.
         """
-        if asked is not None and not isinstance(asked, str):
-            given = _given(asked, self._settings.provider_packages)
+        if agent is not None and not isinstance(agent, str):
+            given = _given(agent, self._settings.provider_packages)
             given.agent = self._wrapped(given.agent, given.name, {"given": given.name} | self._code_of(given.agent))
             return given
-        if asked and asked.startswith(PREFIXES) and asked not in self._settings.agents:
-            if credentials.MASK in asked:
-                raise BadInput.of(f"-n {asked}: {credentials.MASK} stands for a secret; write the secret itself")
-            return self._once(f"-n {asked}", lambda _: self._from(asked, {"use": asked}, self._connector, folder))
-        name = asked or self._settings.defaults.agent or target
+        if agent and agent.startswith(REFERENCE_PREFIXES) and agent not in self._settings.agents:
+            if credentials.MASK in agent:
+                raise BadInput.of(f"-n {agent}: {credentials.MASK} stands for a secret; write the secret itself")
+            return self._once(f"-n {agent}", lambda _: self._from(agent, {"use": agent}, self._connector, folder))
+        name = agent or self._settings.defaults.agent or target
         if name is None:
             known = list(self._settings.agents)
-            if len(known) != 1 and not needed:
-                return NamedAgent(name="", agent=Nobody(), kind="none")
+            if len(known) != 1 and not is_required:
+                return ConfiguredAgent(name="", agent=NoAgent(), kind="none")
             if len(known) != 1:
                 raise BadInput.of(
                     "which agent? Give -n NAME"
                     + (f"; {self._settings.file} knows {', '.join(known)}" if known else _HOW_TO_NAME_ONE)
                 )
             name = known[0]
-        return self.named(name, under_test=True)
+        return self.find_agent(name, is_under_test=True)
 
-    def find(self, name: str, role: Role = "agent") -> NamedAgent:
+    def find_helper(self, name: str, role: Role = "agent") -> ConfiguredAgent:
         """A helper's agent. The name of a connector or model stands for the built-in helper of that role, spoken to that way.
 
         Whoever names a model as judge has chosen it: its quotes are looked up, but none are demanded as of `viva.validator`.
         """
         bare = name.removeprefix("agents:")
-        through = None if role == "agent" or bare in self._settings.agents else self._connectors.fields_for(bare)
+        through = None if role == "agent" or bare in self._settings.agents else self._connectors.build_agent_fields(bare)
         if through is not None:
             prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "must_quote": False, **through}
             return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
-        return self.named(name)
+        return self.find_agent(name)
 
-    def named(self, name: str, *, under_test: bool = False) -> NamedAgent:
+    def find_agent(self, name: str, *, is_under_test: bool = False) -> ConfiguredAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
         if name.startswith("scripts:"):
             raise BadInput.of(f"{name!r} is a script; an agent has to stand here")
         name = name.removeprefix("agents:")
-        if under_test and self._connector is not None:
+        if is_under_test and self._connector is not None:
             self._built.pop(name, None)  # built before as somebody's helper, on its own connector
-        return self._once(name, lambda name: self._build(name, self._connector if under_test else None))
+        return self._once(name, lambda name: self._build(name, self._connector if is_under_test else None))
 
-    def _once(self, name: str, build: Callable[[str], NamedAgent]) -> NamedAgent:
+    def _once(self, name: str, build: Callable[[str], ConfiguredAgent]) -> ConfiguredAgent:
         if name not in self._built:
             self._built[name] = build(name)
         return self._built[name]
 
-    def wrong_with(self, name: str) -> tuple[Problem, ...]:
+    def find_agent_problems(self, name: str) -> tuple[Problem, ...]:
         """Why there can be no helper of that name; nothing, if there can."""
         try:
-            self.named(name)
+            self.find_agent(name)
         except BadInput as wrong:
             return wrong.problems
         return ()
 
-    def wrong_with_connector(self, name: str) -> tuple[Problem, ...]:
+    def find_connector_problems(self, name: str) -> tuple[Problem, ...]:
         """Why no model can be reached by this name; nothing, if one can."""
         try:
-            self._connectors.named(name, "")
+            self._connectors.get_connector(name, "")
         except BadInput as wrong:
             return wrong.problems
         return ()
@@ -176,35 +176,35 @@ class Agents:
 
     def _code_of(self, agent: Agent) -> dict[str, Any]:
         files = digest_files(_targets(agent), self._settings.folder)
-        return {FILES: files} if files else {}
+        return {FILES_KEY: files} if files else {}
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return list(self._settings.agents)
 
-    def _build(self, name: str, connector: Connector | None) -> NamedAgent:
+    def _build(self, name: str, connector: Connector | None) -> ConfiguredAgent:
         written: Mapping[str, Any] | None = self._settings.agents.get(name)
         judge = self._settings.defaults.judge
         if written is None and name == "viva.validator" and judge and judge in self._settings.agents:
-            return self.named(judge)
+            return self.find_agent(judge)
         if written is None:
             if name == "viva.rules":
                 written = {"type": "rules"}
             elif name.startswith("viva.") and name.removeprefix("viva.") in _PROMPTS.values():
                 written = {"type": "prompt", "prompt": name}
-            elif name.startswith(PREFIXES):
+            elif name.startswith(REFERENCE_PREFIXES):
                 written = {"use": name}
-            elif name in terminal_agents.CLIS:
+            elif name in terminal_agents.CLI_NAMES:
                 written = {"type": name}
-            elif (through := self._connectors.fields_for(name)) is not None:
+            elif (through := self._connectors.build_agent_fields(name)) is not None:
                 written = {"type": "chat", **through}
             else:
-                raise self._settings.unknown_agent(name, terminal_agents.CLIS)
+                raise self._settings.unknown_agent_error(name, terminal_agents.CLI_NAMES)
         return self._from(name, written, connector)
 
     def _from(
         self, name: str, written: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
-    ) -> NamedAgent:
-        self._settings.redactor.learn(credentials.find_in_table(written))
+    ) -> ConfiguredAgent:
+        self._settings.redactor.add_secrets(credentials.find_in_table(written))
         name = credentials.mask_reference(name)
         kind, fields = self._kind(name, written)
         options = dict(written.get("options", {}))
@@ -212,8 +212,8 @@ class Agents:
             options.setdefault("connector", connector.name if connector else written["connector"])
         agent = self._make(name, kind, fields, connector, (folder or self._settings.folder).resolve())
         definition = self._definition(name, written, agent)
-        speaking = JsonReplies(agent) if written.get("reply_format") == "json" else agent
-        return NamedAgent(
+        speaking = JsonReplyAgent(agent) if written.get("reply_format") == "json" else agent
+        return ConfiguredAgent(
             name=name,
             agent=self._wrapped(speaking, name, definition),
             kind=kind,
@@ -222,8 +222,8 @@ class Agents:
             options=options,
             agent_id=written.get("agent_id"),
             model_class=written.get("model_class"),
-            parallel=written.get("parallel", terminal_agents.PARALLEL if kind in terminal_agents.KINDS else None),
-            unasked=getattr(agent, "is_unasked", None),
+            parallel=written.get("parallel", terminal_agents.DEFAULT_PARALLEL if kind in terminal_agents.TERMINAL_KINDS else None),
+            auto_approves=getattr(agent, "is_unasked", None),
             follows_links=getattr(agent, "follows_links", True),
         )
 
@@ -257,28 +257,28 @@ class Agents:
 
     def _check_fields(self, name: str, written: Mapping[str, Any]) -> None:
         """Now that its kind is known: has it fields that belong to another kind?"""
-        for complaint in complaints("config", {"agents": {name: written}}):
-            place = (*map(str, complaint.path), *([complaint.key] if complaint.key else []))
-            raise self._settings.problem(f"agent {name!r} ({written['type']}): {complaint.what}", *place)
+        for complaint in find_violations("config", {"agents": {name: written}}):
+            place = (*map(str, complaint.path), *([complaint.unknown_key] if complaint.unknown_key else []))
+            raise self._settings.problem(f"agent {name!r} ({written['type']}): {complaint.message}", *place)
 
     def _make(self, name: str, kind: str, fields: dict[str, Any], connector: Connector | None, folder: Path) -> Agent:
         from_files = {"python": self._python, "scripted": self._scripted}
         if kind in from_files:
             return from_files[kind](name, fields, folder)
-        if kind in terminal_agents.KINDS:
-            return terminal_agents.terminal_agent(self._settings, name, kind, fields, folder)
+        if kind in terminal_agents.TERMINAL_KINDS:
+            return terminal_agents.build_terminal_agent(self._settings, name, kind, fields, folder)
         if kind == "openwop":
-            from viva.session.remote import remote_agent
+            from viva.session.remote import build_remote_agent
 
-            return remote_agent(self._settings, name, fields)
+            return build_remote_agent(self._settings, name, fields)
         makers = {"http": self._http, "prompt": self._prompt}
-        maker = self._model if kind in KINDS else makers.get(kind)
+        maker = self._model if kind in MODEL_KINDS else makers.get(kind)
         if maker is not None:
             return maker(name, fields, connector)
-        found = catalog.find("agent", kind)
+        found = catalog.find_component("agent", kind)
         if found is None:
             raise self._settings.problem(
-                f"unknown type of agent {kind!r}; there are {', '.join(catalog.names('agent'))}", "agents", name, "type"
+                f"unknown type of agent {kind!r}; there are {', '.join(catalog.list_components('agent'))}", "agents", name, "type"
             )
         try:
             return found(**fields)
@@ -288,7 +288,7 @@ class Agents:
     def _python(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         if "use" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `use`", "agents", name)
-        return PythonAgent.named(
+        return PythonAgent.load(
             fields["use"],
             str(folder),
             takes_fixtures=fields.get("takes_fixtures", False),
@@ -297,7 +297,7 @@ class Agents:
 
     def _scripted(self, name: str, fields: dict[str, Any], folder: Path) -> Agent:
         from viva.agents.scripted import ScriptedAgent
-        from viva.formats.documents import documents_in
+        from viva.formats.documents import open_documents
 
         replies: list[Any] = list(fields.get("replies", ()))
         if "file" in fields:
@@ -305,7 +305,7 @@ class Agents:
             if not path.is_file():
                 raise self._settings.problem(f"agent {name!r}: there is no file {path}", "agents", name, "file")
             problems: list[Problem] = []
-            replies += [document.value for document in documents_in(path, str(path)).first(problems)]
+            replies += [document.value for document in open_documents(path, str(path)).read_valid(problems)]
             if problems:
                 raise BadInput(*problems)
         try:
@@ -318,11 +318,11 @@ class Agents:
 
         if "url" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
-        headers = {k: self._settings.expand(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
-        url = self._settings.expand(str(fields.pop("url")), "agents", name, "url")
-        if wrong := wrong_with_address(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
+        headers = {k: self._settings.expand_variables(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
+        url = self._settings.expand_variables(str(fields.pop("url")), "agents", name, "url")
+        if wrong := find_url_problem(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
             raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
-        self._settings.redactor.learn((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
+        self._settings.redactor.add_secrets((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
         for theirs in ("tools", "connector"):  # what is behind the endpoint is its own affair
             fields.pop(theirs, None)
         try:
@@ -338,11 +338,11 @@ class Agents:
         if "system_file" in fields:
             fields["system"] = self._text(name, fields.pop("system_file"))
         tools = tuple(self._tool(name, tool, Tool) for tool in fields.pop("tools", ()))
-        return model_agent(connector, tools=tools, **fields)
+        return build_model_agent(connector, tools=tools, **fields)
 
     def _prompt(self, name: str, fields: dict[str, Any], override: Connector | None) -> Agent:
         """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
-        from viva.agents.prompt import PromptAgent, UnknownVariable, built_in_prompt
+        from viva.agents.prompt import PromptAgent, UnknownVariable, load_built_in_prompt
 
         if "prompt" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `prompt`", "agents", name)
@@ -350,7 +350,7 @@ class Agents:
         connector = self._connector_for(name, fields, override, self._settings.defaults.judge)
         fields.pop("tools", None)
         try:
-            text, schema = built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
+            text, schema = load_built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
             return PromptAgent(
                 prompt=text,
                 connector=connector,
@@ -360,7 +360,7 @@ class Agents:
             )
         except UnknownVariable as wrong:
             file = str(self._settings.folder / prompt)
-            raise BadInput.of(f"{wrong.what} (agent {name!r})", file, wrong.line) from wrong
+            raise BadInput.of(f"{wrong.message} (agent {name!r})", file, wrong.line) from wrong
         except ValueError as wrong:
             raise self._settings.problem(f"agent {name!r}: {prompt}: {wrong}", "agents", name, "prompt") from wrong
 
@@ -369,7 +369,7 @@ class Agents:
     ) -> Connector:
         """The agent's connector, with what the agent says otherwise."""
         wanted = fields.pop("connector", None) or default
-        connector = override or self._connectors.of_agent(name, wanted)
+        connector = override or self._connectors.get_for_agent(name, wanted)
         own = {key: fields.pop(key) for key in ("model", "temperature", "seed", "max_tokens") if key in fields}
         try:
             return structs.replace(connector, **own) if own else connector
@@ -382,7 +382,7 @@ class Agents:
         fields = dict(cast("Mapping[str, Any]", written))
         use = fields.pop("use", None)
         if use is not None:
-            fields["run"] = PythonAgent.named(use.removeprefix("python:"), str(self._settings.folder)).target
+            fields["run"] = PythonAgent.load(use.removeprefix("python:"), str(self._settings.folder)).target
         return tool(**fields)
 
     def _text(self, name: str, path: str) -> str:
@@ -401,13 +401,13 @@ def _targets(agent: Agent) -> list[Any]:
     return [tool.run for tool in getattr(agent, "tools", ()) if isinstance(tool, Tool) and tool.run is not None]
 
 
-def _given(value: Any, provider_packages: frozenset[str]) -> NamedAgent:
+def _given(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
     """An agent that Python code handed over."""
     if hasattr(value, "open") and hasattr(value, "provides"):
-        return NamedAgent(name=type(value).__name__, agent=value, kind="given")
+        return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")
     if callable(value) or callable(getattr(value, "reply", None)):
         name = getattr(value, "__qualname__", type(value).__name__)
-        return NamedAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
+        return ConfiguredAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
     raise BadInput.of(
         f"{with_article(type(value).__name__)} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )

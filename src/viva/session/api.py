@@ -7,26 +7,26 @@ from typing import Any, TypeVar, cast
 
 from viva.errors import BadInput
 from viva.formats.modes import Mode
-from viva.formats.sources import Format, Words, understood
+from viva.formats.sources import Format, PlainMessage, parse_input
 from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
-from viva.record.cassette import Missing
+from viva.record.cassette import MissingPolicy
 from viva.session.bridge import LoopThread
-from viva.session.loop import run_loop
+from viva.session.loop import run_coroutine
 from viva.session.options import RunOptions
-from viva.session.prepare import prepare
-from viva.session.run import RunResult, examine
-from viva.session.spoken import seconds
+from viva.session.prepare import build_run_plan
+from viva.session.run import RunResult, execute
+from viva.session.spoken import parse_timeout
 from viva.stats.sequential import SequentialTest
 
 R = TypeVar("R")
-OneInput = str | Path | Mapping[str, Any]
-Inputs = OneInput | Sequence[OneInput]
-Hooked = str | Callable[..., Any]
+RunInput = str | Path | Mapping[str, Any]
+RunInputs = RunInput | Sequence[RunInput]
+HookReference = str | Callable[..., Any]
 
 
 def run(
-    inputs: Inputs,
+    inputs: RunInputs,
     agent: Any = None,
     *,
     config: str | Path | None = None,
@@ -63,11 +63,11 @@ def run(
     eval_summary: str | Path | None = None,
     outputs: str | Path | Sequence[str | Path] = (),
     reporter: str | None = None,
-    before: Hooked | None = None,
-    after: Hooked | None = None,
+    before: HookReference | None = None,
+    after: HookReference | None = None,
     record: str | Path | None = None,
     replay: str | Path | None = None,
-    replay_missing: Missing = "error",
+    replay_missing: MissingPolicy = "error",
     history: bool = True,
     folder: str | Path | None = None,
 ) -> RunResult:
@@ -104,8 +104,8 @@ def run(
         min_pass=sequential.min_pass if sequential else min_pass,
         sequential=sequential,
         retry_faults=retry_faults,
-        timeout_s=seconds(timeout),
-        turn_timeout_s=seconds(turn_timeout),
+        timeout_s=parse_timeout(timeout),
+        turn_timeout_s=parse_timeout(turn_timeout),
         max_cost_usd=max_cost_usd,
         simulator=simulator,
         evaluator=evaluator,
@@ -147,15 +147,15 @@ def _path(given: str | Path | None) -> Path | None:
 def _check_sequential(test: SequentialTest, *, alone: bool) -> None:
     if not alone:
         raise BadInput.of("sequential and runs, min_pass or fail_fast cannot both be meant: the test has its own")
-    if test.fewest_to_pass > test.max_runs:
+    if test.min_passes > test.max_runs:
         raise BadInput.of(
-            f"to tell {test.min_pass:g} from {test.too_low:g} takes {test.fewest_to_pass} passes in a row, more than "
+            f"to tell {test.min_pass:g} from {test.too_low:g} takes {test.min_passes} passes in a row, more than "
             f"max_runs={test.max_runs}; raise max_runs, margin or alpha"
         )
 
 
 async def _run(options: RunOptions) -> RunResult:
-    return await examine(await prepare(options))
+    return await execute(await build_run_plan(options))
 
 
 def _is_loop_running() -> bool:
@@ -169,15 +169,15 @@ def _is_loop_running() -> bool:
 def _waited_for(work: Coroutine[Any, Any, R]) -> R:
     """Where a loop runs already (a notebook, an async test) the work is done on another, in a thread."""
     if not _is_loop_running():
-        return run_loop(work)
+        return run_coroutine(work)
     thread = LoopThread()
     try:
-        return thread.wait(work)
+        return thread.run_blocking(work)
     finally:
         thread.close()
 
 
-def _split(inputs: Inputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def _split(inputs: RunInputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """What the command line could have named, and cases."""
     given = [inputs] if isinstance(inputs, str | Path | Mapping) else list(inputs)
     if given and all(_is_message(each) for each in given):
@@ -198,13 +198,13 @@ def _split(inputs: Inputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ..
     return tuple(texts), tuple(cases)
 
 
-def _is_message(given: OneInput) -> bool:
+def _is_message(given: RunInput) -> bool:
     return isinstance(given, Mapping) and "content" in given and "id" not in given
 
 
 def _is_words(text: str, folder: Path) -> bool:
     try:
-        return isinstance(understood(text, folder), Words)
+        return isinstance(parse_input(text, folder), PlainMessage)
     except BadInput:
         return False  # what is wrong with it is said when it is loaded
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
-from viva.checks.compare import JsonType, equal, json_type
+from viva.checks.compare import JsonType, is_same_json, json_type
 from viva.checks.json import JsonPath
-from viva.checks.wording import kept, labelled, quoted
+from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.errors import RunStopped, to_valid_text
 from viva.model import codec
 from viva.model.case import Assertion, UserMessage
@@ -19,7 +19,7 @@ from viva.model.talk import PASSED, CheckContext, AssertionResult, TrialState, T
 from viva.model.tracebacks import error_text
 
 
-class Stated(Struct, frozen=True):
+class PrecomputedCheck(Struct, frozen=True):
     """A check that the test's own code has made already."""
 
     label: str
@@ -58,7 +58,7 @@ class ValidatorResult(Verdict, frozen=True):
 _RESULT = ("passed", "score", "reason", "suggestions")
 
 
-class Assertions:
+class SoftAssertions:
     """Each notes what it found and says whether it holds; none of them stops the test.
 
     Values that come from agents are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0.
@@ -82,12 +82,12 @@ class Assertions:
     def equal(self, actual: Any, expected: Any, message: str = "") -> bool:
         """Both are the same value."""
         reason = f"expected {_quoted(expected)}, was {_quoted(actual)}"
-        same = equal(_plain(expected), _plain(actual))
+        same = is_same_json(_plain(expected), _plain(actual))
         return self._state("equal", _quoted(expected), same, reason, message, expected, actual)
 
     def not_equal(self, actual: Any, expected: Any, message: str = "") -> bool:
         """They are different values."""
-        differ = not equal(_plain(expected), _plain(actual))
+        differ = not is_same_json(_plain(expected), _plain(actual))
         reason = f"must not be {_quoted(expected)}, but is"
         return self._state("not_equal", _quoted(expected), differ, reason, message, actual=actual)
 
@@ -174,7 +174,7 @@ class Assertions:
         """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
         turn = Turn(1, UserMessage(Message("user")), _document(value))
         evidence = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
-        label = labelled("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
+        label = format_label("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
         wanted = UNSET if expected is UNSET else _plain(expected)
         return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(evidence), message)
 
@@ -196,7 +196,7 @@ class Assertions:
         actual: Any = UNSET,
     ) -> bool:
         verdict = PASSED if holds else Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
-        return self._judge(kind, labelled(kind, what), lambda: verdict, message)
+        return self._judge(kind, format_label(kind, what), lambda: verdict, message)
 
     def _judge(self, kind: str, label: str, find: Callable[[], Verdict], message: str) -> bool:
         try:
@@ -204,7 +204,7 @@ class Assertions:
         except Exception as broken:  # a pattern that does not compile, a path that is none: no verdict on the agent
             verdict = error_verdict(broken)
         written = {"type": kind, **({"message": message} if message else {})}
-        self._note(AssertionResult(Assertion(Stated(label, verdict), written, message), verdict))
+        self._note(AssertionResult(Assertion(PrecomputedCheck(label, verdict), written, message), verdict))
         return verdict.passed
 
     def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
@@ -216,13 +216,13 @@ class Assertions:
 
     def _search(self, kind: str, value: Any, pattern: str, wanted: bool, message: str) -> bool:
         text = _text(value)
-        reason = f"{quoted(pattern)} {'matches nothing' if wanted else 'must not match, but does,'} in {quoted(text)}"
+        reason = f"{quote_value(pattern)} {'matches nothing' if wanted else 'must not match, but does,'} in {quote_value(text)}"
 
         def find() -> Verdict:
             holds = search(pattern, text) is wanted
-            return PASSED if holds else Verdict("failed", reason, expected=pattern, actual=kept(text))
+            return PASSED if holds else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
 
-        return self._judge(kind, labelled(kind, quoted(pattern)), find, message)
+        return self._judge(kind, format_label(kind, quote_value(pattern)), find, message)
 
     True_, False_, Equal, NotEqual, Nil, NotNil = true_, false_, equal, not_equal, nil, not_nil
     Contains, NotContains, Len, Type = contains, not_contains, len, type  # noqa: A003 -- the specification's names
@@ -257,14 +257,14 @@ def _kept(value: Any) -> Any:
         plain = _as_json(value)
     except _NO_JSON:
         plain = _repr(value)
-    return kept(plain) if isinstance(plain, str) else plain
+    return truncate_text(plain) if isinstance(plain, str) else plain
 
 
 def _quoted(value: Any) -> str:
     try:
-        return quoted(_as_json(value))
+        return quote_value(_as_json(value))
     except _NO_JSON:
-        return quoted(_repr(value))[1:-1]
+        return quote_value(_repr(value))[1:-1]
 
 
 def _repr(value: Any) -> str:
@@ -288,7 +288,7 @@ def _holds(whole: Any, part: Any) -> bool:
     if isinstance(plain, Mapping):
         return part in plain
     wanted = _plain(part)
-    return isinstance(plain, list | tuple | set) and any(equal(wanted, item) for item in cast("list[Any]", plain))
+    return isinstance(plain, list | tuple | set) and any(is_same_json(wanted, item) for item in cast("list[Any]", plain))
 
 
 def _raised(function: Callable[[], Any]) -> Exception | None:

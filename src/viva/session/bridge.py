@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from viva.errors import VivaError
-from viva.session.loop import run_loop
-from viva.threads import in_thread
+from viva.session.loop import run_coroutine
+from viva.threads import run_in_thread
 
 R = TypeVar("R")
 
 
-class Bridge:
+class LoopBridge:
     """Lets threads wait for what is done on a loop, until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -22,7 +22,7 @@ class Bridge:
         self._awaited: set[Future[Any]] = set()
         self._closed = False
 
-    def wait(self, work: Coroutine[Any, Any, R]) -> R:
+    def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
         """Does the work on the loop, and blocks this thread until it is done."""
         __tracebackhide__ = True
         future = self._begun(work)
@@ -36,7 +36,7 @@ class Bridge:
         finally:
             self._awaited.discard(future)
 
-    async def awaited(self, work: Coroutine[Any, Any, R]) -> R:
+    async def run_async(self, work: Coroutine[Any, Any, R]) -> R:
         """Does the work on the loop, and lets the loop of this thread go on until it is done."""
         __tracebackhide__ = True
         future = self._begun(work)
@@ -67,15 +67,15 @@ class LoopThread:
     """An event loop in a thread of its own, for code that cannot await."""
 
     def __init__(self) -> None:
-        self._ready: Future[tuple[Bridge, Callable[[], None]]] = Future()
+        self._ready: Future[tuple[LoopBridge, Callable[[], None]]] = Future()
         self._thread = threading.Thread(target=self._live, name="viva-loop", daemon=True)
         self._thread.start()
         self.bridge, self._stop = self._ready.result()
 
-    def wait(self, work: Coroutine[Any, Any, R]) -> R:
+    def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
         """As `Bridge.wait`, on the loop of this thread."""
         __tracebackhide__ = True
-        return self.bridge.wait(work)
+        return self.bridge.run_blocking(work)
 
     def close(self) -> None:
         self.bridge.close()
@@ -83,15 +83,15 @@ class LoopThread:
         self._thread.join()
 
     def _live(self) -> None:
-        run_loop(self._until_stopped())
+        run_coroutine(self._until_stopped())
 
     async def _until_stopped(self) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set_result((Bridge(loop), lambda: loop.call_soon_threadsafe(over.set) and None))
+        self._ready.set_result((LoopBridge(loop), lambda: loop.call_soon_threadsafe(over.set) and None))
         await over.wait()
 
 
-async def performed(function: Callable[..., Any], *arguments: Any) -> Any:
+async def run_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's returns. It runs in a thread; an `async def` on a loop of its own there."""
 
     def perform() -> Any:
@@ -101,7 +101,7 @@ async def performed(function: Callable[..., Any], *arguments: Any) -> Any:
         except SystemExit as left:  # it may leave its own function, not the run
             raise RuntimeError(f"it called sys.exit({left.code!r})").with_traceback(left.__traceback__) from None
 
-    return await in_thread(perform)
+    return await run_in_thread(perform)
 
 
 async def _awaited(returned: Awaitable[R]) -> R:

@@ -14,7 +14,7 @@ from viva.model import codec
 from viva.model.record import TrialRecord
 from viva.model.template import has_variables
 
-ALIKE, RELATED = 0.5, 0.25
+SIMILAR_OVERLAP, RELATED_OVERLAP = 0.5, 0.25
 """What share of the words two texts have in common that say the same, or that one agent may say of one thing on two days."""
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
 _DATA = re.compile(r"[\[{].*[\]}]", re.DOTALL)
@@ -29,22 +29,22 @@ _FOUND = frozenset({"label", "passed", "reason", "score", "expected", "actual", 
 """What a record adds to a check as it was written."""
 
 
-class Cause(Struct, frozen=True):
+class FailureCause(Struct, frozen=True):
     """One way in which a trial failed. `found` is compared as it is, `words` for likeness."""
 
     check: str
-    found: str = ""
+    observed: str = ""
     words: frozenset[str] = frozenset()
 
-    def is_like(self, other: "Cause", share: float = ALIKE) -> bool:
+    def is_similar(self, other: "FailureCause", min_overlap: float = SIMILAR_OVERLAP) -> bool:
         """Is it the same check, which found the same? Of prose that share of the words has to be the same."""
-        if (self.check, self.found) != (other.check, other.found):
+        if (self.check, self.observed) != (other.check, other.observed):
             return False
         both, either = len(self.words & other.words), len(self.words | other.words)
-        return not either or both / either >= share
+        return not either or both / either >= min_overlap
 
 
-def causes_of(record: TrialRecord) -> list[Cause]:
+def extract_causes(record: TrialRecord) -> list[FailureCause]:
     """Every check that failed, with what it found; without any, the error of the agent's own."""
     said = {word.casefold() for turn in record.turns for word in _WORD.findall(turn.input)}
     verdicts = [*(each for turn in record.turns for each in turn.assertions), *record.final_assertions]
@@ -55,23 +55,23 @@ def causes_of(record: TrialRecord) -> list[Cause]:
     return [_cause(each, said, tools) for each in failed] or [_error(record)]
 
 
-def are_like(found: Sequence[Cause], wanted: Sequence[Cause], share: float = ALIKE) -> bool:
+def are_similar(actual: Sequence[FailureCause], expected: Sequence[FailureCause], min_overlap: float = SIMILAR_OVERLAP) -> bool:
     """Does every one of the wanted causes have one among the found that is like it?"""
-    return all(any(cause.is_like(each, share) for each in found) for cause in wanted)
+    return all(any(cause.is_similar(each, min_overlap) for each in actual) for cause in expected)
 
 
-def _cause(verdict: Mapping[str, Any], said: set[str], tools: set[str]) -> Cause:
+def _cause(verdict: Mapping[str, Any], said: set[str], tools: set[str]) -> FailureCause:
     label, kind, reason = _check_in(verdict), str(verdict.get("type")), str(verdict.get("reason") or "")
     if kind in _JUDGED:  # a judge finds other words each time; which criteria are not met is all that counts
-        return Cause(label, ", ".join(_unmet(verdict, reason)))
+        return FailureCause(label, ", ".join(_unmet(verdict, reason)))
     if kind in _FORBIDS or verdict.get("negate"):
-        return Cause(label)
+        return FailureCause(label)
     actual = verdict.get("actual")
     if isinstance(actual, str):
-        return Cause(label, _shape(reason, tools), _telling_words(actual, said))
+        return FailureCause(label, _shape(reason, tools), _telling_words(actual, said))
     if isinstance(actual, list) and all(isinstance(name, str) for name in cast("list[Any]", actual)):
-        return Cause(label, ", ".join(sorted({*cast("list[str]", actual)})))
-    return Cause(label, _shape(reason, tools) + _kind_of(actual))
+        return FailureCause(label, ", ".join(sorted({*cast("list[str]", actual)})))
+    return FailureCause(label, _shape(reason, tools) + _kind_of(actual))
 
 
 def _check_in(verdict: Mapping[str, Any]) -> str:
@@ -113,8 +113,8 @@ def _telling_words(text: str, said: set[str]) -> frozenset[str]:
     return frozenset(word for word in words if word not in said)
 
 
-def _error(record: TrialRecord) -> Cause:
+def _error(record: TrialRecord) -> FailureCause:
     """The kind of the error, and where in the user's own code it was raised: by function, since lines move."""
     kind = ":".join((record.error or "").split(":")[:2])
     frames = [trace.frames[-1] for trace in record.tracebacks if trace.frames]
-    return Cause(kind, ", ".join(f"{frame.file}:{frame.function}: {frame.source}" for frame in frames))
+    return FailureCause(kind, ", ".join(f"{frame.file}:{frame.function}: {frame.source}" for frame in frames))

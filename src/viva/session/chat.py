@@ -18,11 +18,11 @@ from viva.model.judging import evaluate
 from viva.model.message import Message
 from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn, Verdict
 from viva.protocols import SessionContext
-from viva.reporters.prose import transcript
-from viva.session.expectations import agent_says, claim_from
-from viva.session.explained import record_of, unmet_text
-from viva.session.spoken import Attached, Heard, Words, heard, line_from, messages_from, seconds
-from viva.session.surroundings import Surroundings
+from viva.reporters.prose import format_transcript
+from viva.session.expectations import agent_says, build_assertion
+from viva.session.explained import build_partial_record, format_failed_assertions
+from viva.session.spoken import AttachmentInput, AgentReply, MessageInput, build_agent_reply, build_user_message, parse_messages, parse_timeout
+from viva.session.surroundings import Project
 from viva.users.script import Script
 
 _TEXT_ROOM = 2000
@@ -33,7 +33,7 @@ class _Held(Struct, frozen=True):
 
     talk: TrialState
     send: Send
-    around: Surroundings
+    around: Project
 
 
 def _judged_now(claim: Assertion, evidence: CheckContext) -> AssertionResult:
@@ -67,7 +67,7 @@ class Conversation:
         agent: Any = None,
         *,
         options: Mapping[str, Any] | None = None,
-        history: Words = (),
+        history: MessageInput = (),
         config: str | Path | None = None,
         connector: str | None = None,
         timeout: str | float | None = None,
@@ -75,23 +75,23 @@ class Conversation:
     ) -> None:
         self._agent = agent
         self._options = options or {}
-        self._history = tuple(messages_from(history))
+        self._history = tuple(parse_messages(history))
         self._config = Path(config) if config is not None else None
         self._connector = connector
-        self._timeout_s = seconds(timeout)
+        self._timeout_s = parse_timeout(timeout)
         self._folder = Path(folder) if folder is not None else Path.cwd()
         self._exits = AsyncExitStack()
         self._held: _Held | None = None
         self._over = False
 
     async def __aenter__(self) -> Self:
-        around = Surroundings.find(self._config, self._folder, self._connector)
-        named = around.agents.under_test(self._agent)
+        around = Project.load(self._config, self._folder, self._connector)
+        named = around.agents.find_agent_under_test(self._agent)
         session_id = f"viva-{secrets.token_hex(4)}"
         case = Case(
             id=named.name, user=Script(()), history=self._history, limits=Limits(turn_timeout_s=self._timeout_s)
         )
-        talk = around.talk(case, session_id)
+        talk = around.create_state(case, session_id)
         context = SessionContext(
             key=talk.key,
             history=self._history,
@@ -100,7 +100,7 @@ class Conversation:
             http=around.http,
             progress=talk.progress,
             connectors=around.settings.connectors,
-            empty_workspaces=around.spare,
+            empty_workspaces=around.empty_workspaces,
         )
         async with AsyncExitStack() as opening:
             opening.push_async_callback(around.http.close)
@@ -120,26 +120,26 @@ class Conversation:
 
     async def say(
         self,
-        words: Words,
+        message: MessageInput,
         *,
-        attachments: Sequence[Attached] = (),
+        attachments: Sequence[AttachmentInput] = (),
         options: Mapping[str, Any] | None = None,
         timeout: str | float | None = None,  # noqa: ASYNC109 -- whose time it is, the agent's, has to be told
-    ) -> Heard:
+    ) -> AgentReply:
         """Says something, and gives the agent's reply: `reply = await chat.say("Hello", attachments=["receipt.png"])`."""
         talk = self._opened.talk
         if self._over:
             raise RuntimeError("the conversation is over; it can still be read and judged")
-        line = line_from(words, attachments=attachments, options=options, timeout=timeout)
+        line = build_user_message(message, attachments=attachments, options=options, timeout=timeout)
         if line.history:
             raise BadInput.of("one message at a time; what was said before belongs into `history`")
         turn = Turn(len(talk.turns) + 1, structs.replace(line, history=None))
         talk.turns.append(turn)
         await run_turn(talk, turn, self._opened.send)
         assert turn.reply is not None
-        return heard(turn.reply, turn.awaiting, turn.latency_ms)
+        return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
-    def expect(self, *assertions: Mapping[str, Any], over: TurnScope = "turn") -> None:
+    def expect(self, *assertions: Mapping[str, Any], scope: TurnScope = "turn") -> None:
         """Every one of these holds of the last reply; with `over="case"`, tools and limits of the whole conversation count.
 
         Raises AssertionError with all that do not hold and the conversation so far, and CheckBroken where one could not
@@ -147,8 +147,8 @@ class Conversation:
         """
         __tracebackhide__ = True
         turn = self._last
-        claims = [self._claim(each, over) for each in assertions]
-        evidence = CheckContext(self._opened.talk, turn, turn_scope=over)
+        claims = [self._claim(each, scope) for each in assertions]
+        evidence = CheckContext(self._opened.talk, turn, turn_scope=scope)
         self._settle(turn, [_judged_now(claim, evidence) for claim in claims])
 
     async def judge(
@@ -159,7 +159,7 @@ class Conversation:
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
-        over: TurnScope = "turn",
+        scope: TurnScope = "turn",
     ) -> Verdict:
         """A judge agrees: `await chat.judge("The reply is polite", votes=3)`; or any assertion, `chat.judge(viva.rubric(…))`.
 
@@ -169,7 +169,7 @@ class Conversation:
         turn = self._last
         if isinstance(criteria, str):
             criteria = agent_says(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
-        found = await evaluate_assertion(self._claim(criteria, over), CheckContext(self._opened.talk, turn, turn_scope=over))
+        found = await evaluate_assertion(self._claim(criteria, scope), CheckContext(self._opened.talk, turn, turn_scope=scope))
         self._settle(turn, [found])
         return found.verdict
 
@@ -182,7 +182,7 @@ class Conversation:
     def transcript(self) -> str:
         """The conversation so far, as text for people."""
         held = self._opened
-        return held.around.redactor.text(transcript(record_of(held.talk), _TEXT_ROOM))
+        return held.around.redactor.redact_text(format_transcript(build_partial_record(held.talk), _TEXT_ROOM))
 
     @property
     def _opened(self) -> _Held:
@@ -198,7 +198,7 @@ class Conversation:
         return last
 
     def _claim(self, assertion: Mapping[str, Any], over: TurnScope) -> Assertion:
-        return claim_from(assertion, str(self._opened.around.settings.folder), over=over)
+        return build_assertion(assertion, str(self._opened.around.settings.folder), scope=over)
 
     def _settle(self, turn: Turn, found: list[AssertionResult]) -> None:
         __tracebackhide__ = True
@@ -207,7 +207,7 @@ class Conversation:
         if not unmet:
             return
         held = self._opened
-        text = held.around.redactor.text(unmet_text(unmet, held.talk))
+        text = held.around.redactor.redact_text(format_failed_assertions(unmet, held.talk))
         if any(each.verdict.status == "failed" for each in unmet):
             raise AssertionError(text)
         raise CheckError(text)

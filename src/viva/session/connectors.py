@@ -12,7 +12,7 @@ class ConnectorLookup:
         self._settings = settings
         self._needs_keys = needs_keys
 
-    def find(self, name: str) -> Connector | None:
+    def find_connector(self, name: str) -> Connector | None:
         """The connector of that name, or the one that reaches the model of that name. BadInput if its key is missing."""
         if name in self._settings.connectors:
             return self._settings.connectors[name]
@@ -24,25 +24,25 @@ class ConnectorLookup:
             raise self._settings.problem(what, "connectors", connector.name)
         return connector
 
-    def named(self, name: str, who: str) -> Connector:
+    def get_connector(self, name: str, used_by: str) -> Connector:
         """The same; BadInput, with the near names, if there is none. `who` wants it."""
-        if (found := self.find(name)) is not None:
+        if (found := self.find_connector(name)) is not None:
             return found
-        what = self._settings.unknown_connector(name)
-        raise BadInput.of(f"{who}: {what}" if who else what)
+        what = self._settings.explain_unknown_connector(name)
+        raise BadInput.of(f"{used_by}: {what}" if used_by else what)
 
-    def fields_for(self, name: str) -> dict[str, str] | None:
+    def build_agent_fields(self, name: str) -> dict[str, str] | None:
         """How the config of an agent would name the connector that this name stands for; None if there is no such."""
-        found = self.find(name)
+        found = self.find_connector(name)
         if found is None:
             return None
         is_model = name not in self._settings.connectors
         return {"connector": found.name, "model": name} if is_model and not found.is_default else {"connector": name}
 
-    def of_agent(self, agent: str, wanted: str | None) -> Connector:
+    def get_for_agent(self, agent: str, wanted: str | None) -> Connector:
         """The connector that an agent wants or, if it does not say, the only one that there is."""
         if wanted is not None:
-            return self.named(wanted, f"agent {agent!r}")
+            return self.get_connector(wanted, f"agent {agent!r}")
         known = list(self._settings.connectors.values())
         if not known:
             what = "add one to viva.toml, as [connectors.NAME] with `provider` and `model`"

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import structs
 
 from viva.model.case import UserMessage
-from viva.session.bridge import Bridge
-from viva.session.spoken import Heard, Words, line_from
+from viva.session.bridge import LoopBridge
+from viva.session.spoken import AgentReply, MessageInput, build_user_message
 
-Ask = Callable[[UserMessage], Coroutine[Any, Any, Heard]]
+SendToAgent = Callable[[UserMessage], Coroutine[Any, Any, AgentReply]]
 """Says a line to an agent, on the loop where agents are reached."""
 
 
@@ -20,7 +20,7 @@ class Context:
     `variables` are what hooks returned; what a test or hook puts there is seen by those that come after it.
     """
 
-    def __init__(self, ask: Ask, bridge: Bridge, variables: dict[str, Any]) -> None:
+    def __init__(self, ask: SendToAgent, bridge: LoopBridge, variables: dict[str, Any]) -> None:
         self._ask = ask
         self._bridge = bridge
         self.variables = variables
@@ -28,24 +28,24 @@ class Context:
     def call(
         self,
         agent: str | None,
-        messages: Words,
+        messages: MessageInput,
         options: Mapping[str, Any] | None = None,
         *,
         timeout: str | float | None = None,
-    ) -> Heard:
+    ) -> AgentReply:
         """Sends a text or messages (the last is sent, the others were said before) to an agent, and gives its reply.
 
         None calls the agent under test (`-n`). An agent that breaks raises AgentFailed; one that cannot be reached,
         Unreachable.
         """
         __tracebackhide__ = True
-        return self._bridge.wait(self._ask(_line(agent, messages, options, timeout)))
+        return self._bridge.run_blocking(self._ask(_line(agent, messages, options, timeout)))
 
 
 class AsyncContext:
     """The `ctx` of an `async def`: `reply = await ctx.call("assistants.expense", "Hello")`. All else is as in Context."""
 
-    def __init__(self, ask: Ask, bridge: Bridge, variables: dict[str, Any]) -> None:
+    def __init__(self, ask: SendToAgent, bridge: LoopBridge, variables: dict[str, Any]) -> None:
         self._ask = ask
         self._bridge = bridge
         self.variables = variables
@@ -53,18 +53,18 @@ class AsyncContext:
     async def call(
         self,
         agent: str | None,
-        messages: Words,
+        messages: MessageInput,
         options: Mapping[str, Any] | None = None,
         *,
         timeout: str | float | None = None,  # noqa: ASYNC109 -- whose time it is, the agent's, has to be told
-    ) -> Heard:
+    ) -> AgentReply:
         """As `Context.call`; what else the test has on its loop goes on meanwhile."""
         __tracebackhide__ = True
-        return await self._bridge.awaited(self._ask(_line(agent, messages, options, timeout)))
+        return await self._bridge.run_async(self._ask(_line(agent, messages, options, timeout)))
 
 
-def context_for(
-    function: Callable[..., Any], ask: Ask, bridge: Bridge, variables: dict[str, Any]
+def create_context(
+    function: Callable[..., Any], ask: SendToAgent, bridge: LoopBridge, variables: dict[str, Any]
 ) -> Context | AsyncContext:
     """The `ctx` that fits a function: whoever can await, awaits."""
     kind = AsyncContext if inspect.iscoroutinefunction(function) else Context
@@ -72,7 +72,7 @@ def context_for(
 
 
 def _line(
-    agent: str | None, messages: Words, options: Mapping[str, Any] | None, timeout: str | float | None
+    agent: str | None, messages: MessageInput, options: Mapping[str, Any] | None, timeout: str | float | None
 ) -> UserMessage:
-    line = line_from(messages, options=options, timeout=timeout)
+    line = build_user_message(messages, options=options, timeout=timeout)
     return structs.replace(line, to=agent.removeprefix("agents:") if agent else None)

@@ -16,7 +16,7 @@ from viva.model.event import RunEnded, SuiteSummary
 from viva.model.finding import Finding
 from viva.model.record import TrialRecord
 from viva.reporters.report import Report
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Cost = Annotated[float, Meta(ge=0)]
@@ -25,7 +25,7 @@ _Name = Annotated[str, Meta(min_length=1)]
 _SuiteId = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+\.evals\.[a-z0-9-]+$")]
 _Version = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
 _TaskId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-_EVERY = Rule()
+_EVERY = PassRule()
 
 
 class _Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -67,13 +67,13 @@ class EvalSummary(_Part, frozen=True, kw_only=True):
     regression: Regression | UnsetType = UNSET
 
 
-def eval_summary(
+def build_eval_summary(
     standing: SuiteSummary,
     records: Iterable[TrialRecord],
     *,
     model_class: Any = None,
     diff_ref: str | None = None,
-    rule: Rule = _EVERY,
+    rule: PassRule = _EVERY,
 ) -> EvalSummary:
     """The summary of a suite, its tasks in the order of the records. Records of other suites are not looked at.
 
@@ -99,12 +99,12 @@ def eval_summary(
         task_count=standing.cases,
         passed_count=standing.passed_cases,
         total_cost_usd=UNSET if standing.cost_usd is None else standing.cost_usd,
-        tasks=tuple(task_summary(each, rule) for each in trials.values()),
+        tasks=tuple(build_task_summary(each, rule) for each in trials.values()),
         regression=compared,
     )
 
 
-def task_summary(records: Sequence[TrialRecord], rule: Rule = _EVERY) -> TaskSummary:
+def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
     """What one task came to, by all its trials."""
     in_order = sorted(records, key=lambda record: record.trial)
     found: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
@@ -126,7 +126,7 @@ def _assertion(record: TrialRecord, kind: str) -> dict[str, Any] | None:
     return next((each for turn in record.turns for each in turn.assertions if each.get("type") == kind), None)
 
 
-def read_summary(raw: bytes, file: str) -> EvalSummary:
+def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
     """A summary that was written before. Raises BadInput for what is none."""
     try:
         return codec.decode(raw, type=EvalSummary)
@@ -134,13 +134,13 @@ def read_summary(raw: bytes, file: str) -> EvalSummary:
         raise BadInput.of(f"is no eval summary: {wrong}", file) from wrong
 
 
-class SummaryFile(Report):
+class EvalSummaryReport(Report):
     """Writes the summary of a run's one eval suite when the run has ended."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         settings = self._started.settings if self._started else {}
         (standing,) = (suite for suite in ended.summary.suites if suite.version)
-        summary = eval_summary(
+        summary = build_eval_summary(
             standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
         )
         out.write(codec.pretty_json(codec.encode(summary)) + b"\n")

@@ -9,15 +9,15 @@ from msgspec import structs
 from viva.config import Settings
 from viva.engine.bars import case_score, trial_score
 from viva.errors import BadInput, Problem
-from viva.formats.modes import EvalReading
+from viva.formats.modes import EvalOptions
 from viva.history.index import History
 from viva.model.case import Threshold, Baseline, Case, Feature, Suite
 from viva.model.record import TrialRecord
-from viva.session.agents import NamedAgent
-from viva.session.evals import read_summary
+from viva.session.agents import ConfiguredAgent
+from viva.session.evals import parse_eval_summary
 from viva.session.options import RunOptions
-from viva.session.resuming import past_of
-from viva.stats.deciding import Rule
+from viva.session.resuming import load_previous_run
+from viva.stats.deciding import PassRule
 
 _FLAGS = {
     "modes": "--modes",
@@ -30,14 +30,14 @@ _FLAGS = {
 _TAKES: dict[Feature, str] = {"tool_stubs": "stubbed tools", "memory": "a memory", "workspace": "a workspace"}
 
 
-def eval_reading(options: RunOptions, settings: Settings, *, checked_only: bool = False) -> EvalReading:
+def build_eval_options(options: RunOptions, settings: Settings, *, is_check_only: bool = False) -> EvalOptions:
     """What the flags and the config say of eval suites."""
     said = settings.openwop
-    return EvalReading(
-        checked_only=checked_only,
+    return EvalOptions(
+        validate_only=is_check_only,
         modes=options.modes,
-        live=options.live,
-        baseline=options.baseline is not None,
+        is_live=options.live,
+        has_baseline=options.baseline is not None,
         pass_score=said.pass_score,
         fail_at=said.fail_at,
         judge=said.judge,
@@ -50,7 +50,7 @@ def eval_reading(options: RunOptions, settings: Settings, *, checked_only: bool 
     )
 
 
-def pinned(options: RunOptions, settings: Settings) -> RunOptions:
+def pin_baseline(options: RunOptions, settings: Settings) -> RunOptions:
     """With the run that `latest` means now: when the run goes on one day, that will be another."""
     text = options.baseline
     if text is None or (options.folder / text).is_file():
@@ -58,12 +58,12 @@ def pinned(options: RunOptions, settings: Settings) -> RunOptions:
     if "/" in text or text.endswith(".json"):
         raise BadInput.of(f"--baseline: there is no file {text!r}")
     try:
-        return structs.replace(options, baseline=History(settings.home).find(text).id)
+        return structs.replace(options, baseline=History(settings.data_folder).find_run(text).id)
     except BadInput as wrong:
         raise BadInput.of(f"--baseline: {wrong}") from wrong
 
 
-def evaluated(suites: Sequence[Suite], options: RunOptions, settings: Settings) -> list[Suite]:
+def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settings) -> list[Suite]:
     """The suites with what they are compared with. Flags that only eval suites have are refused where there is none."""
     evals = [suite for suite in suites if suite.version]
     given = [flag for name, flag in _FLAGS.items() if getattr(options, name)]
@@ -101,33 +101,33 @@ def _comparison(options: RunOptions, settings: Settings) -> Callable[[Suite], Ba
     file = options.folder / text
     if file.is_file():
         return lambda suite: _from_file(file, text, suite)
-    return lambda suite: _from_run(History(settings.home), text, suite)
+    return lambda suite: _from_run(History(settings.data_folder), text, suite)
 
 
 def _from_file(file: Path, shown: str, suite: Suite) -> Baseline:
-    summary = read_summary(file.read_bytes(), f"--baseline {shown}")
+    summary = parse_eval_summary(file.read_bytes(), f"--baseline {shown}")
     _check_same(suite, {summary.suite_id: summary.suite_version}, shown)
     _check_whole(suite, summary.task_count, shown)
     return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks})
 
 
 def _from_run(history: History, name: str, suite: Suite) -> Baseline:
-    past = past_of(history, name)
-    if past.end is None:
+    past = load_previous_run(history, name)
+    if past.run_ended is None:
         raise BadInput.of(
-            f"--baseline: the run {past.run} has not come to its end; nothing can be compared with it"
+            f"--baseline: the run {past.run_id} has not come to its end; nothing can be compared with it"
         )
-    known = {standing.suite: standing for standing in past.end.summary.suites}
-    shown = f"the run {past.run}"
+    known = {standing.suite: standing for standing in past.run_ended.summary.suites}
+    shown = f"the run {past.run_id}"
     _check_same(suite, {each.suite: each.version for each in known.values() if each.version}, shown)
     _check_whole(suite, known[suite.id].cases, shown)
     if past.settings["options"].get("live"):
         raise BadInput.of(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
-    scores = _scores([event.record for event in past.ended], suite.id, Rule.kept_in(past.settings))
-    return Baseline(past.run, known[suite.id].score, scores)
+    scores = _scores([event.record for event in past.ended_trials], suite.id, PassRule.from_settings(past.settings))
+    return Baseline(past.run_id, known[suite.id].score, scores)
 
 
-def _scores(records: Sequence[TrialRecord], suite: str, rule: Rule) -> dict[str, float]:
+def _scores(records: Sequence[TrialRecord], suite: str, rule: PassRule) -> dict[str, float]:
     """What each case scored, if it came to a verdict."""
     trials: dict[str, list[TrialRecord]] = {}
     for record in records:
@@ -152,14 +152,14 @@ def _check_whole(suite: Suite, cases: int, where: str) -> None:
         raise BadInput.of(f"--baseline: {where} scored not the same cases of {suite.id}: {cases}, of {suite.count}")
 
 
-def check_audience(suites: Sequence[Suite], agent: NamedAgent, *, mismatch_allowed: bool) -> list[str]:
+def check_audience(suites: Sequence[Suite], agent: ConfiguredAgent, *, allow_mismatch: bool) -> list[str]:
     """Is the agent the one that the suites are for? What cannot be known is said in a note."""
     problems: list[Problem] = []
     notes: list[str] = []
     for suite in suites:
         wanted, origin = suite.intended_agent, suite.origin
         place = (origin.file, origin.line) if origin else ("", 0)
-        if wanted.agent_id and agent.agent_id and agent.agent_id != wanted.agent_id and not mismatch_allowed:
+        if wanted.agent_id and agent.agent_id and agent.agent_id != wanted.agent_id and not allow_mismatch:
             what = f"is meant for {wanted.agent_id}, and the agent {agent.name} is {agent.agent_id}"
             problems.append(Problem(*place, "$.targetAgentId", f"{what}; --allow-agent-mismatch runs it all the same"))
         elif wanted.agent_id and agent.agent_id != wanted.agent_id:
@@ -177,7 +177,7 @@ def check_audience(suites: Sequence[Suite], agent: NamedAgent, *, mismatch_allow
     return notes
 
 
-async def check_needs(suites: Sequence[Suite], agent: NamedAgent, wanted: Callable[[Case], Case | None]) -> None:
+async def check_needs(suites: Sequence[Suite], agent: ConfiguredAgent, wanted: Callable[[Case], Case | None]) -> None:
     """Nothing runs if the agent would not take what cases put in place of its tools or memory."""
     provided: set[Feature] = {"workspace", *agent.agent.provides}  # an agent that lives in no folder is told of it
     problems: list[Problem] = []
@@ -207,7 +207,7 @@ def _way_out(feature: Feature, kind: str) -> str:
     return ways.get(kind, 'chat, prompt and Python agents can, and http agents by fixtures = "forward"')
 
 
-def prompts_of(definition: Mapping[str, Any]) -> list[str]:
+def extract_prompts(definition: Mapping[str, Any]) -> list[str]:
     """The instructions of an agent, as far as the config knows them."""
     found = [definition.get(key) for key in ("system", "system_file text", "prompt text")]
     return [text for text in found if isinstance(text, str) and text]

@@ -5,19 +5,19 @@ from collections.abc import Callable
 from viva.config import Settings
 from viva.errors import BadInput, Problem
 from viva.model.connector import find_connector
-from viva.session.agents import PREFIXES, Agents
+from viva.session.agents import REFERENCE_PREFIXES, AgentFactory
 
-WrongWith = Callable[[str], tuple[Problem, ...]]
+FindProblems = Callable[[str], tuple[Problem, ...]]
 
 
-def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None) -> WrongWith:
+def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value: str | None = None) -> FindProblems:
     """Says why nobody of a name can judge and play the user; nothing, if somebody can. `asked` is what --evaluator said."""
 
     def placed(name: str, problem: Problem) -> tuple[Problem, ...]:
         """The problem, with where the name stands, unless a file is named already or the name is a playbook's own."""
         if problem.file:
             return (problem,)
-        if name == asked:
+        if name == flag_value:
             return (Problem("", 0, "", f"--evaluator: {problem.message}"),)
         if name == settings.defaults.evaluator:
             return settings.problem(f"evaluator: {problem.message}", "defaults", "evaluator").problems
@@ -25,7 +25,7 @@ def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None
 
     def wrong_with(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
-        named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *PREFIXES))
+        named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *REFERENCE_PREFIXES))
         if not named and find_connector(bare, settings.connectors) is None:
             return placed(name, Problem("", 0, "", _unreached(bare)))
         connector = None if bare in settings.agents else settings.connectors.get(bare)
@@ -35,7 +35,7 @@ def evaluator_check(agents: Agents, settings: Settings, asked: str | None = None
             return settings.problem(f"{what}; add one{fits}", "connectors", bare).problems
         try:
             for role in ("judge", "simulator"):
-                agents.find(bare, role)
+                agents.find_helper(bare, role)
         except BadInput as wrong:
             return tuple(each for problem in wrong.problems for each in placed(name, problem))
         return ()

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from viva.errors import BadInput, Problem
-from viva.formats.claims import ClaimBuilder
-from viva.formats.documents import shown_path
+from viva.formats.claims import AssertionBuilder
+from viva.formats.documents import format_key_path
 from viva.model import codec
 from viva.model.case import Assertion, TextScope, TurnScope
-from viva.schemas.positions import Place
-from viva.schemas.words import complaints
+from viva.schemas.positions import KeyPath
+from viva.schemas.words import find_violations
 
 AssertionDict = dict[str, Any]
 """An assertion as a suite file holds it: `{"type": "contains", "value": "hello"}`."""
@@ -167,28 +167,28 @@ def not_(assertion: Mapping[str, Any]) -> AssertionDict:
     return {"type": "not", "assertion": assertion}
 
 
-def claim_from(
-    assertion: Mapping[str, Any], folder: str, roots: Sequence[str] = (), *, on: TextScope = "reply", over: TurnScope = "turn"
+def build_assertion(
+    assertion: Mapping[str, Any], folder: str, roots: Sequence[str] = (), *, on: TextScope = "reply", scope: TurnScope = "turn"
 ) -> Assertion:
     """The claim behind an assertion, checked like one of a file. Raises BadInput with all that is wrong with it."""
     try:
         written = codec.to_definition(assertion)
     except (TypeError, ValueError) as wrong:
         raise BadInput.of(f"{assertion!r} cannot stand in a suite: {wrong}") from wrong
-    found = complaints("native", {"id": "expect", "input": "", "assertions": [written]})
-    problems = list(dict.fromkeys(_problem(c.path[2:], c.what) for c in found))
+    found = find_violations("native", {"id": "expect", "input": "", "assertions": [written]})
+    problems = list(dict.fromkeys(_problem(c.path[2:], c.message) for c in found))
     if not problems:
-        builder = ClaimBuilder(folder, (*roots, folder))
-        claims = builder.claims(
-            written, (), lambda at, what, _key: problems.append(_problem(at, what)), on=on, over=over
+        builder = AssertionBuilder(folder, (*roots, folder))
+        claims = builder.build_all(
+            written, (), lambda at, what, _key: problems.append(_problem(at, what)), on=on, over=scope
         )
         if claims:
             return claims[0]
     raise BadInput(*problems)
 
 
-def _problem(at: Place, what: str) -> Problem:
-    return Problem("", 0, shown_path(at), what)
+def _problem(at: KeyPath, what: str) -> Problem:
+    return Problem("", 0, format_key_path(at), what)
 
 
 def _given(**fields: Any) -> dict[str, Any]:

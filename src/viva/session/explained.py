@@ -6,29 +6,29 @@ from viva.engine.outcome import Outcome
 from viva.engine.records import assertion_record, trial_record
 from viva.model.record import TrialRecord
 from viva.model.talk import AssertionResult, TrialState
-from viva.reporters.explain import finding_lines
-from viva.reporters.ink import Ink
-from viva.reporters.prose import transcript, why_text
-from viva.reporters.why import finding, why
+from viva.reporters.explain import format_failed_check
+from viva.reporters.ink import Palette
+from viva.reporters.prose import format_transcript, format_failure_text
+from viva.reporters.why import build_failed_check, explain_failure
 
 _WIDTH = 100
 _TEXT_ROOM = 2000
 
 
-def unmet_text(unmet: Sequence[AssertionResult], talk: TrialState) -> str:
+def format_failed_assertions(unmet: Sequence[AssertionResult], talk: TrialState) -> str:
     """Of a conversation that goes on."""
-    lines = [line for each in unmet for line in finding_lines(finding(assertion_record(each), ""), Ink(colour=False), _WIDTH)]
-    said = transcript(record_of(talk), _TEXT_ROOM)
+    lines = [line for each in unmet for line in format_failed_check(build_failed_check(assertion_record(each), ""), Palette(colour=False), _WIDTH)]
+    said = format_transcript(build_partial_record(talk), _TEXT_ROOM)
     return "\n".join([*lines, *(["", "The conversation so far:", said] if said else [])])
 
 
-def record_text(record: TrialRecord) -> str:
+def format_record(record: TrialRecord) -> str:
     """Of a trial that has ended."""
-    parts = [why_text(why(record)), *(record.warnings or ()), *(record.notes or ())]
-    said = transcript(record, _TEXT_ROOM)
+    parts = [format_failure_text(explain_failure(record)), *(record.warnings or ()), *(record.notes or ())]
+    said = format_transcript(record, _TEXT_ROOM)
     return "\n".join([*parts, *(["", said] if said else [])])
 
 
-def record_of(talk: TrialState) -> TrialRecord:
+def build_partial_record(talk: TrialState) -> TrialRecord:
     """What could be kept of a conversation now."""
     return trial_record(talk, Outcome("passed"), agent="", session_id=talk.key.session_id, started_at="", not_run=[])

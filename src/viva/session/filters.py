@@ -13,7 +13,7 @@ _MOST = 5000
 """So many cases are looked at for names to show."""
 
 
-def check_filter(pattern: str | None) -> None:
+def validate_filter(pattern: str | None) -> None:
     """Raises BadInput for a `-k` that is no regular expression."""
     if pattern is None:
         return
@@ -23,9 +23,9 @@ def check_filter(pattern: str | None) -> None:
         raise BadInput.of(f"-k {wrong}") from wrong
 
 
-def is_wanted(case: Case, options: RunOptions, chosen: Collection[tuple[str, str]] | None) -> bool:
+def is_selected(case: Case, options: RunOptions, selected_cases: Collection[tuple[str, str]] | None) -> bool:
     """Do the filters leave this case?"""
-    if chosen is not None and (case.suite, case.id) not in chosen:
+    if selected_cases is not None and (case.suite, case.id) not in selected_cases:
         return False
     if options.only is not None and not _matches(options.only, case.id):
         return False
@@ -39,11 +39,11 @@ def _matches(pattern: str, case_id: str) -> bool:
         raise BadInput.of(f"-k {wrong}") from wrong
 
 
-async def why_nothing(options: RunOptions, suites: Sequence[Suite]) -> str:
+async def explain_empty_selection(options: RunOptions, suites: Sequence[Suite]) -> str:
     """Why the filters leave no case, with the ids and tags that there are, near ones first."""
     cases = await _first_cases(suites)
     lines: list[str] = []
-    if options.chosen is not None:
+    if options.selected_cases is not None:
         lines.append("--last-failed: none of these cases failed in the latest run")
     if options.only is not None and not any(_matches(options.only, case.id) for case in cases):
         lines.append(f"-k {options.only!r} matches no id; there are {_listed(options.only, [c.id for c in cases])}")

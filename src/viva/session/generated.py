@@ -15,38 +15,38 @@ from viva.config import Settings
 from viva.engine.helpers import HelperPool, helper_time_limit
 from viva.errors import BadInput, HelperFailed
 from viva.formats import native
-from viva.formats.documents import documents_of
-from viva.formats.reading import Reading
-from viva.formats.sources import Made
+from viva.formats.documents import wrap_values
+from viva.formats.reading import LoadOptions
+from viva.formats.sources import GeneratedCases
 from viva.model.message import Reply
 from viva.model.talk import structured_answer
 from viva.model.tracebacks import error_text
-from viva.session.agents import NamedAgent
-from viva.threads import in_thread
+from viva.session.agents import ConfiguredAgent
+from viva.threads import run_in_thread
 
-COUNT = 5
+DEFAULT_CASE_COUNT = 5
 """How many cases an agent is asked for, unless `?count=` says otherwise."""
 _ASK = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
-async def generate(
-    made: Made, target: NamedAgent, crew: HelperPool, settings: Settings, reading: Reading, timeout_s: float
+async def generate_cases(
+    made: GeneratedCases, target: ConfiguredAgent, crew: HelperPool, settings: Settings, reading: LoadOptions, timeout_s: float
 ) -> list[Any]:
     """The cases that an agent or a script makes for the agent under test; each of them loads. An agent has so much time."""
     about = {
         "target_agent": target.name,
         "target_description": target.description,
         "target_tools": list(target.tools),
-        "count": COUNT,
+        "count": DEFAULT_CASE_COUNT,
         **made.query,
     }
 
     def checked(answer: Any) -> list[Any]:
-        cases = cases_in(answer)
-        native.load(documents_of(cases, made.name), made.name, settings.folder, reading)
+        cases = parse_cases(answer)
+        native.load(wrap_values(cases, made.name), made.name, settings.folder, reading)
         return list(cases)
 
-    if made.by == "scripts":
+    if made.source == "scripts":
         answer = await _from_script(made.reference, about, settings)
         try:
             return checked(answer)
@@ -67,7 +67,7 @@ async def generate(
         raise HelperFailed("generator", f"generator {made.reference}: {broken.message}") from broken
 
 
-def cases_in(answer: Any) -> Sequence[Any]:
+def parse_cases(answer: Any) -> Sequence[Any]:
     """`{cases|test_cases: [...]}`, a bare array, or one case."""
     if isinstance(answer, list):
         return cast("list[Any]", answer)
@@ -105,7 +105,7 @@ async def _from_script(reference: str, about: Mapping[str, Any], settings: Setti
         names = "&".join(f"{each}=..." for each in missing)
         raise BadInput.of(f"scripts:{reference} needs {', '.join(missing)}; give it as scripts:{reference}?{names}")
     try:
-        made = await in_thread(lambda: call(**given))
+        made = await run_in_thread(lambda: call(**given))
         return await made if inspect.isawaitable(made) else made
     except Exception as raised:  # the script is other people's code: name it, whatever it raised
         raise BadInput.of(f"scripts:{reference} raised {error_text(raised)}") from raised

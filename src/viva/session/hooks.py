@@ -12,16 +12,16 @@ from typing import Any, cast
 
 from viva.engine.trial import RunContext
 from viva.errors import BadInput, RunStopped, Undetermined
-from viva.formats.hooks import AFTER_RUN, BEFORE_RUN, find_hook
+from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, find_hook
 from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
 from viva.model.talk import TrialState
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import PlannedTrial
-from viva.session.bridge import Bridge, performed
-from viva.session.context import context_for
-from viva.session.spoken import Heard, heard
+from viva.session.bridge import LoopBridge, run_user_function
+from viva.session.context import create_context
+from viva.session.spoken import AgentReply, build_agent_reply
 
 _NO_KEY = Key("", "")
 
@@ -90,7 +90,7 @@ class ProjectHooks:
         return None
 
     async def _called(self, hook: Hook, talk: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
 
         def meter(call: ModelCall) -> None:
             if talk is not None:
@@ -101,23 +101,23 @@ class ProjectHooks:
         key = talk.key if talk is not None else _NO_KEY
         calls = self._stage.caller(key, meter, f"viva-{self._stage.run}-hook", talk)
 
-        async def send(line: UserMessage) -> Heard:
-            return heard(await calls.send(line))
+        async def send(line: UserMessage) -> AgentReply:
+            return build_agent_reply(await calls.send(line))
 
         try:
-            return await performed(hook.function, context_for(hook.function, send, bridge, variables), *arguments)
+            return await run_user_function(hook.function, create_context(hook.function, send, bridge, variables), *arguments)
         finally:
             bridge.close()
 
 
-def run_hook(given: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
+def resolve_run_hook(given: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
     """A hook of the run, by reference or as a function. Raises BadInput if it cannot be called as such."""
     if given is None:
         return None
     if callable(given):
         return Hook(getattr(given, "__qualname__", repr(given)), given)
     try:
-        return find_hook(given, roots, BEFORE_RUN if flag == "--before" else AFTER_RUN)
+        return find_hook(given, roots, BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS)
     except ValueError as wrong:
         raise BadInput.of(f"{flag} {wrong}") from wrong
 

@@ -10,50 +10,50 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Interrupted(Exception):  # noqa: N818 -- no error: somebody asked for it
+class RunInterrupted(Exception):  # noqa: N818 -- no error: somebody asked for it
     """The work was ended because the run is to stop."""
 
 
-class Interruption:
+class InterruptHandler:
     """Ends the parts of a run one by one when it is asked to stop. `stop` says that no further trial is to begin.
 
     A run that is cancelled from outside (its thread is interrupted) ends in order too, unless it is `hosted`: then its
     host knows better.
     """
 
-    def __init__(self, stop: Callable[[], object], *, hosted: bool = False) -> None:
+    def __init__(self, stop: Callable[[], object], *, is_hosted: bool = False) -> None:
         self._stop = stop
-        self._hosted = hosted
+        self._hosted = is_hosted
         self._task: asyncio.Task[Any] | None = None
-        self.asked = False
-        self.cancelled = False
+        self.is_requested = False
+        self.is_cancelled = False
         """Was the whole run cancelled from outside? Then it is told so when it has ended in order."""
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """The run is to stop."""
-        self.asked = True
+        self.is_requested = True
         self._stop()
         if self._task is not None:
             self._task.cancel()
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_part(self, work: Coroutine[Any, Any, T]) -> T:
         """Awaits one part of the run; raises Interrupted if it is ended before it is done."""
         self._task = asyncio.ensure_future(work)
         try:
             return await self._task
         except asyncio.CancelledError:
-            if not self.asked:
+            if not self.is_requested:
                 if self._hosted:
                     raise
-                self.cancelled = True
-                self.ask()
-            raise Interrupted from None
+                self.is_cancelled = True
+                self.request_stop()
+            raise RunInterrupted from None
         finally:
             self._task = None
 
 
 @contextmanager
-def stopping(stop: Callable[[], object]) -> Generator[None]:
+def handle_stop_signals(stop: Callable[[], object]) -> Generator[None]:
     """The first SIGINT or SIGTERM calls `stop` on the loop; the second leaves at once, with code 2."""
     loop = asyncio.get_running_loop()
     asked = False

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from viva.agents.models import KINDS
+from viva.agents.models import MODEL_KINDS
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
-from viva.session.agents import Agents
+from viva.session.agents import AgentFactory
 from viva.session.options import RunOptions
 
-WrongWith = Callable[[str], tuple[Problem, ...]]
-WrongWithConnector = Callable[[str, str | None], tuple[Problem, ...]]
+FindProblems = Callable[[str], tuple[Problem, ...]]
+FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]
 
 
-def helper_check(agents: Agents, settings: Settings, under_test: Any = None) -> WrongWith:
+def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Any = None) -> FindProblems:
     """Says why there can be no agent of a name. One that only the config names, as the default simulator, is wrong there."""
     given = (
         under_test if isinstance(under_test, str) else getattr(under_test, "__qualname__", type(under_test).__name__)
@@ -24,7 +24,7 @@ def helper_check(agents: Agents, settings: Settings, under_test: Any = None) -> 
     def wrong_with(name: str) -> tuple[Problem, ...]:
         if under_test is not None and name == given:
             return ()
-        wrong = agents.wrong_with(name)
+        wrong = agents.find_agent_problems(name)
         if name == default and any(not each.file for each in wrong):
             return settings.problem(f"simulator: {wrong[0].message}", "defaults", "simulator").problems
         return wrong
@@ -32,7 +32,7 @@ def helper_check(agents: Agents, settings: Settings, under_test: Any = None) -> 
     return wrong_with
 
 
-def connector_check(agents: Agents, settings: Settings, options: RunOptions) -> WrongWithConnector:
+def create_connector_check(agents: AgentFactory, settings: Settings, options: RunOptions) -> FindConnectorProblems:
     """Says why `options.connector` of a case cannot be used: by the agent under test, or by a helper.
 
     An agent that is no model of ours gets its options as they are: what a connector is called there, only it knows.
@@ -46,7 +46,7 @@ def connector_check(agents: Agents, settings: Settings, options: RunOptions) -> 
         who = candidates if helper is None else [helper]
         if not who or not all(_uses_connectors(each, settings) for each in who):
             return ()
-        return agents.wrong_with_connector(name)
+        return agents.find_connector_problems(name)
 
     return wrong_with
 
@@ -63,10 +63,10 @@ def _uses_connectors(agent: Any, settings: Settings) -> bool:
     kind = written.get("type")
     if kind is None:
         return "use" not in written and ("prompt" in written or "connector" in written)
-    return kind == "prompt" or kind in KINDS
+    return kind == "prompt" or kind in MODEL_KINDS
 
 
-def wrong_flags(options: RunOptions, agents: Agents) -> Iterator[Problem]:
+def find_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:
     """Flags that name an agent which there cannot be."""
     named: list[tuple[str, str | None, Role]] = [
         ("--simulator", options.simulator, "simulator"),
@@ -76,7 +76,7 @@ def wrong_flags(options: RunOptions, agents: Agents) -> Iterator[Problem]:
         if name is None:
             continue
         try:
-            agents.find(name, role)
+            agents.find_helper(name, role)
         except BadInput as wrong:
             for each in wrong.problems:
                 yield each if each.file else Problem("", 0, "", f"{flag}: {each.message}")

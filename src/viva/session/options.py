@@ -13,9 +13,9 @@ from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.model.credentials import MASK, mask_text, mask_reference
 from viva.protocols import PersonPrompt
-from viva.record.cassette import Missing
+from viva.record.cassette import MissingPolicy
 from viva.record.redaction import Redactor
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 from viva.stats.sequential import SequentialTest
 
 
@@ -61,13 +61,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     retry_faults: int = 1
     record: Path | None = None
     replay: Path | None = None
-    replay_missing: Missing = "error"
+    replay_missing: MissingPolicy = "error"
     last_failed: bool = False
-    chosen: tuple[tuple[str, str], ...] | None = None
+    selected_cases: tuple[tuple[str, str], ...] | None = None
     """Only these cases, by suite and id: what `last_failed` came to."""
     interactive: bool = False
     skip_interactive: bool = False
-    asking: PersonPrompt | None = None
+    person_prompt: PersonPrompt | None = None
     modes: tuple[Mode, ...] = ()
     """Of an eval suite; without any, those that need nothing else."""
     live: bool = False
@@ -79,14 +79,14 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     @property
     def is_filtered(self) -> bool:
         """Do only some of the cases run?"""
-        return self.only is not None or bool(self.tags) or self.chosen is not None
+        return self.only is not None or bool(self.tags) or self.selected_cases is not None
 
     @property
-    def rule(self) -> Rule:
-        return Rule(self.min_pass, self.sequential)
+    def pass_rule(self) -> PassRule:
+        return PassRule(self.min_pass, self.sequential)
 
 
-def kept(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     """What the journal keeps of the options, so that the run can go on. Objects of Python code cannot be kept, nor secrets.
 
     Paths and names stay as they are, whatever they hold: the run could not go on without them.
@@ -94,21 +94,21 @@ def kept(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     said = {name: getattr(options, name) for name in options.__struct_fields__ if name not in _NOT_KEPT}
     said["folder"] = options.folder.resolve()
     said["inputs"] = tuple(map(mask_text, options.inputs))
-    said["cases"] = redactor.record(codec.to_plain(options.cases))
-    for name in REFERENCES:
+    said["cases"] = redactor.redact(codec.to_plain(options.cases))
+    for name in AGENT_OPTION_FLAGS:
         if isinstance(said[name], str):
             said[name] = mask_reference(said[name])
     return {name: codec.to_builtins(value) for name, value in said.items() if value is None or not callable(value)}
 
 
-def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOptions:
+def restore_secrets(options: RunOptions, references: Mapping[str, str | None]) -> RunOptions:
     """The options of a run that goes on, with the references of agents that are `given` anew, because the journal does not
     keep the secrets in them. BadInput says which are missing, and which are others than before.
     """
     again: dict[str, str] = {}
     problems: list[Problem] = []
-    for name, flag in REFERENCES.items():
-        was, now = getattr(kept, name), given.get(name)
+    for name, flag in AGENT_OPTION_FLAGS.items():
+        was, now = getattr(options, name), references.get(name)
         has_secret = isinstance(was, str) and MASK in was
         if now is not None and not has_secret:
             problems.append(Problem("", 0, "", f"the settings that the run had still hold; leave out {flag}"))
@@ -121,12 +121,12 @@ def with_secrets(kept: RunOptions, given: Mapping[str, str | None]) -> RunOption
             problems.append(Problem("", 0, "", what))
     if problems:
         raise BadInput(*problems)
-    return structs.replace(kept, **again)
+    return structs.replace(options, **again)
 
 
-def kept_again(kept: Mapping[str, Any]) -> RunOptions:
+def restore_options(saved: Mapping[str, Any]) -> RunOptions:
     """The options of a run that goes on."""
-    said = dict(kept)
+    said = dict(saved)
     for name in _PATHS & said.keys():
         said[name] = Path(said[name]) if said[name] is not None else None
     said["outputs"] = tuple(Path(path) for path in said["outputs"])
@@ -138,7 +138,7 @@ def kept_again(kept: Mapping[str, Any]) -> RunOptions:
     return RunOptions(**told)
 
 
-REFERENCES = {"agent": "-n", "simulator": "--simulator", "evaluator": "--evaluator", "reporter": "--reporter"}
+AGENT_OPTION_FLAGS = {"agent": "-n", "simulator": "--simulator", "evaluator": "--evaluator", "reporter": "--reporter"}
 """Options that name agents, which may be addresses with secrets in them, and their flags."""
 _NOT_KEPT = frozenset({"asking", "interactive"})
 _PATHS = frozenset({"folder", "config", "env_file", "record", "replay", "eval_summary"})

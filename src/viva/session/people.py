@@ -7,49 +7,49 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
-from viva.formats.reading import Reading
-from viva.formats.saved import save_talk
+from viva.formats.reading import LoadOptions
+from viva.formats.saved import save_conversation
 from viva.model.case import Case, Suite, UserMessage
 from viva.model.talk import TrialState
 from viva.protocols import PersonPrompt
 from viva.users.person import Person
 
-LEFT_OUT = "needs a person, and --skip-interactive leaves such cases out"
-NOBODY = "needs a person, and nobody can be asked here"
+SKIPPED_BY_FLAG = "needs a person, and --skip-interactive leaves such cases out"
+SKIPPED_WITHOUT_TERMINAL = "needs a person, and nobody can be asked here"
 
 
-class People(Struct, frozen=True):
+class PersonPolicy(Struct, frozen=True):
     """Places a person in the cases that want one (`interactive.enabled`) or, with `everywhere`, in all."""
 
-    asking: PersonPrompt | None
-    everywhere: bool
-    left_out: bool
-    keeper: "Keeper"
+    prompt: PersonPrompt | None
+    in_all_cases: bool
+    skips_interactive: bool
+    saver: "ConversationSaver"
 
-    def placed(self, case: Case) -> Case:
+    def add_person(self, case: Case) -> Case:
         wanted = case.interactive.enabled
-        if wanted and (self.left_out or self.asking is None):
-            return structs.replace(case, skip=case.skip_reason or (LEFT_OUT if self.left_out else NOBODY))
-        if self.asking is None or not (wanted or self.everywhere) or not case.one_session:
+        if wanted and (self.skips_interactive or self.prompt is None):
+            return structs.replace(case, skip=case.skip_reason or (SKIPPED_BY_FLAG if self.skips_interactive else SKIPPED_WITHOUT_TERMINAL))
+        if self.prompt is None or not (wanted or self.in_all_cases) or not case.one_session:
             return case
-        return structs.replace(case, user=Person(case.user, self.asking, self.keeper.save))
+        return structs.replace(case, user=Person(case.user, self.prompt, self.saver.save))
 
-    def take_part(self, wanting: int) -> bool:
+    def is_active(self, interactive_count: int) -> bool:
         """Is anybody asked in a run of which `wanting` cases want a person?"""
-        return self.asking is not None and (self.everywhere or (wanting > 0 and not self.left_out))
+        return self.prompt is not None and (self.in_all_cases or (interactive_count > 0 and not self.skips_interactive))
 
-    def note(self, wanting: int) -> str | None:
+    def explain_skips(self, interactive_count: int) -> str | None:
         """What has to be said when nobody can be asked; `wanting` cases want a person."""
-        if self.asking is not None or self.left_out or not (self.everywhere or wanting):
+        if self.prompt is not None or self.skips_interactive or not (self.in_all_cases or interactive_count):
             return None
-        skipped = f"{wanting} case{'s' if wanting != 1 else ''} with interactive.enabled skipped"
+        skipped = f"{interactive_count} case{'s' if interactive_count != 1 else ''} with interactive.enabled skipped"
         return f"no terminal, so nobody can be asked: as with --skip-interactive, {skipped}"
 
 
-class Keeper:
+class ConversationSaver:
     """Saves conversations as cases, but not into a suite that is being run: a changed one is refused."""
 
-    def __init__(self, reading: Reading, folder: Path, suites: Iterable[Suite] = (), agent: str = "") -> None:
+    def __init__(self, reading: LoadOptions, folder: Path, suites: Iterable[Suite] = (), agent: str = "") -> None:
         self._reading = reading
         self._folder = folder
         self._agent = agent
@@ -64,7 +64,7 @@ class Keeper:
         if path.resolve() in self._running:
             return f"not saved: {name} is being run; choose another file"
         try:
-            case_id = save_talk(path, talk, said, self._reading, self._folder)
+            case_id = save_conversation(path, talk, said, self._reading, self._folder)
         except BadInput as wrong:
             return f"not saved: {wrong}"
         agent = f" -n {shlex.quote(self._agent)}" if self._agent else ""

@@ -9,42 +9,42 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from viva.agents.openwop import OpenwopAgent, parse_address, parse_reference
-from viva.agents.openwop_client import HostClient, Refused
+from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
-from viva.formats.documents import json_document
+from viva.formats.documents import parse_json_document
 from viva.formats.modes import Mode
 from viva.formats.openwop import EvalSuite, parse_suite
 from viva.formats.packs import is_pack, open_pack
 from viva.model import codec
 from viva.model.connector import Secret
 from viva.protocols import Transport
-from viva.session.evals import EvalSummary, read_summary
+from viva.session.evals import EvalSummary, parse_eval_summary
 
-TOKEN = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
+TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class RemoteRunRequest(Struct, frozen=True, kw_only=True):
     """Which suite shall run there, on which agent, and how."""
 
     suite: str
     agent: str
     modes: tuple[Mode, ...] = ()
     baseline: str | None = None
-    mismatch_allowed: bool = False
+    allow_agent_mismatch: bool = False
 
-    def body(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         asked = {
             "evalModes": list(self.modes) or None,
             "baselineRunId": self.baseline,
-            "allowAgentMismatch": self.mismatch_allowed or None,
+            "allowAgentMismatch": self.allow_agent_mismatch or None,
         }
         configurable = {key: value for key, value in asked.items() if value is not None}
         body: dict[str, Any] = {"mode": "eval", "evalSuiteRef": self.suite, "agentId": self.agent}
         return {**body, "configurable": configurable} if configurable else body
 
 
-def wanted(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
+def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
     """The suite's name there and the agent's id. A local file or pack says which suite is meant; the host has its own copy."""
     suite: EvalSuite | None = None
     path = folder / text
@@ -66,7 +66,7 @@ def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
             raw = path.read_bytes()
         except OSError as wrong:
             raise BadInput.of(f"is no suite and no pack: {wrong.strerror}", shown) from wrong
-        suite = parse_suite(json_document(raw, shown))[0]
+        suite = parse_suite(parse_json_document(raw, shown))[0]
         return suite, suite.target_agent_id
     pack = open_pack(path, shown)
     found = [(at, agent) for at, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
@@ -74,11 +74,11 @@ def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
         raise BadInput.of(f"holds {len(found)} suites; name the one that is meant as ID@VERSION", shown)
     at, agent = found[0]
     raw = pack.read(str(agent.eval_suite_ref), ("agents", at, "evalSuiteRef"))
-    suite = parse_suite(json_document(raw, f"{shown}/{agent.eval_suite_ref}"))[0]
+    suite = parse_suite(parse_json_document(raw, f"{shown}/{agent.eval_suite_ref}"))[0]
     return suite, suite.target_agent_id or agent.agent_id
 
 
-class Remote:
+class RemoteRun:
     """A run on a host, from here."""
 
     def __init__(self, url: str, settings: Settings, http: Transport) -> None:
@@ -86,46 +86,46 @@ class Remote:
             address = parse_address(url, "https://host")
         except ValueError as wrong:
             raise BadInput.of(f"--host: {wrong}") from wrong
-        self.client = HostClient(url=address, token=token_of(settings), http=http)
-        self.run: str | None = None
+        self.client = HostClient(url=address, token=find_token(settings), http=http)
+        self.run_id: str | None = None
 
-    async def start(self, what: Wanted) -> str:
+    async def start(self, what: RemoteRunRequest) -> str:
         """The run's id. A host that refuses says why: that is bad input, found before anything ran."""
         try:
-            self.run = await self.client.start(what.body())
-        except Refused as refused:
+            self.run_id = await self.client.create_run(what.to_json())
+        except HostRefused as refused:
             if refused.status in (400, 501):
                 raise BadInput.of(refused.message) from refused
             if refused.status == 401 and self.client.token is None:
-                raise Unreachable(f"{refused.message}; a token is read from {TOKEN}, which is not set") from refused
+                raise Unreachable(f"{refused.message}; a token is read from {TOKEN_VARIABLE}, which is not set") from refused
             raise
-        return self.run
+        return self.run_id
 
-    def events(self) -> AsyncIterator[dict[str, Any]]:
-        return self.client.events(str(self.run), "updates")
+    def stream_events(self) -> AsyncIterator[dict[str, Any]]:
+        return self.client.iterate_events(str(self.run_id), "updates")
 
-    async def summary(self) -> EvalSummary:
-        found = await self.client.get(f"/v1/runs/{quote(str(self.run), safe='')}/eval-summary")
-        return read_summary(codec.encode(found), f"the summary of {self.run}")
+    async def fetch_summary(self) -> EvalSummary:
+        found = await self.client.get(f"/v1/runs/{quote(str(self.run_id), safe='')}/eval-summary")
+        return parse_eval_summary(codec.encode(found), f"the summary of {self.run_id}")
 
     async def cancel(self) -> None:
         with suppress(Unreachable):
-            await self.client.post(f"/v1/runs/{quote(str(self.run), safe='')}/cancel", {})
+            await self.client.post(f"/v1/runs/{quote(str(self.run_id), safe='')}/cancel", {})
 
 
-def token_of(settings: Settings, written: str | None = None, *place: str) -> Secret | None:
+def find_token(settings: Settings, written: str | None = None, *place: str) -> Secret | None:
     """A token from the config, else from OPENWOP_TOKEN. It is a secret from here on."""
-    token = settings.expand(written, *place) if written else settings.environ.get(TOKEN)
+    token = settings.expand_variables(written, *place) if written else settings.environ.get(TOKEN_VARIABLE)
     if not token:
         return None
-    settings.redactor.learn([token])
+    settings.redactor.add_secrets([token])
     return Secret(token)
 
 
-def remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
+def build_remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
     """The agent that `openwop:URL#agent` refers to."""
     try:
         url, agent = parse_reference(str(fields.get("use", "")))
     except ValueError as wrong:
         raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
-    return OpenwopAgent(url=url, agent=agent, token=token_of(settings, fields.get("token"), "agents", name, "token"))
+    return OpenwopAgent(url=url, agent=agent, token=find_token(settings, fields.get("token"), "agents", name, "token"))

@@ -14,11 +14,11 @@ from viva.model.message import Reply
 from viva.protocols import Sink
 from viva.record.files import replace_file
 from viva.record.journal import Journal
-from viva.session.evals import SummaryFile
-from viva.stats.deciding import Rule
+from viva.session.evals import EvalSummaryReport
+from viva.stats.deciding import PassRule
 
 
-class Reports:
+class ReportFiles:
     """All report files of a run. A Sink that hears of everything but the end, and writes when it is told to.
 
     They are written before the run's end is journaled, because a report that is lost changes the exit code.
@@ -29,11 +29,11 @@ class Reports:
         self._lost: dict[Path, str] = {}
         for path in outputs:
             # Where only an agent knows the kind, Markdown stands in until that has written.
-            reporter = catalog.find("reporter", path.suffix) or catalog.find("reporter", ".md")
+            reporter = catalog.find_component("reporter", path.suffix) or catalog.find_component("reporter", ".md")
             if reporter is not None:
                 self._sinks[path] = reporter(path, journal)
         if eval_summary is not None:
-            self._sinks[eval_summary] = SummaryFile(eval_summary, journal)
+            self._sinks[eval_summary] = EvalSummaryReport(eval_summary, journal)
         self.live = any(sink.live for sink in self._sinks.values())
 
     def receive(self, events: Sequence[Event]) -> None:
@@ -42,7 +42,7 @@ class Reports:
             if path not in self._lost and told:
                 self._tell(path, sink, told)
 
-    def write(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
+    def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
         """Writes all files, and gives the end as it is then: with what was lost, and the exit code that follows.
 
         `texts` are written as they are, in the place of the built-in reports. If a report is lost, the others are written
@@ -83,14 +83,14 @@ class Reports:
         return structs.replace(ended, summary=summary, exit_code=ended.exit_code or 1)
 
 
-async def report_by(
-    crew: HelperPool, reporter: str, journal: Journal, rule: Rule, summary: RunSummary, form: str, timeout_s: float
+async def ask_reporter(
+    crew: HelperPool, reporter: str, journal: Journal, rule: PassRule, summary: RunSummary, form: str, timeout_s: float
 ) -> str:
     """The agent's words for a report in that form. Raises HelperFailed if it breaks, or takes longer than that."""
-    from viva.reporters.json import case_json  # few runs have such a reporter
-    from viva.reporters.report import case_trials
+    from viva.reporters.json import encode_case  # few runs have such a reporter
+    from viva.reporters.report import group_by_case
 
-    cases = [codec.Raw(case_json(case)) for case in case_trials(journal, rule)]
+    cases = [codec.Raw(encode_case(case)) for case in group_by_case(journal, rule)]
     body = codec.encode({"summary": summary, "cases": cases, "format": form}).decode()
     about = {"metadata": {"format": form}}
     async with helper_time_limit("reporter", timeout_s), crew.open("reporter", reporter, None, about) as session:

@@ -13,28 +13,28 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
 from viva.protocols import PlannedTrial
-from viva.record.cassette import trial_of
+from viva.record.cassette import trial_key
 from viva.record.journal import Journal, read_events
 
 
-class Past(Struct, frozen=True, dict=True):
+class PreviousRun(Struct, frozen=True, dict=True):
     """What the journal of a run tells: how it was started, the cases made for it, and the trials that have ended.
 
     With an `end` it had come to it: nothing is left to run.
     """
 
     started: RunStarted
-    journal: Path
-    ended: tuple[TrialEnded, ...]
-    generated: Mapping[str, tuple[Mapping[str, Any], ...]]
-    end: RunEnded | None = None
-    stopped_at_usd: float = 0.0
+    journal_path: Path
+    ended_trials: tuple[TrialEnded, ...]
+    generated_cases: Mapping[str, tuple[Mapping[str, Any], ...]]
+    run_ended: RunEnded | None = None
+    cost_at_stop_usd: float = 0.0
     """What the run had cost when it was last stopped, calls that were cut off included."""
-    retried: tuple[TrialRetried, ...] = ()
+    retried_attempts: tuple[TrialRetried, ...] = ()
     """Attempts that were run again."""
 
     @property
-    def run(self) -> str:
+    def run_id(self) -> str:
         return self.started.run
 
     @property
@@ -42,32 +42,32 @@ class Past(Struct, frozen=True, dict=True):
         return self.started.settings
 
     @cached_property
-    def outcomes(self) -> frozenset[Key]:
+    def ended_keys(self) -> frozenset[Key]:
         """The trials that have ended, whatever the attempt."""
-        return frozenset(trial_of(event.key) for event in self.ended)
+        return frozenset(trial_key(event.key) for event in self.ended_trials)
 
-    def has_outcome(self, planned: PlannedTrial) -> bool:
-        return Key(planned.case.suite, planned.case.id, planned.trial) in self.outcomes
+    def has_ended(self, planned: PlannedTrial) -> bool:
+        return Key(planned.case.suite, planned.case.id, planned.trial) in self.ended_keys
 
     @property
     def spent_usd(self) -> float:
-        trials = sum(event.record.cost_usd or 0.0 for event in self.ended)
-        retried = sum((event.usage.cost_usd or 0.0) for event in self.retried if event.usage)
-        return max(self.stopped_at_usd, trials + retried)
+        trials = sum(event.record.cost_usd or 0.0 for event in self.ended_trials)
+        retried = sum((event.usage.cost_usd or 0.0) for event in self.retried_attempts if event.usage)
+        return max(self.cost_at_stop_usd, trials + retried)
 
 
-async def still_right(past: Past, plan: AsyncIterator[PlannedTrial]) -> Past:
+async def keep_unchanged_trials(past: PreviousRun, plan: AsyncIterator[PlannedTrial]) -> PreviousRun:
     """Of the past of a run that goes on although its suites changed: the outcomes of cases that are as they were."""
     due = {
-        each.index: (trial_of(Key(each.case.suite, each.case.id, each.trial)), each.case.digest) async for each in plan
+        each.index: (trial_key(Key(each.case.suite, each.case.id, each.trial)), each.case.digest) async for each in plan
     }
-    ended = [event for event in past.ended if due.get(event.index) == (trial_of(event.key), event.record.digest or "")]
+    ended = [event for event in past.ended_trials if due.get(event.index) == (trial_key(event.key), event.record.digest or "")]
     return structs.replace(past, ended=tuple(ended))
 
 
-def open_again(history: History, name: str) -> tuple[Journal, Past]:
+def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
     """The journal of a run that is to go on, and its past. The journal is locked first: nobody can add to that past."""
-    path = history.journal(history.find(name).id)
+    path = history.journal_path(history.find_run(name).id)
     if not path.exists():
         raise BadInput.of("is gone; this run cannot be resumed", str(path))
     try:
@@ -75,18 +75,18 @@ def open_again(history: History, name: str) -> tuple[Journal, Past]:
     except RunStopped as broken:
         raise BadInput.of(broken.reason) from broken
     try:
-        return journal, past_in(path)
+        return journal, read_previous_run(path)
     except BadInput:
         journal.close()
         raise
 
 
-def past_of(history: History, name: str) -> Past:
+def load_previous_run(history: History, name: str) -> PreviousRun:
     """The past of a run that is in the history."""
-    return past_in(history.journal(history.find(name).id))
+    return read_previous_run(history.journal_path(history.find_run(name).id))
 
 
-def past_in(path: Path) -> Past:
+def read_previous_run(path: Path) -> PreviousRun:
     """The past of a run by its journal."""
     started: RunStarted | None = None
     ended: dict[int, TrialEnded] = {}
@@ -116,10 +116,10 @@ def past_in(path: Path) -> Past:
     # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
     generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
     kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
-    return Past(started, path, tuple(ended.values()), kept, end, stopped_at_usd, tuple(retried))
+    return PreviousRun(started, path, tuple(ended.values()), kept, end, stopped_at_usd, tuple(retried))
 
 
-def refuse_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_unchanged(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """The report of a resumed run is to be that of an unbroken one: so nothing may have changed in between."""
     changed = [
         name for name in sorted({*was, *now}) if codec.canonical_bytes(was.get(name)) != codec.canonical_bytes(now.get(name))

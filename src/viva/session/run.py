@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import structs
 
 import viva
-from viva.capture import capturing_prints
+from viva.capture import capture_prints
 from viva.config import Settings
 from viva.engine.bars import SuiteTally
 from viva.engine.bus import EventBus
@@ -23,33 +23,33 @@ from viva.engine.summary import RunTally, exit_code
 from viva.engine.trial import RunContext
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.reading import TIMEOUT_S
-from viva.history.index import HOSTED, History
+from viva.history.index import HOSTED_KEY, History
 from viva.history.sink import HistorySink
-from viva.llm.budget import UNPRICED, Budget
+from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model.credentials import mask_text, mask_reference
 from viva.model.duration import format_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Sink
 from viva.record.files import replace_file
-from viva.record.journal import Journal, next_number
+from viva.record.journal import Journal, next_run_number
 from viva.record.private import make_private_folder
 from viva.session.hooks import ProjectHooks
-from viva.session.interrupts import Interrupted, Interruption, stopping
-from viva.session.options import kept
-from viva.session.prepare import Prepared
-from viva.session.reporting import Reports, report_by
-from viva.session.resuming import Past
+from viva.session.interrupts import RunInterrupted, InterruptHandler, handle_stop_signals
+from viva.session.options import dump_options
+from viva.session.prepare import RunPlan
+from viva.session.reporting import ReportFiles, ask_reporter
+from viva.session.resuming import PreviousRun
 
 
 class RunResult:
     """How a run ended. Its records are read from the journal, in input order, when they are asked for."""
 
     def __init__(self, run: str, code: int, summary: RunSummary, journal: Journal, said: str | None = None) -> None:
-        self.run = run
+        self.run_id = run
         self.exit_code = code
         self.summary = summary
-        self.said = said
+        self.report_text = said
         """What an agent as reporter has to say, where it writes no file."""
         self._journal = journal
 
@@ -69,102 +69,102 @@ class RunResult:
 
     def __repr__(self) -> str:
         counts = self.summary
-        return f"<RunResult {self.run}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
+        return f"<RunResult {self.run_id}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
 
 
-async def examine(
-    prepared: Prepared,
+async def execute(
+    prepared: RunPlan,
     sinks: Sequence[Sink] = (),
-    past: Past | None = None,
+    previous_run: PreviousRun | None = None,
     *,
     journal: Journal | None = None,
-    hosted_as: str | None = None,
+    hosted_run_id: str | None = None,
 ) -> RunResult:
     """Runs what was prepared and tells the sinks all about it. `past` has ended already: it is told, not run again.
 
     A run that goes on brings its `journal`, which was locked before its past was read. A run that is `hosted_as` one of
     several goes by that name, and leaves signals and the list of runs to its host.
     """
-    run = past.run if past else hosted_as or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = previous_run.run_id if previous_run else hosted_run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     if journal is None:
         journal = _journal(prepared.settings, run, history=prepared.options.history)
     try:
-        result = await _examined(prepared, sinks, past, journal, run, hosted=hosted_as is not None)
+        result = await _examined(prepared, sinks, previous_run, journal, run, hosted=hosted_run_id is not None)
     except BaseException:
         journal.abandon()  # it has no end: the next command says how to go on with it
         raise
     finally:
         await prepared.http.close()
-    journal.end()
+    journal.release_lock()
     return result
 
 
 async def _examined(
-    prepared: Prepared, sinks: Sequence[Sink], past: Past | None, journal: Journal, run: str, *, hosted: bool
+    prepared: RunPlan, sinks: Sequence[Sink], past: PreviousRun | None, journal: Journal, run: str, *, hosted: bool
 ) -> RunResult:
     options = prepared.options
     number = 0 if past or not options.history else _numbered(prepared.settings)
     if past is not None:
-        journal.keep_only({event.index for event in past.ended})
-    reports = Reports(options.outputs, journal, options.eval_summary)
-    listed = [HistorySink(History(prepared.settings.home))] if options.history and not hosted else []
-    tally = RunTally(prepared.cases, options.rule, _barred(prepared))
+        journal.keep_only({event.index for event in past.ended_trials})
+    reports = ReportFiles(options.outputs, journal, options.eval_summary)
+    listed = [HistorySink(History(prepared.settings.data_folder))] if options.history and not hosted else []
+    tally = RunTally(prepared.case_count, options.pass_rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    bus = EventBus([*prepared.taping.ledgers, journal, tally], [*listed, *sinks, reports])
-    stage = stage_of(prepared, run, bus)
-    stage.hooks = hooks = ProjectHooks(stage, prepared.before, prepared.after)
-    known = [event.record for event in past.ended] if past else []
-    fail_fast = FailFast(options.rule, known) if options.fail_fast else None
+    bus = EventBus([*prepared.cassette_mode.event_stores, journal, tally], [*listed, *sinks, reports])
+    stage = create_run_context(prepared, run, bus)
+    stage.hooks = hooks = ProjectHooks(stage, prepared.before_hook, prepared.after_hook)
+    known = [event.record for event in past.ended_trials] if past else []
+    fail_fast = FailFast(options.pass_rule, known) if options.fail_fast else None
     scheduler = Scheduler(stage, LocalExecutor(prepared.parallel), tally, fail_fast, options.retry_faults)
-    interruption = Interruption(lambda: scheduler.stop("interrupted"), hosted=hosted)
+    interruption = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=hosted)
     why: str | None = None
     try:
-        with capturing_prints(), nullcontext() if hosted else stopping(interruption.ask):
+        with capture_prints(), nullcontext() if hosted else handle_stop_signals(interruption.request_stop):
             _begin(bus, tally, _started(run, prepared, journal, number, hosted=hosted), prepared, past)
             _watch(prepared.budget, bus)
-            for note in (*prepared.notes, prepared.people.note(prepared.interactive)):
+            for note in (*prepared.notes, prepared.person_policy.explain_skips(prepared.interactive_count)):
                 if note:
-                    bus.emit(Note(prepared.redactor.text(note)))
-            for warning in prepared.taping.drift():
-                bus.emit(Note(prepared.redactor.text(warning), "warning"))
+                    bus.emit(Note(prepared.redactor.redact_text(note)))
+            for warning in prepared.cassette_mode.find_drift():
+                bus.emit(Note(prepared.redactor.redact_text(warning), "warning"))
             try:
-                await interruption.run(hooks.before_run(prepared.plan))
-                await interruption.run(scheduler.run(_due(prepared, scheduler, past)))
-            except Interrupted:
+                await interruption.run_part(hooks.before_run(prepared.iterate_trials))
+                await interruption.run_part(scheduler.run(_due(prepared, scheduler, past)))
+            except RunInterrupted:
                 pass
             except RunStopped as broken:
                 scheduler.stop_reason = "budget" if broken.is_budget else "broken"
-                why = prepared.redactor.text(broken.reason)
+                why = prepared.redactor.redact_text(broken.reason)
             if trouble := await _after_run(hooks, journal, interruption):
-                _warn(bus, prepared.redactor.text(trouble))
+                _warn(bus, prepared.redactor.redact_text(trouble))
             for agent, seconds in stage.lag.by_agent.items():
                 _warn(bus, _blocked(agent, seconds))
             summary = _with_all_costs(tally.summary(), prepared.budget)
             texts, said = await _tell_reporter(prepared, bus, journal, summary, interruption)
             summary = _with_all_costs(summary, prepared.budget)
             try:
-                prepared.taping.flush()
+                prepared.cassette_mode.flush()
             except RunStopped as broken:
                 scheduler.stop_reason, why = scheduler.stop_reason or "broken", why or broken.reason
             code = exit_code(summary, scheduler.stop_reason)
             ended = _end(bus, reports, RunEnded(run, _now(), code, summary, scheduler.stop_reason, why), texts)
     finally:
-        prepared.taping.close()
-    if interruption.cancelled:
+        prepared.cassette_mode.close()
+    if interruption.is_cancelled:
         raise asyncio.CancelledError
     return RunResult(run, ended.exit_code, ended.summary, journal, said)
 
 
-async def _after_run(hooks: ProjectHooks, journal: Journal, interruption: Interruption) -> str | None:
+async def _after_run(hooks: ProjectHooks, journal: Journal, interruption: InterruptHandler) -> str | None:
     """Also after an interruption: the hook may have to put away what `--before` set up."""
     try:
-        return await interruption.run(hooks.after_run(journal.records))
-    except Interrupted:
+        return await interruption.run_part(hooks.after_run(journal.records))
+    except RunInterrupted:
         return "--after was interrupted"
 
 
-def retell(
-    past: Past,
+def report_finished_run(
+    previous_run: PreviousRun,
     end: RunEnded,
     journal: Journal,
     outputs: Sequence[Path],
@@ -172,9 +172,9 @@ def retell(
     eval_summary: Path | None = None,
 ) -> int:
     """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
-    reports = Reports(outputs, journal, eval_summary)
-    bus = EventBus((), [HistorySink(History(past.journal.parents[2])), *sinks, reports])
-    for event in (past.started, *past.ended):
+    reports = ReportFiles(outputs, journal, eval_summary)
+    bus = EventBus((), [HistorySink(History(previous_run.journal_path.parents[2])), *sinks, reports])
+    for event in (previous_run.started, *previous_run.ended_trials):
         bus.emit(event)
     known = end
     if end.summary.lost_reports:
@@ -187,12 +187,12 @@ def retell(
     return told.exit_code
 
 
-def _end(bus: EventBus, reports: Reports, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
+def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
     """Writes the reports, and then the last event: what it says of them is true. Gives the event.
 
     When the journal is what broke, the listeners still get it.
     """
-    ended = reports.write(ended, texts)
+    ended = reports.write_files(ended, texts)
     notes = [Note(f"report {lost}; it is not written", "warning") for lost in ended.summary.lost_reports]
     try:
         for event in (*notes, ended):
@@ -200,54 +200,54 @@ def _end(bus: EventBus, reports: Reports, ended: RunEnded, texts: Mapping[Path, 
     except RunStopped as broken:
         if ended.stop_message is None:
             code = ended.exit_code or 1
-            ended = reports.write(structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts)
+            ended = reports.write_files(structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts)
         for event in (*notes, ended):
             bus.without_stores().emit(event)
     return ended
 
 
-def _barred(prepared: Prepared) -> list[SuiteTally]:
+def _barred(prepared: RunPlan) -> list[SuiteTally]:
     """The suites that have to reach something as a whole; a filter may have left some of them without a case."""
-    rule, due = prepared.options.rule, prepared.by_suite
+    rule, due = prepared.options.pass_rule, prepared.case_counts
     return [SuiteTally.of(each, due[each.id], rule) for each in prepared.suites if each.threshold and due.get(each.id)]
 
 
-def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: Prepared, past: Past | None) -> None:
+def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: RunPlan, past: PreviousRun | None) -> None:
     """The first events. What a resumed run has behind it is told to the listeners, but not journaled again."""
     if past is None:
         bus.emit(started)
     else:
-        prepared.taping.go_on(past.outcomes)
+        prepared.cassette_mode.resume(past.ended_keys)
         again = bus.without_stores()
         again.emit(past.started)
-        for event in past.ended:
+        for event in past.ended_trials:
             again.emit(event)
         again.flush()
-        tally.append(*past.retried, *past.ended)
-        bus.emit(RunResumed(past.run, _now()))
-    for suite, cases in prepared.generated.items():
-        if past is None or suite not in past.generated:
+        tally.append(*past.retried_attempts, *past.ended_trials)
+        bus.emit(RunResumed(past.run_id, _now()))
+    for suite, cases in prepared.generated_cases.items():
+        if past is None or suite not in past.generated_cases:
             for case in cases:
-                bus.emit(prepared.redactor.record(CaseGenerated(suite, case, len(cases))))
+                bus.emit(prepared.redactor.redact(CaseGenerated(suite, case, len(cases))))
 
 
-def _due(prepared: Prepared, scheduler: Scheduler, past: Past | None) -> AsyncIterator[PlannedTrial]:
+def _due(prepared: RunPlan, scheduler: Scheduler, past: PreviousRun | None) -> AsyncIterator[PlannedTrial]:
     """The trials that are left, or as many of them as a sequential test wants."""
     if prepared.options.sequential is None:
-        return _still_to_do(prepared.plan(), past)
-    known = [event.record for event in past.ended] if past else []
-    deciding = TrialsUntilDecided(prepared.plan(), prepared.options.rule, known)
+        return _still_to_do(prepared.iterate_trials(), past)
+    known = [event.record for event in past.ended_trials] if past else []
+    deciding = TrialsUntilDecided(prepared.iterate_trials(), prepared.options.pass_rule, known)
     scheduler.on_trial_ended = deciding.on_trial_ended
     return deciding.trials()
 
 
-async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: Past | None) -> AsyncIterator[PlannedTrial]:
+async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: PreviousRun | None) -> AsyncIterator[PlannedTrial]:
     async for planned in trials:
-        if past is None or not past.has_outcome(planned):
+        if past is None or not past.has_ended(planned):
             yield planned
 
 
-def stage_of(prepared: Prepared, run: str, bus: EventBus) -> RunContext:
+def create_run_context(prepared: RunPlan, run: str, bus: EventBus) -> RunContext:
     """What the trials of a prepared run share."""
     options, redactor = prepared.options, prepared.redactor
     stage = RunContext(
@@ -255,7 +255,7 @@ def stage_of(prepared: Prepared, run: str, bus: EventBus) -> RunContext:
         agent=prepared.agent.agent,
         agent_name=prepared.agent.name,
         http=prepared.http,
-        helpers=prepared.crew,
+        helpers=prepared.helpers,
         bus=bus,
         agent_options=prepared.agent.options,
         options={
@@ -263,18 +263,18 @@ def stage_of(prepared: Prepared, run: str, bus: EventBus) -> RunContext:
         },
         connectors=prepared.settings.connectors,
         meter=prepared.budget.spend,
-        find_agent=prepared.agents.named,
-        recorded_ms=prepared.taping.took_ms,
-        may_retry=prepared.taping.may_retry,
-        live_warning=prepared.taping.asked_live,
-        uses_cassette=prepared.taping.in_use,
-        workspaces=prepared.places.opened,
-        empty_workspaces=prepared.places.spare,
+        find_agent=prepared.agents.find_agent,
+        recorded_ms=prepared.cassette_mode.get_recorded_duration,
+        may_retry=prepared.cassette_mode.may_retry,
+        live_warning=prepared.cassette_mode.explain_live_call,
+        uses_cassette=prepared.cassette_mode.is_active,
+        workspaces=prepared.workspaces.open_workspace,
+        empty_workspaces=prepared.workspaces.empty_workspaces,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
-    stage.redact = redactor.record
-    stage.redact_turn = redactor.record
-    stage.redact_text = redactor.text
+    stage.redact = redactor.redact
+    stage.redact_turn = redactor.redact
+    stage.redact_text = redactor.redact_text
     return stage
 
 
@@ -282,11 +282,11 @@ def _watch(budget: Budget, bus: EventBus) -> None:
     """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
 
     def warn() -> None:
-        bus.emit(Note(f"--max-cost: {UNPRICED}", "warning"))
+        bus.emit(Note(f"--max-cost: {UNPRICED_WARNING}", "warning"))
 
     if budget.max_usd is None:
         return
-    if budget.unpriced:
+    if budget.unpriced_calls:
         warn()
     else:
         budget.on_unpriced = warn
@@ -307,7 +307,7 @@ def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:
 
 
 async def _tell_reporter(
-    prepared: Prepared, bus: EventBus, journal: Journal, summary: RunSummary, interruption: Interruption
+    prepared: RunPlan, bus: EventBus, journal: Journal, summary: RunSummary, interruption: InterruptHandler
 ) -> tuple[dict[Path, str], str | None]:
     """What an agent as reporter writes for each file or, where there is none, says. Where it breaks or is interrupted, a
     warning, and the built-in report stays. It has as much time for each as a case has.
@@ -321,13 +321,13 @@ async def _tell_reporter(
     for path in options.outputs or (None,):
         form = path.suffix.removeprefix(".") if path else "text"
         wrong = "not asked: the run was interrupted"
-        if not interruption.asked:
-            work = report_by(prepared.crew, options.reporter, journal, options.rule, summary, form or "text", timeout_s)
+        if not interruption.is_requested:
+            work = ask_reporter(prepared.helpers, options.reporter, journal, options.pass_rule, summary, form or "text", timeout_s)
             try:
-                text = prepared.redactor.text(await interruption.run(work))
+                text = prepared.redactor.redact_text(await interruption.run_part(work))
             except (TrialFault, RunStopped) as broken:
                 wrong = str(broken)
-            except Interrupted:
+            except RunInterrupted:
                 wrong = "interrupted"
             else:
                 if path is None:
@@ -336,7 +336,7 @@ async def _tell_reporter(
                     texts[path] = text
                 continue
         instead = f"{path} is the built-in report" if path else "there is no report of it"
-        _warn(bus, prepared.redactor.text(mask_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
+        _warn(bus, prepared.redactor.redact_text(mask_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
     return texts, said
 
 
@@ -346,7 +346,7 @@ def _warn(bus: EventBus, text: str) -> None:
         bus.emit(Note(text, "warning"))
 
 
-def _started(run: str, prepared: Prepared, journal: Journal, number: int, *, hosted: bool) -> RunStarted:
+def _started(run: str, prepared: RunPlan, journal: Journal, number: int, *, hosted: bool) -> RunStarted:
     options = prepared.options
     return RunStarted(
         run=run,
@@ -354,17 +354,17 @@ def _started(run: str, prepared: Prepared, journal: Journal, number: int, *, hos
         viva=viva.__version__,
         agent=prepared.agent.name or "as the tests say",
         inputs=tuple(map(mask_text, options.inputs)),
-        cases=prepared.cases,
-        trials=prepared.trials,
+        cases=prepared.case_count,
+        trials=prepared.trial_count,
         parallel=prepared.parallel,
         settings={
             "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
             "journal": str(journal.path) if options.history else None,
-            **options.rule.kept(),
-            "options": kept(options, prepared.redactor),
+            **options.pass_rule.to_settings(),
+            "options": dump_options(options, prepared.redactor),
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
-            **({HOSTED: True} if hosted else {}),
+            **({HOSTED_KEY: True} if hosted else {}),
         },
         verified=tuple(suite.verified for suite in prepared.suites if suite.verified),
         number=number,
@@ -382,7 +382,7 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
         journal = Journal(folder / "journal.jsonl")
         shutil.rmtree(folder)  # the open file lives as long as the run does
         return journal
-    home = settings.home
+    home = settings.data_folder
     try:
         make_private_folder(home)
         ignore = home / ".gitignore"
@@ -395,9 +395,9 @@ def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
 
 def _numbered(settings: Settings) -> int:
     try:
-        return next_number(settings.home)
+        return next_run_number(settings.data_folder)
     except OSError as wrong:
-        raise _not_writable(settings.home, wrong) from wrong
+        raise _not_writable(settings.data_folder, wrong) from wrong
 
 
 def _not_writable(home: Path, wrong: Exception) -> BadInput:

@@ -24,19 +24,19 @@ from msgspec import Struct
 
 from viva.catalog import find_script
 from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undetermined
-from viva.formats.reading import Reading
-from viva.formats.sources import Made
+from viva.formats.reading import LoadOptions
+from viva.formats.sources import GeneratedCases
 from viva.model.case import Case, Limits, Origin, Suite, UserMessage
 from viva.model.talk import TrialState
 from viva.model.tracebacks import describe_error, error_place, error_text
-from viva.session.bridge import Bridge, performed
-from viva.session.calls_in import unknown_agents
-from viva.session.context import context_for
-from viva.session.spoken import Heard, heard
-from viva.session.tester import Fatal, Skip, T, note_failure
+from viva.session.bridge import LoopBridge, run_user_function
+from viva.session.calls_in import find_unknown_agents
+from viva.session.context import create_context
+from viva.session.spoken import AgentReply, build_agent_reply
+from viva.session.tester import FailTest, SkipTest, T, add_failure
 from viva.users.program import CodeUser, SendMessage
 
-GIVEN = ("t", "ctx")
+TEST_PARAMETERS = ("t", "ctx")
 
 
 class ScriptTest(Struct, frozen=True):
@@ -44,31 +44,31 @@ class ScriptTest(Struct, frozen=True):
 
     name: str
     function: Callable[..., Any]
-    takes: tuple[str, ...]
+    parameters: tuple[str, ...]
 
-    async def play(self, talk: TrialState, say: SendMessage) -> None:
+    async def run(self, talk: TrialState, say: SendMessage) -> None:
         """Runs the function in a thread; each `ctx.call` of it is a turn of the talk."""
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = LoopBridge(asyncio.get_running_loop())
 
-        async def ask(line: UserMessage) -> Heard:
+        async def ask(line: UserMessage) -> AgentReply:
             turn = await say(line)
             talk.waiting_for = "script"
             assert turn.reply is not None
-            return heard(turn.reply, turn.awaiting, turn.latency_ms)
+            return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
         given: dict[str, Any] = {
-            "t": T(talk, bridge.wait),
-            "ctx": context_for(self.function, ask, bridge, talk.variables),
+            "t": T(talk, bridge.run_blocking),
+            "ctx": create_context(self.function, ask, bridge, talk.variables),
         }
         talk.waiting_for = "script"
         try:
-            await performed(partial(self.function, **{name: given[name] for name in self.takes}))
-        except Fatal:
+            await run_user_function(partial(self.function, **{name: given[name] for name in self.parameters}))
+        except FailTest:
             return  # noted already
-        except Skip as left:
+        except SkipTest as left:
             raise Skipped(left.reason) from left
         except AssertionError as denied:
-            note_failure(talk, "assert", str(denied) or f"{_last_line(denied).line} ({error_place(denied)})")
+            add_failure(talk, "assert", str(denied) or f"{_last_line(denied).line} ({error_place(denied)})")
         except (TrialFault, RunStopped):
             raise
         except Exception as raised:  # the test's own code: nobody knows whether it or the reply was wrong
@@ -115,13 +115,13 @@ def _tests_in(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name in GIVEN]
+    return [name for name in inspect.signature(function).parameters if name in TEST_PARAMETERS]
 
 
 def _unfit(function: Callable[..., Any]) -> Problem | None:
     for name, parameter in inspect.signature(function).parameters.items():
         open_ended = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if name not in GIVEN and parameter.default is parameter.empty and not open_ended:
+        if name not in TEST_PARAMETERS and parameter.default is parameter.empty and not open_ended:
             file, line = _source(function)
             what = f"{function.__name__} needs {name!r}; a script test is given t and ctx (pytest alone has fixtures)"
             return Problem(file, line, "", what)
@@ -133,7 +133,7 @@ def _source(function: Callable[..., Any]) -> tuple[str, int]:
     return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
 
 
-def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
+def load_script_suite(made: GeneratedCases, folder: Path, reading: LoadOptions) -> Suite | None:
     """The script tests behind an input as a suite, each a case whose user is its function; None if it is a generator."""
     tests = find_script_tests(made.reference, (*reading.roots, str(folder)))
     if tests is None:
@@ -141,7 +141,7 @@ def script_suite(made: Made, folder: Path, reading: Reading) -> Suite | None:
     name = f"scripts:{made.reference}"
     if made.query:
         raise BadInput.of(f"{name}: script tests take no values; leave out ?{'&'.join(made.query)}")
-    if problems := [problem for test in tests for problem in unknown_agents(test.function, reading.wrong_with)]:
+    if problems := [problem for test in tests for problem in find_unknown_agents(test.function, reading.find_helper_problems)]:
         raise BadInput(*problems)
     cases = [_case(test, name, folder, reading.timeout_s) for test in tests]
 
@@ -162,7 +162,7 @@ def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
         id=test.name,
         name=described.partition("\n")[0],
         description=described,
-        user=CodeUser(test.play),
+        user=CodeUser(test.run),
         suite=suite,
         origin=Origin(str(place), line),
         limits=Limits(timeout_s=timeout_s, max_turns=None),

@@ -18,33 +18,33 @@ from viva.engine.bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_of
-from viva.formats.reading import TIMEOUT_S, Reading
-from viva.formats.saved import static_case
+from viva.formats.documents import wrap_values
+from viva.formats.reading import TIMEOUT_S, LoadOptions
+from viva.formats.saved import build_static_case
 from viva.model import codec
 from viva.model.case import Case, Assertion, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
-from viva.session.causes import RELATED, Cause, are_like, causes_of
+from viva.session.causes import RELATED_OVERLAP, FailureCause, are_similar, extract_causes
 from viva.session.hooks import ProjectHooks
-from viva.session.prepare import Prepared
-from viva.session.run import stage_of
+from viva.session.prepare import RunPlan
+from viva.session.run import create_run_context
 
 T = TypeVar("T")
-Fails = Callable[[Sequence[T]], Awaitable[bool]]
-CONFIRMING = 3
+StillFails = Callable[[Sequence[T]], Awaitable[bool]]
+CONFIRM_TRIALS = 3
 """So often the conversation is held before anything is left out, and the smallest one in the end."""
-MEASURING, SOMETIMES = 10, 5
+MEASURE_TRIALS, CANDIDATE_TRIALS = 10, 5
 """Where it does not always fail: so often it is held to see how often, and so often each candidate."""
-ANSWERS = {"type": "regex", "pattern": "", "message": "the agent answers"}
+ANSWERS_ASSERTION = {"type": "regex", "pattern": "", "message": "the agent answers"}
 """What is claimed where no check failed, but the agent itself did."""
 
 
 _PART = codec.Decoder[Part](Part)
 
 
-class Shrunk(Struct, frozen=True):
+class ShrinkResult(Struct, frozen=True):
     """The smaller conversation as a native case: how many turns, words and things that came along there were and are.
 
     `failed_before` and `failed` say how often the whole and the smaller one failed, of how many trials. It is `minimal`
@@ -54,38 +54,38 @@ class Shrunk(Struct, frozen=True):
     case: dict[str, Any]
     turns: tuple[int, int]
     words: tuple[int, int]
-    along: tuple[int, int]
+    extras: tuple[int, int]
     trials: int
-    minimal: bool
-    failed_before: "Failed"
-    failed: "Failed"
+    is_minimal: bool
+    original_failures: "FailureRate"
+    failures: "FailureRate"
 
 
-class Failed(Struct, frozen=True):
+class FailureRate(Struct, frozen=True):
     """How many of how many trials failed."""
 
-    count: int
-    of: int
+    failed: int
+    total: int
 
-    def reaches(self, wanted: "Failed") -> bool:
+    def is_at_least(self, wanted: "FailureRate") -> bool:
         """As often, at least?"""
-        return self.of > 0 and self.count * wanted.of >= wanted.count * self.of
+        return self.total > 0 and self.failed * wanted.total >= wanted.failed * self.total
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.of} times"
+        return f"{self.failed} of {self.total} times"
 
 
-ALWAYS = Failed(1, 1)
+ALWAYS_FAILS = FailureRate(1, 1)
 
 
-class Held(Struct, frozen=True):
+class FailedConversation(Struct, frozen=True):
     """A conversation that failed: its case as it is defined, and its record."""
 
     case: Case
     record: TrialRecord
 
 
-async def fewest(items: Sequence[T], fails: Fails[T]) -> list[T]:
+async def minimize_items(items: Sequence[T], fails: StillFails[T]) -> list[T]:
     """The items less all that can be left out (ddmin): of what is returned, no single item can."""
     left = list(items)
     size = max(1, len(left) // 2)
@@ -103,9 +103,9 @@ async def fewest(items: Sequence[T], fails: Fails[T]) -> list[T]:
     return left
 
 
-async def find_case(prepared: Prepared, record: TrialRecord) -> Case:
+async def find_case(prepared: RunPlan, record: TrialRecord) -> Case:
     """The case of a record, as it is defined now; a case that has changed since is another one."""
-    async for planned in prepared.plan():
+    async for planned in prepared.iterate_trials():
         case = planned.case
         if (case.suite, case.id) == (record.suite, record.id):
             if case.digest != (record.digest or ""):
@@ -131,71 +131,71 @@ class Shrinker:
     A candidate has to fail `wanted` times; without that, always or, if the conversation itself does not, about as often.
     """
 
-    def __init__(self, prepared: Prepared, held: Held, *, wanted: Failed | None = None, most: int = 300) -> None:
+    def __init__(self, prepared: RunPlan, held: FailedConversation, *, required: FailureRate | None = None, max_trials: int = 300) -> None:
         self._held = held
-        self._reading = Reading(
+        self._reading = LoadOptions(
             roots=(str(prepared.settings.folder), str(_folder(held.case))),
             attachment_roots=prepared.settings.attachment_roots,
             simulator=None,
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
-            before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
+            has_before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
         )
-        self._stage: RunContext = stage_of(prepared, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
+        self._stage: RunContext = create_run_context(prepared, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
         self._stage.hooks = ProjectHooks(self._stage)
-        self._wanted_case = prepared.wanted
-        self._given, self._wanted, self._most = wanted, wanted or ALWAYS, most
-        self._reserved = min(CONFIRMING, most // 3)  # for the last look at the smallest one
+        self._wanted_case = prepared.select_case
+        self._given, self._wanted, self._most = required, required or ALWAYS_FAILS, max_trials
+        self._reserved = min(CONFIRM_TRIALS, max_trials // 3)  # for the last look at the smallest one
         self._trials = 0
         self._known: dict[bytes, bool] = {}
         self._accepted: list[_Small] = []
-        self._causes = [causes_of(held.record)]
+        self._causes = [extract_causes(held.record)]
         self._claims, self._finals = _failed_claims(held)
-        if unknown := {each["type"] for each in (*self._claims, *self._finals)} - set(catalog.names("check")):
+        if unknown := {each["type"] for each in (*self._claims, *self._finals)} - set(catalog.list_components("check")):
             raise BadInput.of(f"a native case cannot say what failed: {', '.join(sorted(unknown))}")
 
-    async def shrink(self, folder: Path) -> Shrunk:
+    async def shrink(self, folder: Path) -> ShrinkResult:
         """The smaller case, for a file in `folder`. BadInput if the conversation does not fail any more."""
         first = _Small.of(self._held)
-        at_first = max(CONFIRMING, self._wanted.of) if self._given else min(CONFIRMING, max(1, self._most // 3))
+        at_first = max(CONFIRM_TRIALS, self._wanted.total) if self._given else min(CONFIRM_TRIALS, max(1, self._most // 3))
         before = await self._hold(first, at_first, learning=True)
-        if not before.count or (self._given is not None and not before.reaches(self._given)):
+        if not before.failed or (self._given is not None and not before.is_at_least(self._given)):
             raise BadInput.of(
                 f"case {self._held.case.id!r} fails in the same way only {before} when it is held again: "
                 "there is nothing to shrink"
             )
-        if self._given is None and before.count < before.of:
+        if self._given is None and before.failed < before.total:
             before = await self._become_patient(first, before)
         small, complete = await self._smallest(first)
         failed = before if small == first else await self._confirm(small)
-        if failed.of and not failed.reaches(self._wanted) and self._given is None and self._wanted == ALWAYS:
+        if failed.total and not failed.is_at_least(self._wanted) and self._given is None and self._wanted == ALWAYS_FAILS:
             before = await self._become_patient(first, before)
             small, complete = await self._smallest(first)
             failed = before if small == first else await self._confirm(small)
-        while failed.of and not failed.reaches(self._wanted) and small != first:
+        while failed.total and not failed.is_at_least(self._wanted) and small != first:
             complete = False
             self._accepted.pop()  # it failed by chance: back to the one before
             small = self._accepted[-1] if self._accepted else first
             failed = before if small == first else await self._confirm(small)
-        return Shrunk(
+        return ShrinkResult(
             case=self._written(small, folder),
             turns=(len(first.lines), len(small.lines)),
             words=(_words(first.lines), _words(small.lines)),
-            along=(first.along, small.along),
+            extras=(first.along, small.along),
             trials=self._trials,
-            minimal=complete,
-            failed_before=before,
-            failed=failed,
+            is_minimal=complete,
+            original_failures=before,
+            failures=failed,
         )
 
-    async def _confirm(self, small: "_Small") -> Failed:
+    async def _confirm(self, small: "_Small") -> FailureRate:
         """Once more, with the trials that were kept for that: what failed once may have failed by chance."""
-        return await self._hold(small, max(CONFIRMING, self._wanted.of), reserved=True)
+        return await self._hold(small, max(CONFIRM_TRIALS, self._wanted.total), reserved=True)
 
-    async def _become_patient(self, first: "_Small", before: Failed) -> Failed:
+    async def _become_patient(self, first: "_Small", before: FailureRate) -> FailureRate:
         """It does not always fail: how often does it, and how often has a candidate to?"""
-        more = await self._hold(first, MEASURING - before.of, learning=True)
-        found = Failed(before.count + more.count, before.of + more.of)
-        self._wanted = Failed(max(2, SOMETIMES * found.count // found.of), SOMETIMES)
+        more = await self._hold(first, MEASURE_TRIALS - before.total, learning=True)
+        found = FailureRate(before.failed + more.failed, before.total + more.total)
+        self._wanted = FailureRate(max(2, CANDIDATE_TRIALS * found.failed // found.total), CANDIDATE_TRIALS)
         self._known.clear()
         self._accepted.clear()
         return found
@@ -222,7 +222,7 @@ class Shrinker:
         async def fails(some: Sequence[UserMessage]) -> bool:
             return bool(some or fixed) and await self._still_fails(structs.replace(small, lines=(*some, *fixed)))
 
-        return structs.replace(small, lines=(*await fewest(lines[: len(lines) - len(fixed)], fails), *fixed))
+        return structs.replace(small, lines=(*await minimize_items(lines[: len(lines) - len(fixed)], fails), *fixed))
 
     async def _fewer_words(self, small: "_Small") -> "_Small":
         for at, line in enumerate(small.lines):
@@ -257,7 +257,7 @@ class Shrinker:
         async def fails(some: Sequence[T]) -> bool:
             return len(some) >= least and await self._still_fails(made(small, some))
 
-        return await fewest(items, fails)
+        return await minimize_items(items, fails)
 
     async def _still_fails(self, small: "_Small") -> bool:
         """Does it fail often enough, and in the same way? What was tried before is known."""
@@ -266,15 +266,15 @@ class Shrinker:
         if digest not in self._known:
             if self._used_up:
                 return False
-            failed = await self._hold(small, self._wanted.of, enough=self._wanted.count)
-            self._known[digest] = failed.reaches(self._wanted)
+            failed = await self._hold(small, self._wanted.total, enough=self._wanted.failed)
+            self._known[digest] = failed.is_at_least(self._wanted)
             if self._known[digest]:
                 self._accepted.append(small)
         return self._known[digest]
 
     async def _hold(
         self, small: "_Small", times: int, *, enough: int | None = None, learning: bool = False, reserved: bool = False
-    ) -> Failed:
+    ) -> FailureRate:
         """Holds the conversation so often, as far as trials are left, or until it is known whether `enough` of them fail."""
         case = await self._case(small)
         failed = held = 0
@@ -282,25 +282,25 @@ class Shrinker:
             self._trials += 1
             held += 1
             record = await run_trial(self._stage, PlannedTrial(case, self._trials, held, times), keep=())
-            failed += record.status == "failed" and self._is_same(causes_of(record), learning=learning)
+            failed += record.status == "failed" and self._is_same(extract_causes(record), learning=learning)
             if enough is not None and failed >= enough:
-                return Failed(enough, times)
+                return FailureRate(enough, times)
             if enough is not None and failed + times - held < enough:
                 break
-        return Failed(failed, held if enough is None else times)
+        return FailureRate(failed, held if enough is None else times)
 
-    def _is_same(self, found: list[Cause], *, learning: bool) -> bool:
+    def _is_same(self, found: list[FailureCause], *, learning: bool) -> bool:
         """Is it the failure that was recorded? The whole conversation may find other words for it, which then count too."""
-        if any(are_like(found, wanted) for wanted in self._causes):
+        if any(are_similar(found, wanted) for wanted in self._causes):
             return True
-        if learning and are_like(found, self._causes[0], RELATED):
+        if learning and are_similar(found, self._causes[0], RELATED_OVERLAP):
             self._causes.append(found)
             return True
         return False
 
     async def _case(self, small: "_Small") -> Case:
         value = self._written(small, Path())
-        suite = native.load(documents_of([value], "shrunk"), "shrunk", Path(), self._reading)
+        suite = native.load(wrap_values([value], "shrunk"), "shrunk", Path(), self._reading)
         (case,) = [self._placed(case) async for case in suite.cases()]
         return case
 
@@ -311,7 +311,7 @@ class Shrinker:
     def _written(self, small: "_Small", folder: Path) -> dict[str, Any]:
         """This conversation as a static case, with the checks that failed."""
         case = small.around(self._held.case)
-        value = static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder, filled=True)
+        value = build_static_case(case, small.lines, f"{case.id}-shrunk", Path(), folder, is_filled=True)
         value.pop("final_assertions", None)
         if self._claims:
             value["turns"][-1]["assertions"] = self._claims
@@ -329,7 +329,7 @@ class _Small(Struct, frozen=True):
     tools: tuple[ToolStub, ...] = ()
 
     @classmethod
-    def of(cls, held: Held) -> "_Small":
+    def of(cls, held: FailedConversation) -> "_Small":
         fixtures = held.case.fixtures or Fixtures()
         return cls(tuple(_lines(held)), held.case.history, fixtures.memory, fixtures.tools)
 
@@ -357,7 +357,7 @@ def _folder(case: Case) -> Path:
     return Path(case.origin.file if case.origin else "").parent
 
 
-def _lines(held: Held) -> list[UserMessage]:
+def _lines(held: FailedConversation) -> list[UserMessage]:
     """What was said up to the failure, whoever said it."""
     known = held.case.user.planned_messages
     return [_line(turn, known[at] if at < len(known) else None) for at, turn in enumerate(held.record.turns)]
@@ -375,7 +375,7 @@ def _words(lines: Sequence[UserMessage]) -> int:
     return sum(len(line.message.text.split()) for line in lines)
 
 
-def _failed_claims(held: Held) -> tuple[list[Any], list[Any]]:
+def _failed_claims(held: FailedConversation) -> tuple[list[Any], list[Any]]:
     """The checks that failed: those of the last turn, and those of the whole conversation, as they were written."""
     case, record = held.case, held.record
     last = len(record.turns)
@@ -386,7 +386,7 @@ def _failed_claims(held: Held) -> tuple[list[Any], list[Any]]:
         reached = {each.id for each in record.checkpoints or () if each.reached}
         missing = [c.assertion for c in case.goal.checkpoints if c.required and c.id not in reached]
         finals = [dict(claim.definition) for claim in missing]
-    return (failed, finals) if failed or finals else ([ANSWERS], [])
+    return (failed, finals) if failed or finals else ([ANSWERS_ASSERTION], [])
 
 
 def _failed(claims: Sequence[Assertion], verdicts: Sequence[dict[str, Any]]) -> list[Any]:

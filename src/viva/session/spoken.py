@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from viva.agents.replies import tool_calls_from
+from viva.agents.replies import parse_tool_calls
 from viva.awaiting.detector import detect
 from viva.errors import AgentFailed, BadInput
 from viva.formats.attachments import Attachments
@@ -14,16 +14,16 @@ from viva.model.case import UserMessage
 from viva.model.duration import parse_duration
 from viva.model.message import Message, Part, Reply
 from viva.model.talk import AwaitingState, AwaitingReason, reply_text
-from viva.schemas.positions import Place
+from viva.schemas.positions import KeyPath
 
-Words = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
+MessageInput = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
 """What can be said: a text, a message, or a list of messages of which the last is sent and the others were said before."""
 
-Attached = str | Path | Mapping[str, Any]
+AttachmentInput = str | Path | Mapping[str, Any]
 """A file, or an attachment as a case writes it: `{"type": "image", "source": "https://…"}`."""
 
 
-class Heard(Reply, frozen=True):
+class AgentReply(Reply, frozen=True):
     """A reply, and whether the agent now waits for the user.
 
     reply = await chat.say("What time is it?")
@@ -41,31 +41,31 @@ class Heard(Reply, frozen=True):
         return reply_text(self)
 
 
-def heard(reply: Reply, awaiting: AwaitingState | None = None, latency_ms: float = 0.0) -> Heard:
+def build_agent_reply(reply: Reply, awaiting: AwaitingState | None = None, latency_ms: float = 0.0) -> AgentReply:
     known = awaiting or detect(reply)
     fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
-    return Heard(**fields, awaiting=known.is_awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
+    return AgentReply(**fields, awaiting=known.is_awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
 
 
-def line_from(
-    words: Words,
+def build_user_message(
+    words: MessageInput,
     *,
-    attachments: Sequence[Attached] = (),
+    attachments: Sequence[AttachmentInput] = (),
     options: Mapping[str, Any] | None = None,
     timeout: str | float | None = None,
 ) -> UserMessage:
     """What is said, as a line of a conversation; what was said before stands in its history."""
-    messages = messages_from(words)
+    messages = parse_messages(words)
     if not messages or messages[-1].role != "user":
         raise BadInput.of("the last message has to be the user's: it is the one that is sent")
     *before, message = messages
     if attachments:
         parts = _parts([_attachment(each) for each in attachments])
-        message = Message("user", (*Attachments("").as_parts(message.content), *parts), data=message.data)
-    return UserMessage(message, options=options or {}, timeout_s=seconds(timeout), history=tuple(before))
+        message = Message("user", (*Attachments("").to_parts(message.content), *parts), data=message.data)
+    return UserMessage(message, options=options or {}, timeout_s=parse_timeout(timeout), history=tuple(before))
 
 
-def messages_from(words: Words) -> list[Message]:
+def parse_messages(words: MessageInput) -> list[Message]:
     """Messages, however they were written. BadInput says what cannot be one."""
     if isinstance(words, str):
         return [Message("user", words)]
@@ -74,7 +74,7 @@ def messages_from(words: Words) -> list[Message]:
     return [_message(each, at) for at, each in enumerate(words)]
 
 
-def seconds(timeout: str | float | None) -> float | None:
+def parse_timeout(timeout: str | float | None) -> float | None:
     """A duration as files write it (`30s`), or a number of seconds."""
     if timeout is None:
         return None
@@ -92,7 +92,7 @@ def _message(written: Message | Mapping[str, Any], at: int) -> Message:
         return written
     try:
         fields: dict[str, Any] = {"role": "user", **written}
-        calls = tool_calls_from(fields.pop("tool_calls", None))
+        calls = parse_tool_calls(fields.pop("tool_calls", None))
         content = fields.pop("content", None) or ""
         content = content if isinstance(content, str) else _parts(cast("Sequence[Mapping[str, Any]]", content))
         return codec.convert({**fields, "content": content, "tool_calls": calls}, Message)
@@ -100,7 +100,7 @@ def _message(written: Message | Mapping[str, Any], at: int) -> Message:
         raise BadInput.of(f"messages[{at}] is no message: {wrong}") from wrong
 
 
-def _attachment(attached: Attached) -> Mapping[str, Any]:
+def _attachment(attached: AttachmentInput) -> Mapping[str, Any]:
     if isinstance(attached, Mapping):
         return attached
     path = Path(attached).resolve()
@@ -112,8 +112,8 @@ def _parts(written: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     """Parts with their files read. The one who names them here is the author of the code: any file will do."""
     checked = [codec.to_builtins(part) for part in codec.convert(list(written), list[Part])]
     here = Path.cwd()
-    return Attachments(str(here), (here.anchor,)).parts(checked, (), _refuse, read=True)
+    return Attachments(str(here), (here.anchor,)).build_parts(checked, (), _refuse, read_files=True)
 
 
-def _refuse(_at: Place, what: str, _key: str | None) -> None:
+def _refuse(_at: KeyPath, what: str, _key: str | None) -> None:
     raise BadInput.of(what)

@@ -19,39 +19,39 @@ from viva.model.message import Message
 from viva.model.record import TrialRecord
 from viva.model.talk import Turn, Verdict
 from viva.protocols import PlannedTrial
-from viva.session.api import Inputs, run
+from viva.session.api import RunInputs, run
 from viva.session.bridge import LoopThread
 from viva.session.chat import Conversation
-from viva.session.context import context_for
-from viva.session.explained import unmet_text
+from viva.session.context import create_context
+from viva.session.explained import format_failed_assertions
 from viva.session.hooks import ProjectHooks
 from viva.session.options import RunOptions
-from viva.session.prepare import prepare
-from viva.session.run import RunResult, stage_of
-from viva.session.spoken import Attached, Heard, Words, heard
-from viva.session.surroundings import Surroundings
-from viva.session.tester import T, noted
+from viva.session.prepare import build_run_plan
+from viva.session.run import RunResult, create_run_context
+from viva.session.spoken import AttachmentInput, AgentReply, MessageInput, build_agent_reply
+from viva.session.surroundings import Project
+from viva.session.tester import T, collect_results
 from viva.users.script import Script
 
 _INTERRUPTED = 2
 
 
-class Studio:
+class PytestSession:
     """What all tests of a session share. `agent` is the one under test where a test names none; `evaluator` grades playbooks."""
 
     def __init__(self, agent: str | None = None, evaluator: str | None = None) -> None:
         self.agent = agent
         self._evaluator = evaluator
         self.loop = LoopThread()
-        self._around: dict[Path, Surroundings] = {}
-        self._suites: list[OpenSuite] = []
+        self._around: dict[Path, Project] = {}
+        self._suites: list[LoadedSuite] = []
 
-    def around(self, folder: Path) -> Surroundings:
+    def find_project(self, folder: Path) -> Project:
         if folder not in self._around:
-            self._around[folder] = Surroundings.find(None, folder)
+            self._around[folder] = Project.load(None, folder)
         return self._around[folder]
 
-    def suite(self, file: Path, folder: Path) -> "OpenSuite":
+    def load_suite(self, file: Path, folder: Path) -> "LoadedSuite":
         """The cases of a file, checked and ready; paths are shown as seen from `folder`. Raises BadInput."""
         asked = RunOptions(
             inputs=(str(file),),
@@ -61,74 +61,74 @@ class Studio:
             folder=folder,
             history=False,
         )
-        opened = self.loop.wait(_opened(asked))
+        opened = self.loop.run_blocking(_opened(asked))
         self._suites.append(opened)
         return opened
 
-    def hold(self, suite: "OpenSuite", planned: PlannedTrial) -> TrialRecord:
-        return self.loop.wait(run_trial(suite.stage, planned))
+    def run_trial(self, suite: "LoadedSuite", planned: PlannedTrial) -> TrialRecord:
+        return self.loop.run_blocking(run_trial(suite.run_context, planned))
 
     def close(self) -> None:
-        for opened in (*self._around.values(), *(suite.stage for suite in self._suites)):
-            self.loop.wait(opened.http.close())
+        for opened in (*self._around.values(), *(suite.run_context for suite in self._suites)):
+            self.loop.run_blocking(opened.http.close())
         self.loop.close()
 
 
-class OpenSuite(Struct, frozen=True):
+class LoadedSuite(Struct, frozen=True):
     """The cases of a file, each with its trials, and what they share."""
 
-    stage: RunContext
+    run_context: RunContext
     trials: list[list[PlannedTrial]]
 
 
-async def _opened(asked: RunOptions) -> OpenSuite:
-    prepared = await prepare(asked)
-    stage = stage_of(prepared, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
+async def _opened(asked: RunOptions) -> LoadedSuite:
+    prepared = await build_run_plan(asked)
+    stage = create_run_context(prepared, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
     stage.hooks = ProjectHooks(stage)
     trials: list[list[PlannedTrial]] = []
-    async for planned in prepared.plan():
+    async for planned in prepared.iterate_trials():
         if planned.trial == 1:
             trials.append([])
         trials[-1].append(planned)
-    return OpenSuite(stage, trials)
+    return LoadedSuite(stage, trials)
 
 
-class Desk:
+class TestContext:
     """`t` and `ctx` of one test that a runner other than ours runs."""
 
-    def __init__(self, studio: Studio, name: str, folder: Path, function: Callable[..., Any]) -> None:
-        around = studio.around(folder)
+    def __init__(self, studio: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
+        around = studio.find_project(folder)
         case = Case(id=name, user=Script(()), one_session=False)
-        self._talk = talk = around.talk(case, f"viva-{secrets.token_hex(4)}")
-        self._redact = around.redactor.text
-        calls = around.calls(talk, studio.agent)
+        self._talk = talk = around.create_state(case, f"viva-{secrets.token_hex(4)}")
+        self._redact = around.redactor.redact_text
+        calls = around.create_calls(talk, studio.agent)
 
-        async def ask(line: UserMessage) -> Heard:
+        async def ask(line: UserMessage) -> AgentReply:
             turn = Turn(len(talk.turns) + 1, line)
             talk.turns.append(turn)
             await run_turn(talk, turn, calls.send)
             assert turn.reply is not None
-            return heard(turn.reply, turn.awaiting, turn.latency_ms)
+            return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
-        self.t = T(talk, studio.loop.wait)
-        self.ctx = context_for(function, ask, studio.loop.bridge, talk.variables)
+        self.t = T(talk, studio.loop.run_blocking)
+        self.ctx = create_context(function, ask, studio.loop.bridge, talk.variables)
 
     @property
-    def notes(self) -> str:
+    def log_text(self) -> str:
         return self._redact("\n".join(self._talk.notes))
 
     @property
-    def unchecked(self) -> str | None:
+    def unchecked_reason(self) -> str | None:
         """What is said of a test that noted nothing: as in a run of ours, it does not pass."""
         return None if count_checks(self._talk) else f"{UNCHECKED_MESSAGE}. {UNNOTED_HINT}"
 
-    def unmet(self) -> str | None:
+    def format_failures(self) -> str | None:
         """What does not hold, or could not be evaluated, with the conversation; None if all is well."""
-        unmet = [each for each in noted(self._talk) if not each.verdict.passed]
-        return self._redact(unmet_text(unmet, self._talk)) if unmet else None
+        unmet = [each for each in collect_results(self._talk) if not each.verdict.passed]
+        return self._redact(format_failed_assertions(unmet, self._talk)) if unmet else None
 
 
-class Exam:
+class VivaFixture:
     """The fixture `viva`: runs suites, holds conversations, and has all names of the module `viva` as well.
 
     def test_refund(viva):
@@ -141,12 +141,12 @@ class Exam:
         assert viva.run("cases/refund.jsonl").passed
     """
 
-    def __init__(self, studio: Studio, folder: Path) -> None:
+    def __init__(self, studio: PytestSession, folder: Path) -> None:
         self._studio = studio
         self._folder = folder
-        self._chats: list[Chat] = []
+        self._chats: list[SyncConversation] = []
 
-    def run(self, inputs: Inputs, agent: Any = None, **options: Any) -> RunResult:
+    def run(self, inputs: RunInputs, agent: Any = None, **options: Any) -> RunResult:
         """As `viva.run`, with paths and config as seen from the test's own folder, and nothing left in `.viva`."""
         asked: dict[str, Any] = {"history": False, "folder": self._folder, **options}
         result = run(inputs, agent if agent is not None else self._studio.agent, **asked)
@@ -159,13 +159,13 @@ class Exam:
         agent: Any = None,
         *,
         options: Mapping[str, Any] | None = None,
-        history: Words = (),
+        history: MessageInput = (),
         timeout: str | float | None = None,
-    ) -> "Chat":
+    ) -> "SyncConversation":
         """Opens a conversation, which ends with the test."""
         asked = agent if agent is not None else self._studio.agent
         held = Conversation(asked, options=options, history=history, timeout=timeout, folder=self._folder)
-        chat = Chat(self._studio.loop, held)
+        chat = SyncConversation(self._studio.loop, held)
         self._chats.append(chat)
         return chat
 
@@ -177,32 +177,32 @@ class Exam:
         return getattr(viva, name)
 
 
-class Chat:
+class SyncConversation:
     """A `viva.Conversation` for code that cannot await."""
 
     def __init__(self, loop: LoopThread, conversation: Conversation) -> None:
         self._loop = loop
         self._conversation = conversation
         self._asked: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
-        self._holding = self._loop.wait(self._open())
+        self._holding = self._loop.run_blocking(self._open())
 
     def say(
         self,
-        words: Words,
+        message: MessageInput,
         *,
-        attachments: Sequence[Attached] = (),
+        attachments: Sequence[AttachmentInput] = (),
         options: Mapping[str, Any] | None = None,
         timeout: str | float | None = None,
-    ) -> Heard:
+    ) -> AgentReply:
         """Says something, and gives the agent's reply."""
         __tracebackhide__ = True
         say = self._conversation.say
-        return self._done(lambda: say(words, attachments=attachments, options=options, timeout=timeout))
+        return self._done(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
 
-    def expect(self, *assertions: Mapping[str, Any], over: TurnScope = "turn") -> None:
+    def expect(self, *assertions: Mapping[str, Any], scope: TurnScope = "turn") -> None:
         """Every one of these holds of the last reply: `chat.expect(viva.contains("Hello"))`."""
         __tracebackhide__ = True
-        self._conversation.expect(*assertions, over=over)
+        self._conversation.expect(*assertions, scope=scope)
 
     def judge(self, criteria: str | Mapping[str, Any], **asked: Any) -> Verdict:
         """A judge agrees: `chat.judge("The reply is polite", votes=3)`."""
@@ -221,7 +221,7 @@ class Chat:
         return self._conversation.transcript
 
     def close(self) -> None:
-        self._loop.wait(self._close())
+        self._loop.run_blocking(self._close())
 
     async def _open(self) -> "asyncio.Future[None]":
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -260,4 +260,4 @@ class Chat:
             self._asked.put_nowait((work, answered))
             return await answered
 
-        return self._loop.wait(ask())
+        return self._loop.run_blocking(ask())

@@ -15,40 +15,40 @@ from viva.model.case import Case, Key
 from viva.model.talk import TrialState
 from viva.protocols import WorkspaceFactory
 from viva.record.redaction import Redactor
-from viva.session.agents import Agents
-from viva.session.workspaces import SpareWorkspaces
+from viva.session.agents import AgentFactory
+from viva.session.workspaces import EmptyWorkspaces
 
 
-class Surroundings(Struct, frozen=True):
+class Project(Struct, frozen=True):
     """Found once for a conversation, or for a file of tests. Whoever finds them closes `http`."""
 
     settings: Settings
-    agents: Agents
+    agents: AgentFactory
     http: HttpTransport
-    crew: HelperPool
+    helpers: HelperPool
     redactor: Redactor
-    spare: WorkspaceFactory
+    empty_workspaces: WorkspaceFactory
 
     @classmethod
-    def find(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Surroundings":
+    def load(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Project":
         """By the given config, or the nearest one upward from the folder."""
-        settings = config.load(file, folder.resolve())
+        settings = config.load_settings(file, folder.resolve())
         catalog.load_plugins(settings.plugins, settings.folder)
-        agents = Agents(settings, connector)
+        agents = AgentFactory(settings, connector)
         http = HttpTransport()
-        spare = SpareWorkspaces(settings)
-        crew = HelperPool(agents.find, http, settings.connectors, spare_workspaces=spare)
+        spare = EmptyWorkspaces(settings)
+        crew = HelperPool(agents.find_helper, http, settings.connectors, spare_workspaces=spare)
         return cls(settings, agents, http, crew, settings.redactor, spare)
 
-    def talk(self, case: Case, session_id: str) -> TrialState:
+    def create_state(self, case: Case, session_id: str) -> TrialState:
         asking = frozenset(self.settings.confirmation_tools)
-        return TrialState(case, Key("", session_id), self.crew, _NoLimit(), confirmation_tools=asking)
+        return TrialState(case, Key("", session_id), self.helpers, _NoLimit(), confirmation_tools=asking)
 
-    def calls(self, talk: TrialState, under_test: Any = None) -> AgentCaller:
+    def create_calls(self, talk: TrialState, under_test: Any = None) -> AgentCaller:
         """How code that belongs to a talk calls agents by name."""
 
         def find(name: str | None) -> NamedAgent:
-            return self.agents.under_test(under_test) if name is None else self.agents.named(name)
+            return self.agents.find_agent_under_test(under_test) if name is None else self.agents.find_agent(name)
 
         return AgentCaller(
             find=find,
@@ -58,7 +58,7 @@ class Surroundings(Struct, frozen=True):
             meter=talk.calls.append,
             progress=talk.progress,
             base_options={"session_id": talk.key.case, "referer": "agent-test"},
-            spare_workspaces=self.spare,
+            spare_workspaces=self.empty_workspaces,
         )
 
 

@@ -10,12 +10,12 @@ from viva.model.connector import Connector
 from viva.protocols import Agent, EventStore
 from viva.record.cassette import Recorder
 from viva.record.redaction import Redactor
-from viva.record.tape import Tape
-from viva.record.taped import Recorded, Replayed
+from viva.record.tape import CassettePlayer
+from viva.record.taped import RecordingAgent, ReplayingAgent
 from viva.session.options import RunOptions
 
 
-class Taping:
+class CassetteMode:
     """The cassette of a run, if it has one."""
 
     def __init__(self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector]) -> None:
@@ -25,41 +25,41 @@ class Taping:
             )
         record, replay = options.record, options.replay
         self._recorder = Recorder(record, viva.__version__, redactor) if record else None
-        self._tape = Tape(replay, options.replay_missing, redactor) if replay else None
+        self._tape = CassettePlayer(replay, options.replay_missing, redactor) if replay else None
         self._connectors = connectors
 
     @property
-    def in_use(self) -> bool:
+    def is_active(self) -> bool:
         return self._recorder is not None or self._tape is not None
 
-    def wrap(self, agent: Agent, name: str, definition: Any) -> Agent:
+    def wrap_agent(self, agent: Agent, name: str, definition: Any) -> Agent:
         if self._recorder is not None:
-            return Recorded(agent, name, definition, self._recorder)
-        return agent if self._tape is None else Replayed(agent, name, definition, self._tape)
+            return RecordingAgent(agent, name, definition, self._recorder)
+        return agent if self._tape is None else ReplayingAgent(agent, name, definition, self._tape)
 
-    def go_on(self, ended: frozenset[Key]) -> None:
+    def resume(self, ended: frozenset[Key]) -> None:
         """The run goes on with the cassette that it had begun: what was recorded of trials that have ended stays."""
         if self._recorder is not None:
-            self._recorder.go_on(ended)
+            self._recorder.resume(ended)
 
-    def took_ms(self, key: Key) -> float | None:
+    def get_recorded_duration(self, key: Key) -> float | None:
         """How long a replayed trial took when it was recorded."""
-        return None if self._tape is None else self._tape.took_ms(key)
+        return None if self._tape is None else self._tape.trial_duration_ms(key)
 
     def may_retry(self, key: Key) -> bool:
         """May a trial that ended in an error be tried once more? A replay does so only where the recorded run did."""
         return self._tape is None or self._tape.may_retry(key)
 
-    def asked_live(self, key: Key) -> str | None:
+    def explain_live_call(self, key: Key) -> str | None:
         """Why the real agent was asked in a replayed trial, if it was."""
-        return None if self._tape is None else self._tape.asked_live(key)
+        return None if self._tape is None else self._tape.explain_live_call(key)
 
-    def drift(self) -> list[str]:
+    def find_drift(self) -> list[str]:
         """What has changed since the recording, one line for each agent and connector."""
-        return [] if self._tape is None else self._tape.drift(self._connectors)
+        return [] if self._tape is None else self._tape.find_drift(self._connectors)
 
     @property
-    def ledgers(self) -> list[EventStore]:
+    def event_stores(self) -> list[EventStore]:
         """What a run hands its events to before it journals them."""
         return [] if self._recorder is None else [self._recorder]
 

@@ -16,20 +16,20 @@ from viva.engine.conversation import evaluate_assertion
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn, Verdict, reply_text
-from viva.session.asserting import Assertions, Stated, ValidatorResult
-from viva.session.expectations import claim_from
+from viva.session.asserting import SoftAssertions, PrecomputedCheck, ValidatorResult
+from viva.session.expectations import build_assertion
 
-Wait = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
+WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Blocks this thread until the loop has done something."""
 
 _OF_THE_CHECK = ("criteria", "min_score", "votes", "message", "weight")
 
 
-class Fatal(BaseException):
+class FailTest(BaseException):
     """A test has failed and shall not go on. Not an Exception: a test that catches those does not catch its own end."""
 
 
-class Skip(BaseException):
+class SkipTest(BaseException):
     """A test shall not be held here."""
 
     def __init__(self, reason: str) -> None:
@@ -49,10 +49,10 @@ class T:
 
     __test__ = False  # pytest shall not take it for a class of tests
 
-    def __init__(self, talk: TrialState, wait: Wait) -> None:
+    def __init__(self, talk: TrialState, wait: WaitForResult) -> None:
         self._talk = talk
         self._wait = wait
-        self.assert_ = Assertions(partial(note, talk), self._agent)
+        self.assert_ = SoftAssertions(partial(add_result, talk), self._agent)
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class T:
     @property
     def failed(self) -> bool:
         """Has anything failed so far?"""
-        return any(each.verdict.status == "failed" for each in noted(self._talk))
+        return any(each.verdict.status == "failed" for each in collect_results(self._talk))
 
     def log(self, *values: object) -> None:
         """Shown with the result, whatever it is."""
@@ -70,29 +70,29 @@ class T:
 
     def error(self, *values: object) -> None:
         """Fails the test, which goes on."""
-        note_failure(self._talk, "error", " ".join(map(str, values)))
+        add_failure(self._talk, "error", " ".join(map(str, values)))
 
     def fatal(self, *values: object) -> NoReturn:
         """Fails the test, which ends here."""
         said = " ".join(map(str, values))
-        note_failure(self._talk, "fatal", said)
-        raise Fatal(said)
+        add_failure(self._talk, "fatal", said)
+        raise FailTest(said)
 
     def skip(self, reason: str = "skipped by the test") -> NoReturn:
         """Ends the test without a verdict; what had failed before stands."""
-        raise Skip(reason)
+        raise SkipTest(reason)
 
     def _agent(self, response: Any, use: str, options: Mapping[str, Any]) -> ValidatorResult:
         """A validator's verdict on a response, in the conversation that brought it forth."""
         ours = {key: value for key, value in options.items() if key in _OF_THE_CHECK}
         rest = {key: value for key, value in options.items() if key not in _OF_THE_CHECK}
         written = {"type": "agent", "use": use, **ours, **({"options": rest} if rest else {})}
-        claim = claim_from(written, ".")
+        claim = build_assertion(written, ".")
         turn = self._turn_of(response)
         self._talk.waiting_for = "judge"
         found = self._wait(evaluate_assertion(claim, CheckContext(self._around(turn), turn)))
         self._talk.waiting_for = "script"
-        note(self._talk, found)
+        add_result(self._talk, found)
         for suggestion in found.verdict.suggestions:
             self.log("suggestion:", suggestion)
         verdict = found.verdict
@@ -115,17 +115,17 @@ class T:
         return Turn(len(self._talk.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)
 
 
-def note(talk: TrialState, each: AssertionResult) -> None:
+def add_result(talk: TrialState, each: AssertionResult) -> None:
     """With the turn that it is about: the last one, if there is one."""
     (talk.turns[-1].results if talk.turns else talk.final_results).append(each)
 
 
-def note_failure(talk: TrialState, kind: str, said: str) -> None:
+def add_failure(talk: TrialState, kind: str, said: str) -> None:
     """A failure that the test states itself."""
-    note(talk, AssertionResult(Assertion(Stated(kind), {"type": kind}), Verdict("failed", said)))
+    add_result(talk, AssertionResult(Assertion(PrecomputedCheck(kind), {"type": kind}), Verdict("failed", said)))
 
 
-def noted(talk: TrialState) -> list[AssertionResult]:
+def collect_results(talk: TrialState) -> list[AssertionResult]:
     """All that was judged in a talk, in order."""
     return [*talk.final_results, *(each for turn in talk.turns for each in turn.results)]
 

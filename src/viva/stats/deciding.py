@@ -18,29 +18,29 @@ _STATUSES: dict[Decision, Status] = {"passes": "passed", "fails": "failed", "und
 _OUTCOMES: dict[Status, bool | None] = {"passed": True, "failed": False, "error": None, "skipped": None}
 
 
-class Rule(Struct, frozen=True):
+class PassRule(Struct, frozen=True):
     """When does a case pass? If all trials did; with `min_pass`, that share of them; with a `test`, if it says so."""
 
     min_pass: float | None = None
     test: SequentialTest | None = None
 
-    def decision(self, trials: Sequence[Status]) -> Decision | None:
+    def decide(self, trials: Sequence[Status]) -> Decision | None:
         """What a sequential test says; None: run again, or there is none."""
         if self.test is None:
             return None
-        found = self.test.follow(_OUTCOMES[status] for status in trials)
+        found = self.test.evaluate(_OUTCOMES[status] for status in trials)
         return found.decision if found else None
 
-    def over(self, trials: Sequence[Status]) -> bool:
+    def is_over(self, trials: Sequence[Status]) -> bool:
         """Need no more trials be run? A case that is left out once is left out each time."""
-        return self.decision(trials) is not None or "skipped" in trials
+        return self.decide(trials) is not None or "skipped" in trials
 
-    def fewest_left(self, trials: Sequence[Status]) -> int:
+    def min_trials_left(self, trials: Sequence[Status]) -> int:
         """How many more trials a sequential test takes at the least, whatever the order of these."""
         if self.test is None:
             return 0
         passed, failed = trials.count("passed"), trials.count("failed")
-        return self.test.fewest_left(passed, failed, len(trials) - passed - failed)
+        return self.test.min_trials_left(passed, failed, len(trials) - passed - failed)
 
     def status(self, trials: Sequence[Status], missing: int = 0) -> Status:
         """The case's status; `missing` trials were planned and never ran. One that was cut off before a decision is undecided."""
@@ -48,11 +48,11 @@ class Rule(Struct, frozen=True):
             return case_status(trials, self.min_pass, missing)
         if trials and all(status == "skipped" for status in trials):
             return "skipped"
-        return _STATUSES[self.decision(trials) or "undecided"]
+        return _STATUSES[self.decide(trials) or "undecided"]
 
     def is_undecided(self, trials: Sequence[Status]) -> bool:
         """Has a sequential test seen verdicts and come to no decision? Without any verdict the case is just an error."""
-        if self.test is None or self.decision(trials) in ("passes", "fails"):
+        if self.test is None or self.decide(trials) in ("passes", "fails"):
             return False
         return "passed" in trials or "failed" in trials
 
@@ -61,11 +61,11 @@ class Rule(Struct, frozen=True):
         still_to_come: list[Status] = ["passed"] * (planned - len(trials))
         return self.status([*trials, *still_to_come]) in ("passed", "skipped")
 
-    def kept(self) -> dict[str, Any]:
+    def to_settings(self) -> dict[str, Any]:
         """For the run's first event, so that reports judge as the run did."""
         return {"min_pass": self.min_pass, "sequential": asdict(self.test) if self.test else None}
 
     @classmethod
-    def kept_in(cls, settings: Mapping[str, Any]) -> "Rule":
+    def from_settings(cls, settings: Mapping[str, Any]) -> "PassRule":
         asked, test = settings.get("min_pass"), settings.get("sequential")
         return cls(None if asked is None else float(asked), SequentialTest(**test) if test else None)

@@ -21,7 +21,7 @@ class Flips:
     """`broke` cases passed before and fail now, `fixed` ones the other way round."""
 
     pairs: int
-    broke: int
+    broken: int
     fixed: int
     p_value: float
 
@@ -41,10 +41,10 @@ class CaseTest:
     """A test of one case: its p, and the smallest one that so many passes in so many trials could have given."""
 
     p_value: float
-    smallest: float
+    min_p_value: float
 
 
-def mcnemar(pairs: Iterable[tuple[bool, bool]]) -> Flips:
+def mcnemar_test(pairs: Iterable[tuple[bool, bool]]) -> Flips:
     """McNemar's exact test on (passed before, passed after) of each case.
 
     If nothing changed, a case that flips is as likely to break as to be fixed, so broke ~ Binomial(broke + fixed, ½);
@@ -79,7 +79,7 @@ def _fair_tail(most: int, flips: int) -> float:
 
 
 @lru_cache(maxsize=65536)
-def fisher(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
+def fisher_test(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
     """Fisher's exact test, two-sided, on (passed, trials) of one case before and after: is the difference more than chance?
 
     If nothing changed, which of all trials failed has nothing to do with when they ran; p adds up the ways to deal them
@@ -91,33 +91,33 @@ def fisher(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
     total, rarest = sum(ways.values()), min(ways.values())
     return CaseTest(
         p_value=sum(way for way in ways.values() if way <= ways[passed]) / total,
-        smallest=sum(way for way in ways.values() if way == rarest) / total,
+        min_p_value=sum(way for way in ways.values() if way == rarest) / total,
     )
 
 
-def cases_to_correct_for(smallest: Iterable[float], alpha: float) -> int:
+def tarone_correction(min_p_values: Iterable[float], alpha: float) -> int:
     """Tarone's correction for testing many cases at once: by how many to divide alpha, at least 1.
 
     A case whose p can never be small, such as one that passes always, cannot raise an alarm, and need not be counted. It
     is the smallest k for which at most k cases could reach alpha / k. Who calls those with p ≤ alpha / k a finding is wrong
     about any of them with a chance of at most alpha.
     """
-    ordered = sorted(smallest)
+    ordered = sorted(min_p_values)
     k = 1
     while bisect_right(ordered, alpha / k) > k:
         k += 1
     return k
 
 
-def fewest_differing(alpha: float) -> int:
+def min_differing_pairs(alpha: float) -> int:
     """With fewer cases than this that differ, no paired test can reach alpha: all of them on one side have p = 2 / 2^n."""
     return max(1, math.ceil(1 - math.log2(alpha) - 1e-9))
 
 
-def trials_to_show_one(alpha: float) -> int:
+def min_trials_to_detect(alpha: float) -> int:
     """How many trials on each side it takes at the least to show that one case went from always passing to never."""
     trials = 1
-    while fisher((trials, trials), (0, trials)).p_value > alpha:
+    while fisher_test((trials, trials), (0, trials)).p_value > alpha:
         trials += 1
     return trials
 
@@ -131,7 +131,7 @@ def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | Non
     """
     if not flips.pairs:
         return None
-    mean = (flips.fixed - flips.broke) / flips.pairs
+    mean = (flips.fixed - flips.broken) / flips.pairs
     reach = normal_quantile(confidence)
     low = -1.0 if _tango(flips, -1.0) <= reach else _border(flips, -1.0, mean, reach)
     high = 1.0 if -_tango(flips, 1.0) <= reach else _border(flips, 1.0, mean, reach)
@@ -146,7 +146,7 @@ def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | Non
 
 def _tango(flips: Flips, difference: float) -> float:
     """How many standard errors the share of fixed less that of broken lies above an assumed difference (Tango 1998)."""
-    n, fixed, broke = flips.pairs, flips.fixed, flips.broke
+    n, fixed, broke = flips.pairs, flips.fixed, flips.broken
     above = fixed - broke - n * difference
     if not above:
         return 0.0

@@ -40,7 +40,7 @@ class SuiteRate:
     effective_trials: float
 
 
-def wilson(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
+def wilson_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
     """Wilson's score interval for a rate, from independent trials; None without any.
 
         (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
@@ -93,7 +93,7 @@ def _border(outside: float, inside: float, is_inside: Callable[[float], bool]) -
     return inside
 
 
-def suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> SuiteRate | None:
+def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> SuiteRate | None:
     """The mean of the cases' own rates, with an interval for cases like these; None if nothing was judged.
 
     Trials of one case resemble each other: a hard case fails again and again. Counting every trial as independent

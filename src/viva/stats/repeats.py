@@ -16,10 +16,10 @@ class PassK:
     """Means over cases. `left_out` cases had fewer than k judged trials; they are in no mean."""
 
     k: int
-    at_least_one: float
-    all_of_them: float
+    pass_at_k: float
+    pass_hat_k: float
     cases: int
-    left_out: int
+    excluded_cases: int
 
 
 def pass_at_k(tally: Tally, k: int) -> float | None:
@@ -35,7 +35,7 @@ def pass_hat_k(tally: Tally, k: int) -> float | None:
     return math.comb(tally.passed, k) / math.comb(tally.judged, k) if _enough(tally, k) else None
 
 
-def pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
+def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
     """pass@k and pass^k of a suite: the mean over its cases. None if no case has k judged trials.
 
     Where cases are left out because errors used up their trials, the mean speaks for the rest only.

@@ -13,7 +13,7 @@ _NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class SequentialResult:
     """A decision and what it took. `errors` are runs that judged nothing."""
 
     decision: Decision
@@ -23,7 +23,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Chances:
+class DecisionChances:
     """How likely each decision is for a case of some true pass rate. They add up to 1."""
 
     passes: float
@@ -79,14 +79,14 @@ class SequentialTest:
         return self.min_pass - (min(0.2, self.min_pass / 2) if self.margin is None else self.margin)
 
     @property
-    def fewest_to_pass(self) -> int:
+    def min_passes(self) -> int:
         """With `max_runs` below this number the case cannot pass, however good it is."""
         runs = max(1, math.floor(-math.log(self.alpha) / math.log(self.min_pass / self.too_low)))
         while not self._can_say_passes(runs, 0):
             runs += 1
         return runs
 
-    def chances(self, rate: float) -> Chances:
+    def chances(self, rate: float) -> DecisionChances:
         """Exact: follows every course that independent runs of a case with this pass rate can take."""
         passes = fails = 0.0
         still_open = 1.0
@@ -95,7 +95,7 @@ class SequentialTest:
             fails += failing
             if run == self.max_runs or still_open < _NEGLIGIBLE:
                 break
-        return Chances(passes, fails, still_open)
+        return DecisionChances(passes, fails, still_open)
 
     def decide(self, passed: int, failed: int, errors: int = 0) -> Decision | None:
         """The decision after these runs, if it was not made before; None: run again. An error uses up a run, no more."""
@@ -108,7 +108,7 @@ class SequentialTest:
             return None
         return "undecided"
 
-    def fewest_left(self, passed: int, failed: int, errors: int = 0) -> int:
+    def min_trials_left(self, passed: int, failed: int, errors: int = 0) -> int:
         """How many more runs it takes at the least, after these: if all of them pass, or if all of them fail."""
         left = max(0, self.max_runs - passed - failed - errors)
         for more in range(1, left):
@@ -116,7 +116,7 @@ class SequentialTest:
                 return more
         return left
 
-    def follow(self, outcomes: Iterable[bool | None]) -> Decided | None:
+    def evaluate(self, outcomes: Iterable[bool | None]) -> SequentialResult | None:
         """The first decision on the way through the runs in the order in which they were started; None: run again.
 
         `None` among the outcomes is an error. Runs behind the decision (they were under way) do not change it.
@@ -130,12 +130,12 @@ class SequentialTest:
             else:
                 failed += 1
             if decision := self.decide(passed, failed, errors):
-                return Decided(decision, passed, failed, errors)
+                return SequentialResult(decision, passed, failed, errors)
         return None
 
     def _enough_runs(self) -> int:
         """The smallest number of runs that leaves a case of the rate `min_pass` undecided in at most `beta`."""
-        fewest = self.fewest_to_pass
+        fewest = self.min_passes
         runs = range(1, _MOST_RUNS + 1) if fewest <= _MOST_RUNS else ()
         for run, (_, _, still_open) in zip(runs, self._walk(self.min_pass), strict=False):
             if still_open <= self.beta:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ValueSummary:
     """`p50` and `p95` are values that occurred."""
 
     count: int
@@ -15,12 +15,12 @@ class Summary:
     p95: float
 
 
-def summarize(values: Iterable[float]) -> Summary | None:
+def summarize_values(values: Iterable[float]) -> ValueSummary | None:
     """None without values. With fewer than 20 of them p95 is their maximum."""
     ordered = sorted(values)
     if not ordered:
         return None
-    return Summary(
+    return ValueSummary(
         len(ordered), math.fsum(ordered) / len(ordered), nearest_rank(ordered, 50), nearest_rank(ordered, 95)
     )
 

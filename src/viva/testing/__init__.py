@@ -2,23 +2,23 @@
 
 from viva.testing.anthropic_server import AnthropicServer
 from viva.testing.gemini_server import GeminiServer
-from viva.testing.http_server import Answer, HttpServer, Received, json_answer
-from viva.testing.model_server import Asked, Fail, Say, When
-from viva.testing.openai_server import OpenAIServer, error_answer
+from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
+from viva.testing.model_server import ModelRequest, Fail, Say, When
+from viva.testing.openai_server import OpenAIServer, error_response
 from viva.testing.script_file import load_script
 
 __all__ = [
-    "Answer",
+    "StubResponse",
     "AnthropicServer",
-    "Asked",
+    "ModelRequest",
     "Fail",
     "GeminiServer",
     "HttpServer",
     "OpenAIServer",
-    "Received",
+    "ReceivedRequest",
     "Say",
     "When",
-    "error_answer",
-    "json_answer",
+    "error_response",
+    "json_response",
     "load_script",
 ]

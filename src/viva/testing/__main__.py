@@ -11,8 +11,8 @@ import click
 
 from viva.errors import BadInput
 from viva.model import codec
-from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, Received, load_script
-from viva.testing.http_server import Answer
+from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, ReceivedRequest, load_script
+from viva.testing.http_server import StubResponse
 from viva.testing.model_server import ModelServer, Script
 
 SERVERS: dict[str, type[ModelServer]] = {
@@ -55,7 +55,7 @@ def _server(provider: str, script: Script, port: int, seen: str | None) -> Model
     if seen is not None:
         log, handler = Path(seen), server.handler
 
-        def noting(received: Received) -> Answer:
+        def noting(received: ReceivedRequest) -> StubResponse:
             answer = handler(received)
             with log.open("ab") as file:
                 file.write(codec.encode(_noted(received, answer.status)) + b"\n")
@@ -65,7 +65,7 @@ def _server(provider: str, script: Script, port: int, seen: str | None) -> Model
     return server
 
 
-def _noted(received: Received, status: int) -> dict[str, object]:
+def _noted(received: ReceivedRequest, status: int) -> dict[str, object]:
     """A request without its headers, for they hold keys."""
     try:
         body = received.json if received.body else None

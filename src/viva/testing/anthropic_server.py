@@ -11,8 +11,8 @@ from typing import Any, ClassVar, cast
 
 from viva.model import codec
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import KEY, MODEL, ModelServer, Refused, Say, counted, pieces
+from viva.testing.http_server import StubResponse, ReceivedRequest, json_response
+from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
 SIGNATURE = "c2lnbmVk"
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -52,41 +52,41 @@ class AnthropicServer(ModelServer):
     """Answers `/v1/messages` and `/v1/messages/count_tokens`."""
 
     provider: ClassVar[str] = "anthropic"
-    calls: ClassVar[str] = "toolu_"
-    serves: ClassVar[str] = "POST /v1/messages and /v1/messages/count_tokens, GET /v1/models"
+    call_id_prefix: ClassVar[str] = "toolu_"
+    endpoints: ClassVar[str] = "POST /v1/messages and /v1/messages/count_tokens, GET /v1/models"
 
     @property
     def env(self) -> dict[str, str]:
         return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": KEY}
 
     @property
-    def models(self) -> tuple[str, Any]:
+    def model_list(self) -> tuple[str, Any]:
         return "/v1/models", {"data": [{"id": MODEL, "type": "model"}], "has_more": False}
 
-    def is_asked(self, path: str) -> bool:
+    def is_reply_path(self, path: str) -> bool:
         return path == "/v1/messages"
 
-    def check(self, received: Received) -> None:
+    def check_headers(self, received: ReceivedRequest) -> None:
         if "x-api-key" not in received.headers and "authorization" not in received.headers:
-            raise Refused(401, "x-api-key header is required")
+            raise RequestRejected(401, "x-api-key header is required")
         if "anthropic-version" not in received.headers:
-            raise Refused(400, "anthropic-version: header is required")
+            raise RequestRejected(400, "anthropic-version: header is required")
 
-    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
-        return {"input_tokens": counted(asked)} if path == "/v1/messages/count_tokens" else None
+    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+        return {"input_tokens": estimate_tokens(asked)} if path == "/v1/messages/count_tokens" else None
 
-    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
         return _problem(asked, beta="anthropic-beta" in received.headers)
 
-    def read(self, asked: Any) -> Sequence[Message]:
+    def read_messages(self, asked: Any) -> Sequence[Message]:
         return list(_messages(asked))
 
-    def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         ended = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
         counts = {"usage": _input(say) | {"output_tokens": say.output_tokens}}
         return _envelope(asked) | ended | counts | dict(say.extra)
 
-    def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         begun = _envelope(asked) | {"usage": _input(say) | {"output_tokens": 1}} | dict(say.extra)
         events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
         for index, block in enumerate(_blocks(say)):
@@ -99,9 +99,9 @@ class AnthropicServer(ModelServer):
         events.append({"type": "message_stop"})
         return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
 
-    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
         error = {"type": _ERRORS.get(status, "api_error"), "message": message}
-        return json_answer({"type": "error", "error": error, "request_id": "req_1"}, status, headers)
+        return json_response({"type": "error", "error": error, "request_id": "req_1"}, status, headers)
 
 
 def _blocks(say: Say) -> list[dict[str, Any]]:
@@ -122,21 +122,21 @@ def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[s
     """A block as it begins, and what is added to it then."""
     match block["type"]:
         case "text":
-            return block | {"text": ""}, ({"type": "text_delta", "text": piece} for piece in pieces(block["text"]))
+            return block | {"text": ""}, ({"type": "text_delta", "text": piece} for piece in split_text(block["text"]))
         case "thinking":
-            thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in split_text(block["thinking"])]
             signed = {"type": "signature_delta", "signature": block["signature"]}
             return block | {"thinking": "", "signature": ""}, iter([*thoughts, signed])
         case _:
-            texts = ["", *pieces(codec.compact_json(block["input"]))]
+            texts = ["", *split_text(codec.compact_json(block["input"]))]
             return block | {"input": {}}, ({"type": "input_json_delta", "partial_json": text} for text in texts)
 
 
 def _input(say: Say) -> dict[str, Any]:
     return {
-        "input_tokens": say.input_tokens - say.cached_tokens - say.written_tokens,
+        "input_tokens": say.input_tokens - say.cached_tokens - say.cache_write_tokens,
         "cache_read_input_tokens": say.cached_tokens,
-        "cache_creation_input_tokens": say.written_tokens,
+        "cache_creation_input_tokens": say.cache_write_tokens,
     }
 
 

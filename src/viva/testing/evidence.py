@@ -11,7 +11,7 @@ from viva.model.talk import CheckContext, TrialState, Turn
 from viva.protocols import HelperSession
 
 
-class Silent:
+class SilentUser:
     """A user with nothing to say."""
 
     planned_messages: Sequence[UserMessage] = ()
@@ -35,7 +35,7 @@ class NoHelpers:
         raise HelperFailed(role, f"there is no {agent} here")
 
 
-class StillClock:
+class FrozenClock:
     """A clock that no time limit hangs on."""
 
     @asynccontextmanager
@@ -43,10 +43,10 @@ class StillClock:
         yield
 
 
-def talk_of(*replies: Reply | str, inputs: Sequence[str] = (), metadata: Mapping[str, Any] | None = None) -> TrialState:
+def make_trial_state(*replies: Reply | str, inputs: Sequence[str] = (), metadata: Mapping[str, Any] | None = None) -> TrialState:
     """A conversation with these replies, in which the user said `inputs` (or `hello`), with 100 ms for each turn."""
-    case = Case(id="case", user=Silent(), metadata=metadata or {})
-    talk = TrialState(case, Key("suite", "case"), NoHelpers(), StillClock())
+    case = Case(id="case", user=SilentUser(), metadata=metadata or {})
+    talk = TrialState(case, Key("suite", "case"), NoHelpers(), FrozenClock())
     for number, reply in enumerate(replies, 1):
         said = inputs[number - 1] if number <= len(inputs) else "hello"
         answer = Reply(reply) if isinstance(reply, str) else reply
@@ -54,7 +54,7 @@ def talk_of(*replies: Reply | str, inputs: Sequence[str] = (), metadata: Mapping
     return talk
 
 
-def evidence_of(
+def make_check_context(
     *replies: Reply | str,
     on: TextScope = "reply",
     over: TurnScope = "turn",
@@ -62,5 +62,5 @@ def evidence_of(
     metadata: Mapping[str, Any] | None = None,
 ) -> CheckContext:
     """What a check sees after the last of these replies."""
-    talk = talk_of(*(replies or ("",)), inputs=inputs, metadata=metadata)
+    talk = make_trial_state(*(replies or ("",)), inputs=inputs, metadata=metadata)
     return CheckContext(talk, talk.turns[-1], on, over)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from viva.model import codec
 from viva.model.message import Message, Speaker, ToolCall
-from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import KEY, MODEL, ModelServer, Refused, Say, counted, pieces
+from viva.testing.http_server import StubResponse, ReceivedRequest, json_response
+from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
 SIGNATURE = "c2lnbmVk"
 _FINISH = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
@@ -74,7 +74,7 @@ class GeminiServer(ModelServer):
     """
 
     provider: ClassVar[str] = "gemini"
-    serves: ClassVar[str] = (
+    endpoints: ClassVar[str] = (
         "POST /v1beta/models/NAME:generateContent, :streamGenerateContent?alt=sse and :countTokens, GET /v1beta/models"
     )
 
@@ -83,47 +83,47 @@ class GeminiServer(ModelServer):
         return {"GOOGLE_GEMINI_BASE_URL": self.url, "GEMINI_API_KEY": KEY}
 
     @property
-    def models(self) -> tuple[str, Any]:
+    def model_list(self) -> tuple[str, Any]:
         return "/v1beta/models", {"models": [{"name": f"models/{MODEL}"}]}
 
-    def is_asked(self, path: str) -> bool:
+    def is_reply_path(self, path: str) -> bool:
         return path.startswith("/v1beta/models/") and path.endswith((":generateContent", ":streamGenerateContent"))
 
-    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
         if path.endswith(":countTokens"):
-            return {"totalTokens": counted(asked)}
+            return {"totalTokens": estimate_tokens(asked)}
         schema = asked.get("generationConfig", {}).get("responseJsonSchema") or {}
         chore = next((answer for name, answer in _CHORES.items() if name in schema.get("properties", {})), None)
-        if chore is None or not self.is_asked(path):
+        if chore is None or not self.is_reply_path(path):
             return None
-        return _answer(Say(), [{"text": codec.compact_json(chore)}], "STOP", self.model_of(path, asked))
+        return _answer(Say(), [{"text": codec.compact_json(chore)}], "STOP", self.find_model(path, asked))
 
-    def read(self, asked: Any) -> Sequence[Message]:
+    def read_messages(self, asked: Any) -> Sequence[Message]:
         return list(_messages(asked))
 
-    def model_of(self, path: str, asked: Mapping[str, Any]) -> str:
+    def find_model(self, path: str, asked: Mapping[str, Any]) -> str:
         """The model stands in the path."""
         return path.rpartition("/")[2].partition(":")[0]
 
-    def check(self, received: Received) -> None:
+    def check_headers(self, received: ReceivedRequest) -> None:
         if not {"x-goog-api-key", "authorization"} & received.headers.keys() and "key=" not in received.path:
-            raise Refused(403, "Method doesn't allow unregistered callers")
+            raise RequestRejected(403, "Method doesn't allow unregistered callers")
 
-    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
         return _problem(asked)
 
     def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
         """That stands in the path, too."""
         return ":streamGenerateContent" in path
 
-    def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         return _answer(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()), asked["model"])
 
-    def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         told: list[dict[str, Any]] = []
         for part in _parts(say):
             if "text" in part:
-                cut = [part | {"text": piece} for piece in pieces(part["text"])]
+                cut = [part | {"text": piece} for piece in split_text(part["text"])]
                 told += [{k: v for k, v in each.items() if k != "thoughtSignature"} for each in cut[:-1]] + cut[-1:]
             else:
                 told.append(part)
@@ -131,9 +131,9 @@ class GeminiServer(ModelServer):
         events.append(_answer(say, [], _FINISH.get(say.finish, say.finish.upper()), asked["model"]))
         return tuple(b"data: %b\r\n\r\n" % codec.encode(event) for event in events)
 
-    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
         told = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
-        return json_answer({"error": told}, status, headers)
+        return json_response({"error": told}, status, headers)
 
 
 def _messages(asked: Any) -> Iterator[Message]:
@@ -175,12 +175,12 @@ def _answer(say: Say, parts: list[dict[str, Any]], finish: str | None, model: st
         candidate["finishReason"] = finish
     counted = {
         "promptTokenCount": say.input_tokens,
-        "candidatesTokenCount": say.output_tokens - say.thought_tokens,
+        "candidatesTokenCount": say.output_tokens - say.reasoning_tokens,
         "totalTokenCount": say.input_tokens + say.output_tokens,
         "cachedContentTokenCount": say.cached_tokens,
     }
-    if say.thought_tokens:
-        counted["thoughtsTokenCount"] = say.thought_tokens
+    if say.reasoning_tokens:
+        counted["thoughtsTokenCount"] = say.reasoning_tokens
     return {
         "candidates": [candidate | dict(say.extra)],
         "usageMetadata": counted,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from viva.model import codec
 
 
-class Received(Struct, frozen=True):
+class ReceivedRequest(Struct, frozen=True):
     """A request as it arrived. Header names are in lower case; `connection` counts from 1 which connection brought it."""
 
     method: str
@@ -33,7 +33,7 @@ class Received(Struct, frozen=True):
         return codec.decode(self.body)
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class StubResponse(Struct, frozen=True, kw_only=True):
     """What the server does with a request.
 
     `chunks` are sent in the chunked encoding, one write each, instead of `body`; `raw` pieces are written as they are,
@@ -54,12 +54,12 @@ class Answer(Struct, frozen=True, kw_only=True):
     close: Literal["said", "unsaid"] | None = None
 
 
-Handler = Callable[[Received], Answer]
+Handler = Callable[[ReceivedRequest], StubResponse]
 
 
-def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> StubResponse:
     """An answer that holds a value as JSON."""
-    return Answer(
+    return StubResponse(
         body=codec.encode(value), status=status, headers={"Content-Type": "application/json"} | dict(headers or {})
     )
 
@@ -74,10 +74,10 @@ class HttpServer:
         self, handler: Handler, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         self.handler = handler
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.open_connections = 0
-        self.broken: list[Exception] = []
+        self.handler_errors: list[Exception] = []
         self._tls = tls
         self._host = host
         self._changed = threading.Condition()
@@ -116,8 +116,8 @@ class HttpServer:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        if self.broken and error is None:
-            raise self.broken[0]
+        if self.handler_errors and error is None:
+            raise self.handler_errors[0]
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
@@ -160,7 +160,7 @@ class HttpServer:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    def joined(self, connection: "_Connection") -> int:
+    def add_connection(self, connection: "_Connection") -> int:
         """For the server's own use: a connection was made."""
         with self._changed:
             self._alive.add(connection)
@@ -169,7 +169,7 @@ class HttpServer:
             self._changed.notify_all()
             return self.connections
 
-    def left(self, connection: "_Connection") -> None:
+    def remove_connection(self, connection: "_Connection") -> None:
         """For the server's own use: a connection was lost."""
         with self._changed:
             self._alive.discard(connection)
@@ -178,7 +178,7 @@ class HttpServer:
                 self._empty.set()
             self._changed.notify_all()
 
-    def answer(self, received: Received) -> Answer:
+    def handle_request(self, received: ReceivedRequest) -> StubResponse:
         """Remembers a request and asks the handler what to do with it."""
         with self._changed:
             self.requests.append(received)
@@ -186,10 +186,10 @@ class HttpServer:
         try:
             return self.handler(received)
         except Exception as broken:  # the handler is the test's own code: the client must not hang on its bug
-            self.broken.append(broken)
-            return Answer(status=500, body=repr(broken).encode())
+            self.handler_errors.append(broken)
+            return StubResponse(status=500, body=repr(broken).encode())
 
-    async def released(self) -> None:
+    async def wait_released(self) -> None:
         """Waits until `release` was called."""
         await self._released.wait()
 
@@ -206,13 +206,13 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._number = self._server.joined(self)
+        self._number = self._server.add_connection(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
         # Only the next round of the loop: by then the socket is closed too.
-        asyncio.get_running_loop().call_soon(self._server.left, self)
+        asyncio.get_running_loop().call_soon(self._server.remove_connection, self)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -225,7 +225,7 @@ class _Connection(asyncio.Protocol):
         elif self._task is None and (received := self._take()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._respond(received))
 
-    def _take(self) -> Received | None:
+    def _take(self) -> ReceivedRequest | None:
         """The next whole request in the buffer. Until as much is there as is due, it is not looked at again."""
         if len(self._buffer) < self._due or (end := self._buffer.find(b"\r\n\r\n")) < 0:
             return None
@@ -243,14 +243,14 @@ class _Connection(asyncio.Protocol):
             body = bytes(self._buffer[end + 4 : self._due])
         self._buffer, self._due = self._buffer[self._due :], 0
         method, path, _ = first.split(" ")
-        return Received(method, path, headers, body, self._number)
+        return ReceivedRequest(method, path, headers, body, self._number)
 
-    async def _respond(self, received: Received) -> None:
-        answer = self._server.answer(received)
+    async def _respond(self, received: ReceivedRequest) -> None:
+        answer = self._server.handle_request(received)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         if answer.hold is True:
-            await self._server.released()
+            await self._server.wait_released()
         await self._write(answer, received.method)
         self._task = None
         if answer.cut is not None or answer.close is not None:
@@ -258,7 +258,7 @@ class _Connection(asyncio.Protocol):
         else:
             self.data_received(b"")
 
-    async def _write(self, answer: Answer, method: str) -> None:
+    async def _write(self, answer: StubResponse, method: str) -> None:
         if answer.cut == "before":
             return
         if answer.raw is not None:
@@ -274,7 +274,7 @@ class _Connection(asyncio.Protocol):
         half = len(answer.chunks) // 2
         for at, chunk in enumerate(answer.chunks[:half] if answer.cut else answer.chunks):
             if at == half and answer.hold == "amid_body":
-                await self._server.released()
+                await self._server.wait_released()
             await self._send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         if not answer.cut:
             await self._send(b"0\r\n\r\n")
@@ -299,7 +299,7 @@ def _joined(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
     return None
 
 
-def _head(answer: Answer) -> bytes:
+def _head(answer: StubResponse) -> bytes:
     phrase = HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "Unknown"
     lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{name}: {value}" for name, value in answer.headers.items())]
     lines.append("Transfer-Encoding: chunked" if answer.chunks is not None else f"Content-Length: {len(answer.body)}")

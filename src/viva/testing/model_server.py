@@ -17,11 +17,11 @@ from msgspec import Struct, structs
 from viva.model import codec
 from viva.model.connector import Connector, Secret
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import Answer, HttpServer, Received, json_answer
+from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
 
 MODEL = "stand-in"
 KEY = "test-key"
-STREAM = {"Content-Type": "text/event-stream"}
+STREAM_HEADERS = {"Content-Type": "text/event-stream"}
 
 
 class Say(Struct, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class Say(Struct, frozen=True, kw_only=True):
     thought: str = ""
     input_tokens: int = 10
     output_tokens: int = 5
-    thought_tokens: int = 0
+    reasoning_tokens: int = 0
     cached_tokens: int = 0
-    written_tokens: int = 0
+    cache_write_tokens: int = 0
     extra: Mapping[str, Any] = {}
     delay_s: float = 0.0
     hold: Literal["amid_body"] | bool = False
@@ -61,7 +61,7 @@ class Fail(Struct, frozen=True):
     delay_s: float = 0.0
 
 
-Line = str | Say | Fail | Answer
+ScriptLine = str | Say | Fail | StubResponse
 
 
 class When(Struct, frozen=True):
@@ -72,43 +72,43 @@ class When(Struct, frozen=True):
     asked for, with `*` for any letters.
     """
 
-    line: Line
-    said: str | None = None
+    reply: ScriptLine
+    text: str | None = None
     system: str | None = None
     tool: str | None = None
     model: str | None = None
     times: int | None = None
 
-    def fits(self, asked: "Asked") -> bool:
+    def matches(self, request: "ModelRequest") -> bool:
         """Is this a request that the line is for?"""
         return (
-            (self.model is None or fnmatchcase(asked.model, self.model))
-            and (self.tool is None or self.tool in asked.tool_results)
-            and (self.said is None or re.search(self.said, asked.text, re.MULTILINE) is not None)
-            and (self.system is None or re.search(self.system, asked.system, re.MULTILINE) is not None)
+            (self.model is None or fnmatchcase(request.model, self.model))
+            and (self.tool is None or self.tool in request.tool_results)
+            and (self.text is None or re.search(self.text, request.text, re.MULTILINE) is not None)
+            and (self.system is None or re.search(self.system, request.system, re.MULTILINE) is not None)
         )
 
 
-class Asked(Received, frozen=True):
+class ModelRequest(ReceivedRequest, frozen=True):
     """A request for a reply: as it arrived, and what it says in words that are the same for all providers."""
 
     model: str
     stream: bool
-    decoded: Mapping[str, Any]
-    reader: Callable[[Any], Sequence[Message]]
+    body_json: Mapping[str, Any]
+    read_messages: Callable[[Any], Sequence[Message]]
 
     @property
     def json(self) -> Any:
         """The body of the request."""
-        return self.decoded
+        return self.body_json
 
     @property
     def messages(self) -> Sequence[Message]:
         """The conversation, the system prompt first; a tool's result is a message of the role `tool` with its name."""
-        return self.reader(self.json)
+        return self.read_messages(self.json)
 
     @property
-    def new(self) -> Sequence[Message]:
+    def new_messages(self) -> Sequence[Message]:
         """What came after the model's last reply."""
         messages = self.messages
         last = max((at for at, message in enumerate(messages) if message.role == "assistant"), default=-1)
@@ -117,12 +117,12 @@ class Asked(Received, frozen=True):
     @property
     def text(self) -> str:
         """The text of what is new."""
-        return "\n".join(message.text for message in self.new)
+        return "\n".join(message.text for message in self.new_messages)
 
     @property
     def tool_results(self) -> list[str]:
         """The names of the tools whose results are new."""
-        return [message.name or "" for message in self.new if message.role == "tool"]
+        return [message.name or "" for message in self.new_messages if message.role == "tool"]
 
     @property
     def system(self) -> str:
@@ -130,10 +130,10 @@ class Asked(Received, frozen=True):
         return "\n".join(message.text for message in self.messages if message.role == "system")
 
 
-Script = str | Sequence[Line | When] | Callable[[Asked], Line]
+Script = str | Sequence[ScriptLine | When] | Callable[[ModelRequest], ScriptLine]
 
 
-class Refused(Exception):  # noqa: N818 -- what the provider does
+class RequestRejected(Exception):  # noqa: N818 -- what the provider does
     """A request that the provider would not take: the status, and what it would say."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -152,17 +152,17 @@ class ModelServer(HttpServer):
     """
 
     provider: ClassVar[str]
-    calls: ClassVar[str] = ""
+    call_id_prefix: ClassVar[str] = ""
     """How the provider's ids of tool calls begin, if it gives any."""
-    serves: ClassVar[str]
+    endpoints: ClassVar[str]
     """What can be asked, for whoever asked for something else."""
 
     def __init__(
         self, script: Script = "ok", *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         super().__init__(self._respond, tls=tls, host=host, port=port)
-        self.asked: list[Asked] = []
-        self.unknown: list[Received] = []
+        self.model_requests: list[ModelRequest] = []
+        self.unknown_requests: list[ReceivedRequest] = []
         self._script = script
         self._used: dict[int, int] = {}
 
@@ -173,44 +173,44 @@ class ModelServer(HttpServer):
 
     @property
     @abstractmethod
-    def models(self) -> tuple[str, Any]:
+    def model_list(self) -> tuple[str, Any]:
         """Where the list of models is, and the list."""
 
     @abstractmethod
-    def is_asked(self, path: str) -> bool:
+    def is_reply_path(self, path: str) -> bool:
         """Is this where a reply is asked for?"""
 
-    def check(self, received: Received) -> None:
+    def check_headers(self, received: ReceivedRequest) -> None:
         """Raises Refused for a request that comes without what every request has to bring."""
 
-    def aside(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
         """The answer to what needs no script: tokens are counted, a tool's own small questions are answered."""
         return None
 
-    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
         """What the provider would not take in a request for a reply."""
         return None
 
     @abstractmethod
-    def read(self, asked: Any) -> Sequence[Message]:
+    def read_messages(self, asked: Any) -> Sequence[Message]:
         """What a request says."""
 
     @abstractmethod
-    def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The whole answer; `asked` is the request, with the `model` and which `turn` of the model's this is."""
 
     @abstractmethod
-    def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         """The events of an answer that is streamed."""
 
     @abstractmethod
-    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
         """An error as the provider words it."""
 
     def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
         return bool(asked.get("stream"))
 
-    def model_of(self, path: str, asked: Mapping[str, Any]) -> str:
+    def find_model(self, path: str, asked: Mapping[str, Any]) -> str:
         return asked.get("model", MODEL)
 
     def connector(self, **fields: Any) -> Connector:
@@ -226,69 +226,69 @@ class ModelServer(HttpServer):
         )
         return structs.replace(plain, **fields)
 
-    def _respond(self, received: Received) -> Answer:
+    def _respond(self, received: ReceivedRequest) -> StubResponse:
         try:
             return self._reply(received)
-        except Refused as refused:
-            return self.error(refused.status, refused.message)
+        except RequestRejected as refused:
+            return self.build_error(refused.status, refused.message)
 
-    def _reply(self, received: Received) -> Answer:
-        path, (listed, models) = received.path.partition("?")[0], self.models
+    def _reply(self, received: ReceivedRequest) -> StubResponse:
+        path, (listed, models) = received.path.partition("?")[0], self.model_list
         if received.method == "GET" and path.endswith(listed):
-            self.check(received)
-            return json_answer(models)
+            self.check_headers(received)
+            return json_response(models)
         body = _body(received) if received.method == "POST" else {}
-        if body and (known := self.aside(path, body)) is not None:
-            self.check(received)
-            return json_answer(known)
-        if received.method != "POST" or not self.is_asked(path):
-            self.unknown.append(received)
-            raise Refused(404, f"there is nothing at {path}; this stand-in answers {self.serves}")
-        self.check(received)
+        if body and (known := self.answer_side_request(path, body)) is not None:
+            self.check_headers(received)
+            return json_response(known)
+        if received.method != "POST" or not self.is_reply_path(path):
+            self.unknown_requests.append(received)
+            raise RequestRejected(404, f"there is nothing at {path}; this stand-in answers {self.endpoints}")
+        self.check_headers(received)
         try:
-            problem = self.problem(received, body)
+            problem = self.find_problem(received, body)
         except (AttributeError, IndexError, KeyError, TypeError) as wrong:
             problem = f"the request has not the shape that this API wants: {wrong!r}"
         if problem:
-            raise Refused(400, problem)
-        asked = Asked(
+            raise RequestRejected(400, problem)
+        asked = ModelRequest(
             **structs.asdict(received),
-            model=self.model_of(path, body),
+            model=self.find_model(path, body),
             stream=self.wants_stream(path, body),
-            decoded=body,
-            reader=self.read,
+            body_json=body,
+            read_messages=self.read_messages,
         )
-        self.asked.append(asked)
+        self.model_requests.append(asked)
         return self._answer(self._line(asked), asked)
 
-    def _answer(self, line: Line, asked: Asked) -> Answer:
-        if isinstance(line, Answer):
+    def _answer(self, line: ScriptLine, asked: ModelRequest) -> StubResponse:
+        if isinstance(line, StubResponse):
             return line
         if isinstance(line, Fail):
-            return structs.replace(self.error(line.status, line.message, line.headers), delay_s=line.delay_s)
+            return structs.replace(self.build_error(line.status, line.message, line.headers), delay_s=line.delay_s)
         before = [message for message in asked.messages if message.role == "assistant"]
         say = self._named(line, before) if isinstance(line, Say) else Say(content=line)
         body = {"model": asked.model, **asked.json, "turn": len(before) + 1}
         if asked.stream:
-            answer = Answer(chunks=self.stream(say, body), headers=STREAM)
+            answer = StubResponse(chunks=self.build_stream(say, body), headers=STREAM_HEADERS)
         else:
-            answer = json_answer(self.completion(say, body))
+            answer = json_response(self.build_completion(say, body))
         # Half of an answer that does not stream is of no use to anyone: such a one is held from its beginning.
         hold = say.hold if asked.stream else bool(say.hold)
         return structs.replace(answer, delay_s=say.delay_s, hold=hold, cut=say.cut)
 
     def _named(self, say: Say, before: Sequence[Message]) -> Say:
         """The reply with an id for each tool call, as no other in its conversation has it."""
-        if not self.calls or not say.tool_calls:
+        if not self.call_id_prefix or not say.tool_calls:
             return say
         first = sum(len(message.tool_calls) for message in before) + 1
         named = [
-            call if call.id else structs.replace(call, id=f"{self.calls}{number}")
+            call if call.id else structs.replace(call, id=f"{self.call_id_prefix}{number}")
             for number, call in enumerate(say.tool_calls, first)
         ]
         return structs.replace(say, tool_calls=named)
 
-    def _line(self, asked: Asked) -> Line:
+    def _line(self, asked: ModelRequest) -> ScriptLine:
         if isinstance(self._script, str):
             return self._script
         if callable(self._script):
@@ -296,24 +296,24 @@ class ModelServer(HttpServer):
         for at, entry in enumerate(self._script):
             rule = entry if isinstance(entry, When) else When(entry, times=1)
             used = self._used.get(at, 0)
-            if (rule.times is None or used < rule.times) and rule.fits(asked):
+            if (rule.times is None or used < rule.times) and rule.matches(asked):
                 self._used[at] = used + 1
-                return rule.line
-        raise Refused(400, f"the script has {len(self._script)} lines, and this is request {len(self.asked)}")
+                return rule.reply
+        raise RequestRejected(400, f"the script has {len(self._script)} lines, and this is request {len(self.model_requests)}")
 
 
-def _body(received: Received) -> dict[str, Any]:
+def _body(received: ReceivedRequest) -> dict[str, Any]:
     try:
         return codec.decode(received.body, type=dict[str, Any])
     except codec.DecodeError as wrong:
-        raise Refused(400, f"the request holds no JSON object: {wrong}") from wrong
+        raise RequestRejected(400, f"the request holds no JSON object: {wrong}") from wrong
 
 
-def pieces(text: str) -> list[str]:
+def split_text(text: str) -> list[str]:
     """A text as it is streamed."""
     return [text[at : at + 7] for at in range(0, len(text), 7)]
 
 
-def counted(asked: Any) -> int:
+def estimate_tokens(asked: Any) -> int:
     """About as many tokens as a request has."""
     return max(1, len(codec.encode(asked)) // 4)

@@ -5,12 +5,12 @@ from typing import Any
 
 from viva.model import codec
 from viva.model.message import Message, Speaker, ToolCall
-from viva.testing.model_server import MODEL, Say, pieces
+from viva.testing.model_server import MODEL, Say, split_text
 
 _SPEAKERS: dict[str, Speaker] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
-def messages(asked: Any) -> Iterator[Message]:
+def read_response_messages(asked: Any) -> Iterator[Message]:
     """What a request says."""
     called: dict[str, str] = {}
     if asked.get("instructions"):
@@ -37,12 +37,12 @@ def _text(content: Any) -> str:
     return "\n".join(part.get("text", "") for part in content) if isinstance(content, list) else codec.compact_json(content)
 
 
-def response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+def build_response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The whole answer to a request that does not stream."""
     return _envelope(asked, "completed") | {"output": _items(say, asked), "usage": _usage(say)} | dict(say.extra)
 
 
-def stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+def build_response_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: each item begins, grows and ends, and the whole comes last."""
     begun = _envelope(asked, "in_progress")
     events: list[dict[str, Any]] = [
@@ -56,18 +56,18 @@ def stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
             case "message":
                 part, at = item["content"][0], place | {"content_index": 0}
                 events.append({"type": "response.content_part.added", **at, "part": part | {"text": ""}})
-                events += [{"type": "response.output_text.delta", **at, "delta": cut} for cut in pieces(part["text"])]
+                events += [{"type": "response.output_text.delta", **at, "delta": cut} for cut in split_text(part["text"])]
                 events.append({"type": "response.output_text.done", **at, "text": part["text"]})
                 events.append({"type": "response.content_part.done", **at, "part": part})
             case "function_call":
                 given = item["arguments"]
                 kind = "response.function_call_arguments"
-                events += [{"type": f"{kind}.delta", **place, "delta": cut} for cut in pieces(given)]
+                events += [{"type": f"{kind}.delta", **place, "delta": cut} for cut in split_text(given)]
                 events.append({"type": f"{kind}.done", **place, "arguments": given})
             case _:
                 pass
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    events.append({"type": "response.completed", "response": response(say, asked)})
+    events.append({"type": "response.completed", "response": build_response(say, asked)})
     for number, event in enumerate(events):
         event["sequence_number"] = number
     return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
@@ -101,7 +101,7 @@ def _usage(say: Say) -> dict[str, Any]:
         "input_tokens": say.input_tokens,
         "input_tokens_details": {"cached_tokens": say.cached_tokens},
         "output_tokens": say.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": say.thought_tokens},
+        "output_tokens_details": {"reasoning_tokens": say.reasoning_tokens},
         "total_tokens": say.input_tokens + say.output_tokens,
     }
 

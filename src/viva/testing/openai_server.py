@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 
 from viva.model import codec
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import Answer, Received, json_answer
-from viva.testing.model_server import KEY, MODEL, ModelServer, Say, pieces
-from viva.testing.openai_responses import messages as response_messages
-from viva.testing.openai_responses import response
-from viva.testing.openai_responses import stream as response_stream
+from viva.testing.http_server import StubResponse, ReceivedRequest, json_response
+from viva.testing.model_server import KEY, MODEL, ModelServer, Say, split_text
+from viva.testing.openai_responses import read_response_messages as response_messages
+from viva.testing.openai_responses import build_response
+from viva.testing.openai_responses import build_response_stream as response_stream
 
 
 class OpenAIServer(ModelServer):
     """Answers `/v1/chat/completions` and `/v1/responses`."""
 
     provider: ClassVar[str] = "openai"
-    calls: ClassVar[str] = "call_"
-    serves: ClassVar[str] = "POST /v1/chat/completions and /v1/responses, GET /v1/models"
+    call_id_prefix: ClassVar[str] = "call_"
+    endpoints: ClassVar[str] = "POST /v1/chat/completions and /v1/responses, GET /v1/models"
 
     @property
     def env(self) -> dict[str, str]:
@@ -35,38 +35,38 @@ class OpenAIServer(ModelServer):
         return f"{self.origin}/v1"
 
     @property
-    def models(self) -> tuple[str, Any]:
+    def model_list(self) -> tuple[str, Any]:
         return "/models", {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
 
-    def is_asked(self, path: str) -> bool:
+    def is_reply_path(self, path: str) -> bool:
         return path.endswith(("/chat/completions", "/responses"))
 
-    def problem(self, received: Received, asked: Mapping[str, Any]) -> str | None:
+    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
         wanted = "input" if "/responses" in received.path else "messages"
         if not asked.get(wanted):
             return f"Missing required parameter: '{wanted}'."
-        self.read(asked)  # what cannot be read is no request
+        self.read_messages(asked)  # what cannot be read is no request
         return None
 
-    def read(self, asked: Any) -> Sequence[Message]:
-        return list(response_messages(asked) if "input" in asked else messages(asked))
+    def read_messages(self, asked: Any) -> Sequence[Message]:
+        return list(response_messages(asked) if "input" in asked else read_chat_messages(asked))
 
-    def completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return response(say, asked) if "input" in asked else completion(say, asked)
+    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return build_response(say, asked) if "input" in asked else build_chat_completion(say, asked)
 
-    def stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return response_stream(say, asked) if "input" in asked else stream(say, asked)
+    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+        return response_stream(say, asked) if "input" in asked else build_chat_stream(say, asked)
 
-    def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
-        return error_answer(status, message, headers)
+    def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
+        return error_response(status, message, headers)
 
 
-def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
     """An error as OpenAI words it."""
-    return json_answer({"error": {"message": message, "type": "stand_in_error"}}, status, headers)
+    return json_response({"error": {"message": message, "type": "stand_in_error"}}, status, headers)
 
 
-def messages(asked: Any) -> Iterator[Message]:
+def read_chat_messages(asked: Any) -> Iterator[Message]:
     """What a request says."""
     called: dict[str, str] = {}
     for message in asked["messages"]:
@@ -85,7 +85,7 @@ def messages(asked: Any) -> Iterator[Message]:
         )
 
 
-def completion(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
+def build_chat_completion(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The whole answer to a request that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": say.content, **_thought(say), **say.extra}
     if say.tool_calls:
@@ -94,17 +94,17 @@ def completion(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
     return _envelope("chat.completion", asked) | {"choices": [choice], "usage": _usage(say)}
 
 
-def stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+def build_chat_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: a role, the content in pieces, tool calls in pieces, the end, perhaps usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if say.content is not None else None}]
     deltas += [{name: value} for name, value in _thought(say).items()]
-    deltas += [{"content": piece} for piece in pieces(say.content or "")]
+    deltas += [{"content": piece} for piece in split_text(say.content or "")]
     deltas += [{name: value} for name, value in say.extra.items()]
     for index, call in enumerate(say.tool_calls):
         whole = _tool_call(index, call)
         arguments = whole["function"]["arguments"]
         deltas.append({"tool_calls": [whole | {"index": index, "function": whole["function"] | {"arguments": ""}}]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in pieces(arguments)]
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in split_text(arguments)]
     envelope = _envelope("chat.completion.chunk", asked)
     events: list[Any] = [
         envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, documents_in
+from viva.formats.documents import Document, open_documents
 from viva.model import codec
 from viva.model.duration import parse_duration
 from viva.model.message import ToolCall
-from viva.schemas.words import complaints
-from viva.testing.model_server import Fail, Line, Say, When
+from viva.schemas.words import find_violations
+from viva.testing.model_server import Fail, ScriptLine, Say, When
 
 _CONDITIONS = {"when": "said", "system": "system", "tool": "tool", "model": "model", "times": "times"}
 
 
-def load_script(path: str | Path) -> list[Line | When]:
+def load_script(path: str | Path) -> list[ScriptLine | When]:
     """The replies in a file. Raises BadInput with all that is wrong with it."""
     file = Path(path)
     problems: list[Problem] = []
-    documents = list(documents_in(file, str(path)).first(problems))
+    documents = list(open_documents(file, str(path)).read_valid(problems))
     problems += [problem for document in documents for problem in _problems(document)]
     if not documents and not problems:
         problems = [Problem(str(path), 0, "", "holds no replies")]
@@ -38,30 +38,30 @@ def load_script(path: str | Path) -> list[Line | When]:
 
 
 def _problems(document: Document) -> Iterator[Problem]:
-    found = complaints("replies", document.value)
+    found = find_violations("replies", document.value)
     for complaint in found:
-        yield document.problem(complaint.path, complaint.what, key=complaint.key)
+        yield document.make_problem(complaint.path, complaint.message, key=complaint.unknown_key)
     if found or isinstance(document.value, str):
         return
     for key in ("when", "system"):
         try:
             re.compile(document.value.get(key, ""))
         except re.error as wrong:
-            yield document.problem((key,), f"is no regular expression: {wrong}")
+            yield document.make_problem((key,), f"is no regular expression: {wrong}")
     try:
         parse_duration(document.value.get("delay", 0))
     except ValueError as wrong:
-        yield document.problem(("delay",), str(wrong))
+        yield document.make_problem(("delay",), str(wrong))
 
 
-def _entry(written: str | Mapping[str, Any]) -> Line | When:
+def _entry(written: str | Mapping[str, Any]) -> ScriptLine | When:
     if isinstance(written, str):
         return written
     conditions = {ours: written[name] for name, ours in _CONDITIONS.items() if name in written}
     return When(_line(written), **conditions) if conditions else _line(written)
 
 
-def _line(written: Mapping[str, Any]) -> Line:
+def _line(written: Mapping[str, Any]) -> ScriptLine:
     delay_s = parse_duration(written.get("delay", 0))
     if "error" in written:
         told = {key: written[key] for key in ("message", "headers") if key in written}

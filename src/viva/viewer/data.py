@@ -14,17 +14,17 @@ from typing import Any
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
-from viva.history.comparison import Comparison, compare
+from viva.history.comparison import Comparison, compare_runs
 from viva.history.index import History, RunRow
-from viva.history.trends import known_flaky
+from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import RunEnded, RunStarted
-from viva.record.journal import trial_record_in
-from viva.record.locks import in_use
-from viva.reporters.page import CaseRow, Overview, overview
-from viva.reporters.report import CaseTrials, Head
-from viva.stats.deciding import Rule
+from viva.record.journal import locate_record
+from viva.record.locks import is_in_use
+from viva.reporters.page import CaseRow, Overview, build_overview
+from viva.reporters.report import CaseTrials, RecordHead
+from viva.stats.deciding import PassRule
 
 _MOST_OPEN = 16
 
@@ -38,10 +38,10 @@ class _Line(Struct):
 
 
 _lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
-_heads = codec.Decoder[Head](Head, codec.OWN_MAX_DEPTH)
+_heads = codec.Decoder[RecordHead](RecordHead, codec.OWN_MAX_DEPTH)
 
 
-class RunFile:
+class RunJournal:
     """The journal of one run, which may still grow. A case is known by the place of its first trial in the input."""
 
     def __init__(self, path: Path) -> None:
@@ -54,9 +54,9 @@ class RunFile:
         self._lock = threading.Lock()
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Does it go on? A run that was killed has no end, but nobody writes to its journal."""
-        return self.ended is None and in_use(self.path)
+        return self.ended is None and is_in_use(self.path)
 
     def refresh(self) -> None:
         """Reads what was appended since the last time; a line that is not complete yet waits."""
@@ -82,7 +82,7 @@ class RunFile:
                 case "run_resumed":
                     self.ended = None
                 case "trial_ended" if found.key is not None:
-                    start, length = trial_record_in(line)
+                    start, length = locate_record(line)
                     first = found.index - found.key.trial + 1
                     self._places.setdefault(first, {})[found.key.trial] = (self._read + start, length)
                 case _:
@@ -90,23 +90,23 @@ class RunFile:
         except codec.DecodeError as wrong:
             raise BadInput.of(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
 
-    def case(self, index: int) -> CaseTrials | None:
+    def load_case(self, index: int) -> CaseTrials | None:
         """A case with its records as they stand in the file; None where none of its trials has ended."""
         return next(self._cases([index]), None) if index in self._places else None
 
-    def overview(self) -> Overview:
+    def load_overview(self) -> Overview:
         """The whole run as its first screen needs it; made anew only where something was appended."""
         self.refresh()
         if (shown := self._shown) is not None:
             return shown
         with self._lock:
             indexes = sorted(self._places)
-        shown = overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
+        shown = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
         self._shown = shown = structs.replace(shown, cases=_numbered(shown.cases, indexes))
         return shown
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
-        rule = Rule.kept_in(self.started.settings if self.started else {})
+        rule = PassRule.from_settings(self.started.settings if self.started else {})
         with self.path.open("rb") as file:
             for index in indexes:
                 with self._lock:
@@ -123,20 +123,20 @@ def _numbered(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
     return [structs.replace(row, index=index) for row, index in zip(rows, indexes, strict=True)]
 
 
-class Runs:
+class ProjectRuns:
     """All runs of a project, for many requests at once."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self._open: OrderedDict[str, RunFile] = OrderedDict()
+        self._open: OrderedDict[str, RunJournal] = OrderedDict()
         self._compared: dict[tuple[str | None, ...], Comparison] = {}
         self._lock = threading.Lock()
 
-    def find(self, name: str) -> RunFile:
+    def find(self, name: str) -> RunJournal:
         """A run by its id, the beginning of it, or `latest`; BadInput for one that is not in the index or has no journal."""
-        run = self.history.find(name).id
+        run = self.history.find_run(name).id
         with self._lock:
-            file = self._open.pop(run, None) or RunFile(self.history.journal(run))
+            file = self._open.pop(run, None) or RunJournal(self.history.journal_path(run))
             self._open[run] = file
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
@@ -146,24 +146,24 @@ class Runs:
             raise BadInput.of(f"the journal of run {run} is gone") from gone
         return file
 
-    def live(self) -> list[str]:
-        return [row.id for row in self.history.runs() if self._is_live(row)]
+    def list_live_runs(self) -> list[str]:
+        return [row.id for row in self.history.list_runs() if self._is_live(row)]
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_runs(self) -> list[dict[str, Any]]:
         """Newest first."""
-        return [{**codec.to_builtins(row), "live": self._is_live(row)} for row in self.history.runs()]
+        return [{**codec.to_builtins(row), "live": self._is_live(row)} for row in self.history.list_runs()]
 
-    def compared(self, base: str, head: str) -> Comparison:
+    def compare_runs(self, base: str, head: str) -> Comparison:
         """Two runs; what takes seconds for many cases is kept as long as neither of them goes on."""
-        before, after = self.history.find(base), self.history.find(head)
+        before, after = self.history.find_run(base), self.history.find_run(head)
         known = (before.id, before.ended, after.id, after.ended)
         if (found := self._compared.get(known)) is None:
-            flaky = known_flaky(self.history, [before.id, after.id])
-            results = [(run.id, self.history.results(run.id)) for run in (before, after)]
-            found = compare(results[0], results[1], flaky=flaky)
+            flaky = find_known_flaky(self.history, [before.id, after.id])
+            results = [(run.id, self.history.list_results(run.id)) for run in (before, after)]
+            found = compare_runs(results[0], results[1], flaky=flaky)
             if before.ended and after.ended:
                 self._compared = {known: found}
         return found
 
     def _is_live(self, row: RunRow) -> bool:
-        return row.ended is None and in_use(self.history.journal(row.id))
+        return row.ended is None and is_in_use(self.history.journal_path(row.id))

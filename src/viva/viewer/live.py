@@ -8,30 +8,30 @@ from time import monotonic
 from msgspec import Struct
 
 from viva.model import codec
-from viva.viewer.data import RunFile
+from viva.viewer.data import RunJournal
 
 _LOOK_AGAIN_S = 0.2
 _KEEP_ALIVE_S = 15.0
 _PIECE_BYTES = 1 << 20
-CUT_OFF = "the run stopped unexpectedly; continue with `viva test --resume {run}`"
+STOPPED_UNEXPECTEDLY = "the run stopped unexpectedly; continue with `viva test --resume {run}`"
 
 
-class RunEnd(Struct, frozen=True, kw_only=True):
+class StreamEnd(Struct, frozen=True, kw_only=True):
     """The last message. `killed` is a run that came to no end of its own."""
 
     run: str
     killed: bool = False
     exit_code: int | None = None
     stopped: str | None = None
-    why: str | None = None
+    stop_message: str | None = None
 
 
-async def follow(run: RunFile, leave: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+async def stream_journal(run: RunJournal, should_stop: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
     """The events of the journal, those before now too, each as one message; at last a message `end`."""
     told = 0
     quiet_since = monotonic()
     while True:
-        live = run.live  # before the reading: what is written between the two is read
+        live = run.is_live  # before the reading: what is written between the two is read
         while lines := await asyncio.to_thread(_lines_after, run.path, told):
             told += sum(map(len, lines))
             yield b"".join(b"data: %s\n" % line for line in lines)
@@ -44,7 +44,7 @@ async def follow(run: RunFile, leave: Callable[[], Awaitable[bool]]) -> AsyncIte
             yield b": still here\n\n"
             quiet_since = monotonic()
         await asyncio.sleep(_LOOK_AGAIN_S)
-        if await leave():
+        if await should_stop():
             return
         await asyncio.to_thread(run.refresh)
 
@@ -57,8 +57,8 @@ def _lines_after(path: Path, at: int) -> list[bytes]:
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
-def _end(run: RunFile) -> RunEnd:
+def _end(run: RunJournal) -> StreamEnd:
     name = run.path.parent.name
     if (ended := run.ended) is None:
-        return RunEnd(run=name, killed=True, why=CUT_OFF.format(run=name))
-    return RunEnd(run=name, exit_code=ended.exit_code, stopped=ended.stopped, why=ended.stop_message)
+        return StreamEnd(run=name, killed=True, stop_message=STOPPED_UNEXPECTEDLY.format(run=name))
+    return StreamEnd(run=name, exit_code=ended.exit_code, stopped=ended.stopped, stop_message=ended.stop_message)

@@ -13,9 +13,9 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.viewer.app import make_app
 from viva.viewer.guard import Guard
-from viva.viewer.starting import Starter
+from viva.viewer.starting import RunLauncher
 
-HOST = "127.0.0.1"
+LISTEN_ADDRESS = "127.0.0.1"
 _PATIENCE_S = 2
 _log = logging.getLogger("uvicorn.error")
 
@@ -39,12 +39,12 @@ class _Server(uvicorn.Server):
         _log.setLevel(logging.CRITICAL)  # whom it leaves behind in the middle of an answer is no news
 
 
-def serve(history: History, *, port: int, allow_run: bool, config: Path | None, ready: Callable[[str], None]) -> None:
+def serve(history: History, *, port: int, allow_run: bool, config: Path | None, on_ready: Callable[[str], None]) -> None:
     """Serves until somebody ends it. `ready` gets the link, which works once."""
-    starter = Starter(history.home.parent, config) if allow_run else None
-    guard = Guard(make_app(history, starter=starter, leaving=lambda: server.should_exit))
+    starter = RunLauncher(history.home.parent, config) if allow_run else None
+    guard = Guard(make_app(history, launcher=starter, is_closing=lambda: server.should_exit))
     with _listening(port) as listener:
-        link = f"http://{HOST}:{listener.getsockname()[1]}/?token={guard.token}"
+        link = f"http://{LISTEN_ADDRESS}:{listener.getsockname()[1]}/?token={guard.token}"
         settings = uvicorn.Config(
             guard,
             ws="none",
@@ -54,7 +54,7 @@ def serve(history: History, *, port: int, allow_run: bool, config: Path | None, 
             proxy_headers=False,
             timeout_graceful_shutdown=_PATIENCE_S,
         )
-        server = _Server(settings, lambda: ready(link))
+        server = _Server(settings, lambda: on_ready(link))
         server.run(sockets=[listener])
 
 
@@ -62,7 +62,7 @@ def _listening(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener.bind((LISTEN_ADDRESS, port))
     except OSError as taken:
         listener.close()
         raise BadInput.of(f"--port {port}: {taken.strerror}") from taken

@@ -22,14 +22,14 @@ from viva.history.index import RunRow
 from viva.model import codec
 from viva.model.event import RunStarted
 from viva.model.record import TrialRecord
-from viva.reporters.again import needed_again, only_case
+from viva.reporters.again import list_rerun_flags, build_case_filter
 
 _MOST_AT_ONCE = 4
 _PATIENCE_S = 30.0
 _LINE_BYTES = 64 * 1024 * 1024
 
 
-class Wanted(Struct, forbid_unknown_fields=True):
+class RunRequest(Struct, forbid_unknown_fields=True):
     """What the page may ask for: inputs, and as little else as `viva test` needs."""
 
     inputs: list[str]
@@ -39,7 +39,7 @@ class Wanted(Struct, forbid_unknown_fields=True):
     runs: int = 1
 
 
-class Starter:
+class RunLauncher:
     """Starts runs in a project and ends those that are still running when the viewer ends."""
 
     def __init__(self, folder: Path, file: Path | None) -> None:
@@ -47,12 +47,12 @@ class Starter:
         self._file = file
         self._running: dict[asyncio.subprocess.Process, asyncio.Task[None]] = {}
 
-    async def start(self, wanted: Wanted, known: Sequence[RunRow]) -> str:
+    async def start_run(self, wanted: RunRequest, known: Sequence[RunRow]) -> str:
         """A run of files, or of what an earlier run was of; gives its id."""
         return await self._run(await asyncio.to_thread(self._arguments, wanted, known), self._folder)
 
-    def _arguments(self, wanted: Wanted, known: Sequence[RunRow]) -> list[str]:
-        agents = set(config.load(self._file, self._folder).agents) | {row.agent for row in known}
+    def _arguments(self, wanted: RunRequest, known: Sequence[RunRow]) -> list[str]:
+        agents = set(config.load_settings(self._file, self._folder).agents) | {row.agent for row in known}
         inputs = {text for row in known for text in row.inputs}
         if not wanted.inputs:
             raise BadInput.of("inputs: there is none")
@@ -73,15 +73,15 @@ class Starter:
         arguments += [f"--config={self._file}"] if self._file else []
         return arguments
 
-    async def again(self, started: RunStarted, record: TrialRecord) -> str:
+    async def rerun_case(self, started: RunStarted, record: TrialRecord) -> str:
         """One case of an earlier run, against the same agent and with the settings that the run had."""
-        found = only_case(record)
+        found = build_case_filter(record)
         if found is None:
             raise BadInput.of("no file holds this case: it cannot be run by itself")
         suite, pattern = found
         return await self._like(started, [f"--input={suite}", f"--run={pattern}"], record.agent)
 
-    async def repeat(self, started: RunStarted) -> str:
+    async def rerun(self, started: RunStarted) -> str:
         """A whole run once more: its inputs, its choice of cases, its agent, its settings."""
         options: dict[str, Any] = dict(started.settings.get("options", {}))
         arguments = [f"--input={text}" for text in started.inputs]
@@ -92,7 +92,7 @@ class Starter:
 
     async def _like(self, started: RunStarted, arguments: Sequence[str], agent: str | None) -> str:
         named = [f"--name={agent}"] if agent else []
-        flags = [flag if value is None else f"{flag}={value}" for flag, value in needed_again(started.settings)]
+        flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")
         return await self._run([*arguments, *named, *flags], Path(folder or self._folder))
 

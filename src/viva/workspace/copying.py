@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from viva.errors import Undetermined
 from viva.model.case import WorkspaceSpec
-from viva.workspace.snapshot import mode_of, shown_path
+from viva.workspace.snapshot import file_mode, display_path
 
 MAX_FILES = 100_000
 MAX_BYTES = 2 * 1024 * 1024 * 1024
-NOT_COPIED = frozenset({".git", ".venv", "node_modules", ".viva"})
+SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", ".viva"})
 _GIT = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
 """A repository of somebody else's may be listed; its own programs are not run for that."""
 
 
-class Loader:
+class FolderCopier:
     """Fills one folder within limits. `skipped` are files that could not be read, `outside` links that lead out of what may
     be used: the agent would reach the host's own files through them.
     """
@@ -32,12 +32,12 @@ class Loader:
         self._root = ""
         self._max_files, self._max_bytes = max_files, max_bytes
         self._files = self._bytes = 0
-        self._not_copied = NOT_COPIED
+        self._not_copied = SKIPPED_FOLDERS
         self._source = self._copy = into
-        self.skipped: list[str] = []
-        self.outside: list[str] = []
+        self.unreadable: list[str] = []
+        self.outside_links: list[str] = []
 
-    def repository(self, root: str, environ: Mapping[str, str]) -> None:
+    def copy_repository(self, root: str, environ: Mapping[str, str]) -> None:
         """The tracked and the untracked but not ignored files of the repository around `root`; without one, or without git,
         the files of `root` itself.
         """
@@ -48,29 +48,29 @@ class Loader:
         else:
             self._tree(root, "", ())
 
-    def linked(self, spec: WorkspaceSpec, *, copied: bool, all_of_it: bool = False) -> dict[str, str]:
+    def add_links(self, spec: WorkspaceSpec, *, as_copy: bool, complete: bool = False) -> dict[str, str]:
         """The `link_paths` of a case at their places, and where each leads to. `all_of_it` is copied as a link would show it.
 
         A copy leaves out the suite's own files, and folders such as `node_modules`, but never what the case itself names.
         """
         found: dict[str, str] = {}
         self._root = os.path.realpath(spec.root)
-        if all_of_it:
+        if complete:
             self._leave_out, self._not_copied = frozenset(), frozenset({".viva"})
         for path in sorted(self._link_paths(spec), key=lambda path: path.count("/")):
             target, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._into}/{path}"
-            if any(_is_in(path, known) for known in found) and (not copied or os.path.lexists(place)):
+            if any(_is_in(path, known) for known in found) and (not as_copy or os.path.lexists(place)):
                 continue  # it is there already, with the folder around it
             real = os.path.realpath(target)
             if not _is_in(real, self._root):
-                self.outside.append(path)
+                self.outside_links.append(path)
                 continue
             os.makedirs(os.path.dirname(place), exist_ok=True)
             found[path] = self._source = real
             self._copy = place
-            if not copied:
+            if not as_copy:
                 os.symlink(target, place)
-            elif stat.S_ISDIR(mode_of(found[path])):
+            elif stat.S_ISDIR(file_mode(found[path])):
                 os.makedirs(place, exist_ok=True)
                 self._named_tree(found[path], path)
             else:
@@ -109,7 +109,7 @@ class Loader:
             source = f"{top}/{name}".rstrip("/")
             if ".viva" in path.split("/"):
                 continue
-            if not stat.S_ISDIR(mode_of(source)):
+            if not stat.S_ISDIR(file_mode(source)):
                 self._file(source, path)
             elif os.path.lexists(f"{source}/.git"):
                 self._listed(source, f"{path}/", environ)
@@ -121,7 +121,7 @@ class Loader:
         try:
             entries = sorted(os.scandir(source), key=lambda entry: entry.name)
         except OSError:
-            self.skipped.append(below or ".")
+            self.unreadable.append(below or ".")
             return
         for entry in entries:
             path = f"{below}/{entry.name}" if below else entry.name
@@ -130,7 +130,7 @@ class Loader:
                 continue
             leads_out = entry.is_symlink() and above and not _is_in(real, above[0])
             if leads_out and not _is_in(real, self._root):
-                self.outside.append(path)
+                self.outside_links.append(path)
                 continue
             if entry.is_dir(follow_symlinks=bool(leads_out)):
                 if real not in above or not entry.is_symlink():
@@ -141,7 +141,7 @@ class Loader:
 
     def _file(self, source: str, path: str, *, is_named: bool = False) -> None:
         """One file, or a link as it is. Sockets, pipes and devices stay where they are. One that the case names is never left out."""
-        place, mode = f"{self._into}/{path}", mode_of(source)
+        place, mode = f"{self._into}/{path}", file_mode(source)
         if not is_named and self._is_left_out(os.path.realpath(source)):
             return
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -157,13 +157,13 @@ class Loader:
         except OSError as wrong:
             if wrong.errno not in _NOT_OURS:  # a full disk: half a repository is no workspace
                 raise
-            self.skipped.append(shown_path(path))
+            self.unreadable.append(display_path(path))
 
     def _link(self, source: str, path: str) -> None:
         """A link that leads to the same place in the copy as it does in the original; none that leads out of it."""
         real = os.path.realpath(source)
         if not _is_in(real, self._source):
-            self.outside.append(path)
+            self.outside_links.append(path)
             return
         place, text = f"{self._into}/{path}", os.readlink(source)
         folder = os.path.dirname(place)
@@ -215,7 +215,7 @@ def _git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
     return os.fsdecode(ended.stdout) if not ended.returncode else ""
 
 
-def readable_through(links: Mapping[str, str], leave_out: Sequence[str]) -> list[str]:
+def find_exposed_files(links: Mapping[str, str], leave_out: Sequence[str]) -> list[str]:
     """Files that the agent should not see, but can, through a link."""
     there = [path for path in leave_out if os.path.exists(path)]
     return [path for path in there if any(_is_in(os.path.realpath(path), target) for target in links.values())]

@@ -17,13 +17,13 @@ _PRIVATE = {
 }
 
 
-def environment(
-    host: Mapping[str, str], workspace: Workspace, passed: Iterable[str] = (), added: Mapping[str, str] | None = None
+def build_environment(
+    host: Mapping[str, str], workspace: Workspace, pass_names: Iterable[str] = (), extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Of the `host`'s variables a few by name, and those that are `passed` (keys of the command's own); what the case adds;
     a private HOME and TMPDIR, whatever a case takes from the host; then what the config has `added`.
     """
-    names = {*_PATHS, *_LOCALE, *_PROXY, *(name.lower() for name in _PROXY), *_TRUST, *passed}
+    names = {*_PATHS, *_LOCALE, *_PROXY, *(name.lower() for name in _PROXY), *_TRUST, *pass_names}
     kept = {name: value for name, value in host.items() if name in names or name.startswith("LC_")}
     private = {name: f"{workspace.home}/{folder}" for name, folder in _PRIVATE.items()}
-    return {**kept, **workspace.env, "HOME": workspace.home, "TMPDIR": workspace.tmp, **private, **(added or {})}
+    return {**kept, **workspace.env, "HOME": workspace.home, "TMPDIR": workspace.tmp, **private, **(extra or {})}

@@ -7,7 +7,7 @@ import stat
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 
 
-def open_file(path: str, flags: int = os.O_RDONLY, *, make_folders: bool = False) -> int:
+def open_regular_file(path: str, flags: int = os.O_RDONLY, *, make_folders: bool = False) -> int:
     """The ordinary file at an absolute path of which no part is a link; OSError for anything else.
 
     A path that was looked at before may lead elsewhere by now, or to a pipe that would be waited for without end: so no link

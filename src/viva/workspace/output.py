@@ -17,7 +17,7 @@ _LOOK_S = 0.02
 """So often a file is looked at for what was added to it."""
 
 
-class Output:
+class CommandOutput:
     """What a command prints on one of its streams. A subclass says how to take what is there, and how to wait for more."""
 
     def __init__(self, fd: int) -> None:
@@ -28,12 +28,12 @@ class Output:
     async def read(self) -> bytes:
         """The next piece; empty at the end."""
         await asyncio.sleep(0)  # one who prints without end must not have the loop for itself
-        while (piece := self.take()) is None:
+        while (piece := self.read_available()) is None:
             self._more.clear()
             await self._wait()
         return piece
 
-    def take(self) -> bytes | None:
+    def read_available(self) -> bytes | None:
         """What is there now: None if nothing is, but more may come; empty at the end."""
         if self._fd < 0:
             return b""
@@ -43,7 +43,7 @@ class Output:
         self._left -= len(piece)
         return piece
 
-    def complete(self) -> None:
+    def finish(self) -> None:
         """All who could write are gone: it ends with what is there now, even if one of them got away and writes on."""
         self._left = self._available()
         self._more.set()
@@ -63,7 +63,7 @@ class Output:
         raise NotImplementedError
 
 
-class _Pipe(Output):
+class _Pipe(CommandOutput):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         os.set_blocking(fd, False)
@@ -86,7 +86,7 @@ class _Pipe(Output):
             loop.remove_reader(fd)
 
 
-class _File(Output):
+class _File(CommandOutput):
     """A file that grows. Nothing tells that it did, so it is looked at now and then. In the end no more than the limit is read:
     its owner can make it as large as no disk is.
     """
@@ -110,13 +110,13 @@ class _File(Output):
                 await self._more.wait()
 
 
-def new_pipe() -> tuple[Output, int]:
+def create_pipe() -> tuple[CommandOutput, int]:
     """The end that is read here, and the one that the command writes to."""
     ours, theirs = os.pipe()
     return _Pipe(ours), theirs
 
 
-def new_file(folder: str | None, limit: int) -> tuple[Output, int]:
+def create_output_file(folder: str | None, limit: int) -> tuple[CommandOutput, int]:
     """A file without a name, in the folder where it has to be in one. All that the command starts write at its end."""
     if sys.platform == "linux":
         ours = os.memfd_create("stdout")

@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 
 from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.workspace import supervisor
-from viva.workspace.output import Output, new_file, new_pipe
+from viva.workspace.output import CommandOutput, create_output_file, create_pipe
 
 T = TypeVar("T")
-MARK = "VIVA_TRIAL"
+TRIAL_VARIABLE = "VIVA_TRIAL"
 GRACE_S = 3.0
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
@@ -45,8 +45,8 @@ class Process:
         self,
         command: subprocess.Popen[bytes],
         control: socket.socket,
-        out: Output,
-        err: Output,
+        out: CommandOutput,
+        err: CommandOutput,
         *,
         grace_s: float,
         max_line_bytes: int,
@@ -63,9 +63,9 @@ class Process:
         self._begun: list[bytes] = []
         self._size = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.bytes_out = 0
+        self.output_bytes = 0
         self.overlong_lines = 0
-        self.overflowed = False
+        self.has_overflowed = False
 
     @property
     def stderr_tail(self) -> str:
@@ -83,15 +83,15 @@ class Process:
             if not (chunk := await self._out.read()):
                 break
             self._count(chunk)
-        if self._size and not self.overflowed:
+        if self._size and not self.has_overflowed:
             self._take(b"\n")
             while self._whole:
                 yield self._whole.popleft()
 
     def _count(self, chunk: bytes) -> None:
-        self.bytes_out += len(chunk)
-        self.overflowed = self.overflowed or self.bytes_out > self._max_bytes
-        if not self.overflowed:  # else it was read all the same: a full pipe would stop the command
+        self.output_bytes += len(chunk)
+        self.has_overflowed = self.has_overflowed or self.output_bytes > self._max_bytes
+        if not self.has_overflowed:  # else it was read all the same: a full pipe would stop the command
             self._take(chunk)
 
     def _take(self, chunk: bytes) -> None:
@@ -126,7 +126,7 @@ class Process:
             pass
         return await asyncio.shield(self._code)
 
-    async def end(self) -> None:
+    async def terminate(self) -> None:
         """Ends the command and all that came of it; returns when none of them is left."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
@@ -138,11 +138,11 @@ class Process:
             self._command.kill()
             self._command.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # with the supervisor gone, both come to their end
-        while chunk := self._out.take():  # what nobody has read yet
+        while chunk := self._out.read_available():  # what nobody has read yet
             self._count(chunk)
         self._close()
 
-    async def open(self, *, stdin: bool) -> None:
+    async def start_io(self, *, stdin: bool) -> None:
         if stdin:
             loop = asyncio.get_running_loop()
             writing, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, self._command.stdin)
@@ -168,7 +168,7 @@ class Process:
             self._out,
             self._err,
         ):  # what hangs in the kernel may hold them open for ever, but writes nothing
-            output.complete()
+            output.finish()
 
     def _settle(self, told: bytes) -> None:
         for line in told.decode().splitlines():
@@ -200,7 +200,7 @@ _AHEAD = 8
 
 
 @asynccontextmanager
-async def running(
+async def run_command(
     argv: Sequence[str],
     *,
     cwd: str,
@@ -224,16 +224,16 @@ async def running(
             control, their_control = socket.socketpair()
             theirs.enter_context(their_control)
             ours.enter_context(control)
-            out, their_out = new_file(env.get("TMPDIR"), max_bytes) if to_file else new_pipe()
+            out, their_out = create_output_file(env.get("TMPDIR"), max_bytes) if to_file else create_pipe()
             theirs.callback(os.close, their_out)
             ours.callback(out.close)
-            err, their_err = new_pipe()
+            err, their_err = create_pipe()
             theirs.callback(os.close, their_err)
             ours.callback(err.close)
             command = subprocess.Popen(  # noqa: ASYNC220 -- a few milliseconds; it is the same under every kind of loop
                 _supervised(argv, their_control.fileno(), grace_s, env, max_bytes if to_file else 0),
                 cwd=cwd,
-                env={**env, MARK: _new_mark()},
+                env={**env, TRIAL_VARIABLE: _new_mark()},
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=their_out,
                 stderr=their_err,
@@ -248,10 +248,10 @@ async def running(
     control.setblocking(False)
     process = Process(command, control, out, err, grace_s=grace_s, max_line_bytes=max_line_bytes, max_bytes=max_bytes)
     try:
-        await process.open(stdin=stdin)
+        await process.start_io(stdin=stdin)
         yield process
     finally:
-        await surely(process.end())
+        await run_to_completion(process.terminate())
 
 
 def _supervised(argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str], limit: int) -> list[str]:
@@ -260,7 +260,7 @@ def _supervised(argv: Sequence[str], control: int, grace_s: float, env: Mapping[
     return [sys.executable, "-I", "-S", supervisor.__file__, str(control), str(grace_s), forget, str(limit), *argv]
 
 
-async def surely(work: Awaitable[T]) -> T:
+async def run_to_completion(work: Awaitable[T]) -> T:
     """Finishes the work, however often it is cancelled meanwhile; the cancellation then goes on."""
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -280,7 +280,7 @@ async def surely(work: Awaitable[T]) -> T:
 def _new_mark() -> str:
     """Names the one who answers for a process: `namespace-pid-start-random`."""
     pid = os.getpid()
-    return f"{_namespace()}-{pid}-{started_at(pid)}-{secrets.token_hex(4)}"
+    return f"{_namespace()}-{pid}-{process_start_time(pid)}-{secrets.token_hex(4)}"
 
 
 @cache
@@ -291,7 +291,7 @@ def _namespace() -> str:
         return "0"
 
 
-def started_at(pid: int) -> int:
+def process_start_time(pid: int) -> int:
     """When a process began, in the kernel's own count; 0 if there is none, or if nobody can say."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
@@ -299,10 +299,10 @@ def started_at(pid: int) -> int:
         return 0
 
 
-def marked() -> dict[int, str]:
+def find_trial_processes() -> dict[int, str]:
     """The living processes of ours that carry a mark, and the mark. Only Linux tells; elsewhere there are none to see."""
     found: dict[int, str] = {}
-    wanted = f"{MARK}=".encode()
+    wanted = f"{TRIAL_VARIABLE}=".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             environ = (folder / "environ").read_bytes()
@@ -314,16 +314,16 @@ def marked() -> dict[int, str]:
     return found
 
 
-def sweep() -> list[int]:
+def kill_orphans() -> list[int]:
     """Ends what is left of runs whose Viva is gone; never anything of one that still runs, in whatever container."""
     ended: list[int] = []
-    for pid, mark in marked().items():
+    for pid, mark in find_trial_processes().items():
         namespace, _, rest = mark.partition("-")
         owner, _, rest = rest.partition("-")
         began = rest.partition("-")[0]
         if namespace != _namespace() or not owner.isdecimal() or not began.isdecimal() or began == "0":
             continue
-        if started_at(int(owner)) != int(began):
+        if process_start_time(int(owner)) != int(began):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 ended.append(pid)

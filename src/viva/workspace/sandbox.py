@@ -21,16 +21,16 @@ class Bubblewrap(Struct, frozen=True):
 
     binary: str
     hidden: tuple[str, ...]
-    shown: tuple[str, ...] = ()
-    search: str = ""
+    readable: tuple[str, ...] = ()
+    search_path: str = ""
     """The PATH on which programs are found."""
 
-    def wrapped(self, argv: Sequence[str], *, path: str, writable: Sequence[str]) -> list[str]:
+    def wrap_command(self, argv: Sequence[str], *, path: str, writable: Sequence[str]) -> list[str]:
         """The command inside of the sandbox, at home in `path`."""
         command = [self.binary, *_ALONE, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         for folder in self.hidden:
             command += ["--tmpfs", folder]
-        for each in (*self.shown, *self._program(argv[0])):
+        for each in (*self.readable, *self._program(argv[0])):
             command += ["--ro-bind-try", each, each]
         for each in dict.fromkeys(writable):
             command += ["--bind", each, each]
@@ -38,7 +38,7 @@ class Bubblewrap(Struct, frozen=True):
 
     def _program(self, name: str) -> list[str]:
         """Where the program is, and where its link leads, if that is hidden."""
-        found = shutil.which(name, path=self.search)
+        found = shutil.which(name, path=self.search_path)
         places = dict.fromkeys((found, os.path.realpath(found))) if found else ()
         return [each for place in places for each in _homes_of(os.path.dirname(place), self.hidden)]
 
@@ -95,7 +95,7 @@ def _is_hidden(path: str, hidden: Sequence[str]) -> bool:
 
 def _try(sandbox: Bubblewrap) -> None:
     """User namespaces may be off, or forbidden in a container: only trying tells."""
-    command = sandbox.wrapped(["true"], path="/", writable=())
+    command = sandbox.wrap_command(["true"], path="/", writable=())
     try:
         ended = subprocess.run(command, capture_output=True, check=False, timeout=_TRY_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as wrong:

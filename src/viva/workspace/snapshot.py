@@ -16,38 +16,38 @@ from msgspec import Struct
 
 from viva.model.talk import FileChange, FileImage
 
-READ_BYTES = 256 * 1024
+MAX_READ_BYTES = 256 * 1024
 """Up to this size a file is compared by its content; above, by size and time."""
-KEPT_BYTES = 64 * 1024 * 1024
+MAX_STORED_BYTES = 64 * 1024 * 1024
 """So much text is kept in memory, for all trials of a run together, to show differences with."""
-DIFF_CHARACTERS = 8000
-ALL_DIFFS_CHARACTERS = 100_000
-DIFF_LINES = 4000
-LISTED = 500
-ENTRIES = 200_000
+MAX_DIFF_CHARACTERS = 8000
+MAX_TOTAL_DIFF_CHARACTERS = 100_000
+MAX_DIFF_LINES = 4000
+MAX_LISTED = 500
+MAX_ENTRIES = 200_000
 _RACY_NS = 100_000_000
 """File systems count time in ticks: a file touched just now may change again and look the same."""
 
-Kind = Literal["file", "link", "folder", "other"]
+EntryKind = Literal["file", "link", "folder", "other"]
 
 
-class Stamp(Struct, frozen=True):
+class FileStamp(Struct, frozen=True):
     """What is known of one entry. Equal stamps mean an unchanged file, unless `racy`; `digest` is empty for what was not read."""
 
-    kind: Kind
+    kind: EntryKind
     size: int
     times: tuple[int, int, int]
-    executable: bool
+    is_executable: bool
     digest: str = ""
     link: str = ""
-    racy: bool = False
-    binary: bool = False
+    is_racy: bool = False
+    is_binary: bool = False
 
-    def stands_at(self, size: int, times: tuple[int, int, int], executable: bool) -> bool:
-        return self.kind == "file" and (self.size, self.times, self.executable) == (size, times, executable)
+    def is_unchanged(self, size: int, times: tuple[int, int, int], executable: bool) -> bool:
+        return self.kind == "file" and (self.size, self.times, self.is_executable) == (size, times, executable)
 
-    def same(self, other: "Stamp") -> bool:
-        if self.kind != other.kind or self.executable != other.executable or self.link != other.link:
+    def matches(self, other: "FileStamp") -> bool:
+        if self.kind != other.kind or self.is_executable != other.is_executable or self.link != other.link:
             return False
         if self.kind != "file":
             return True
@@ -56,27 +56,27 @@ class Stamp(Struct, frozen=True):
         return (self.size, self.times) == (other.size, other.times)
 
 
-class Mark(Struct, frozen=True):
+class FolderSnapshot(Struct, frozen=True):
     """How all entries of a folder stood, by their paths as the file system spells them; those of folders end in `/`.
 
     Not `whole`: there are more than anybody can watch.
     """
 
-    entries: dict[str, Stamp]
-    whole: bool = True
+    entries: dict[str, FileStamp]
+    is_complete: bool = True
 
 
-NOTHING = Mark({})
+EMPTY_SNAPSHOT = FolderSnapshot({})
 
 
-class Texts:
+class ContentStore:
     """Contents by their digest. Trials of one repository share them, so that each is held once."""
 
-    def __init__(self, room: int = KEPT_BYTES) -> None:
+    def __init__(self, room: int = MAX_STORED_BYTES) -> None:
         self._room = room
         self._kept: dict[str, bytes] = {}
 
-    def keep(self, digest: str, content: bytes) -> None:
+    def add(self, digest: str, content: bytes) -> None:
         if digest not in self._kept and len(content) <= self._room:
             self._kept[digest] = content
             self._room -= len(content)
@@ -85,16 +85,16 @@ class Texts:
         return self._kept.get(digest)
 
 
-def look(root: str, texts: Texts, before: Mark = NOTHING, skip: Callable[[str], bool] = lambda _path: False) -> Mark:
+def take_snapshot(root: str, texts: ContentStore, before: FolderSnapshot = EMPTY_SNAPSHOT, skip: Callable[[str], bool] = lambda _path: False) -> FolderSnapshot:
     """How all that is below `root` stands, or the file `root` itself. What has not changed since `before` is not read again.
 
     A folder that is gone, or that became a link, holds nothing; `skip` leaves folders out, by their whole path.
     """
-    found: dict[str, Stamp] = {}
+    found: dict[str, FileStamp] = {}
     now_ns = time.time_ns()
-    if not stat.S_ISDIR(mode := mode_of(root)):
+    if not stat.S_ISDIR(mode := file_mode(root)):
         stamp = _stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
-        return Mark({} if stamp is None else {"": stamp})
+        return FolderSnapshot({} if stamp is None else {"": stamp})
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -110,15 +110,15 @@ def look(root: str, texts: Texts, before: Mark = NOTHING, skip: Callable[[str], 
                         found[path] = stamp
         except OSError:  # removed meanwhile, or not ours to read
             continue
-        if len(found) > ENTRIES:
-            return Mark(found, whole=False)
-    return Mark(found)
+        if len(found) > MAX_ENTRIES:
+            return FolderSnapshot(found, is_complete=False)
+    return FolderSnapshot(found)
 
 
-_FOLDER = Stamp("folder", 0, (0, 0, 0), executable=False)
+_FOLDER = FileStamp("folder", 0, (0, 0, 0), is_executable=False)
 
 
-def mode_of(path: str) -> int:
+def file_mode(path: str) -> int:
     """What kind of thing is there, itself and not what it leads to; 0 for nothing."""
     try:
         return os.lstat(path).st_mode
@@ -126,30 +126,30 @@ def mode_of(path: str) -> int:
         return 0
 
 
-def _stamp(path: str, before: Stamp | None, texts: Texts, now_ns: int) -> Stamp | None:
+def _stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int) -> FileStamp | None:
     try:
         about = os.lstat(path)
         if stat.S_ISLNK(about.st_mode):
-            return Stamp("link", 0, (0, 0, 0), executable=False, link=os.readlink(path))
+            return FileStamp("link", 0, (0, 0, 0), is_executable=False, link=os.readlink(path))
     except OSError:
         return None
     executable = bool(about.st_mode & stat.S_IXUSR)
     if not stat.S_ISREG(about.st_mode):
-        return Stamp("other", 0, (0, 0, 0), executable=executable)
+        return FileStamp("other", 0, (0, 0, 0), is_executable=executable)
     times = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
-    if before is not None and not before.racy and before.stands_at(about.st_size, times, executable):
+    if before is not None and not before.is_racy and before.is_unchanged(about.st_size, times, executable):
         return before
     racy = max(times[:2]) > now_ns - _RACY_NS
-    content = read_file(path) if about.st_size <= READ_BYTES else None
+    content = read_file(path) if about.st_size <= MAX_READ_BYTES else None
     if content is None:
-        return Stamp("file", about.st_size, times, executable, racy=racy)
+        return FileStamp("file", about.st_size, times, executable, is_racy=racy)
     digest = blake2b(content, digest_size=16).hexdigest()
     if not (binary := b"\0" in content):
-        texts.keep(digest, content)
-    return Stamp("file", about.st_size, times, executable, digest, racy=racy, binary=binary)
+        texts.add(digest, content)
+    return FileStamp("file", about.st_size, times, executable, digest, is_racy=racy, is_binary=binary)
 
 
-def read_file(path: str, limit: int = READ_BYTES) -> bytes | None:
+def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
     """The content of an ordinary file that is no link; None if it is something else, cannot be read, or is larger."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -168,69 +168,69 @@ def read_file(path: str, limit: int = READ_BYTES) -> bytes | None:
         os.close(file)
 
 
-def differing(before: Mark, after: Mark) -> Iterator[tuple[str, Stamp | None, Stamp | None]]:
+def iter_differences(before: FolderSnapshot, after: FolderSnapshot) -> Iterator[tuple[str, FileStamp | None, FileStamp | None]]:
     """Each path at which two marks differ, in order, with what stood there before and what stands there now."""
     for path in sorted(before.entries.keys() | after.entries.keys()):
         was, now = before.entries.get(path), after.entries.get(path)
-        if was is None or now is None or not was.same(now):
+        if was is None or now is None or not was.matches(now):
             yield path, was, now
 
 
-def changes(before: Mark, after: Mark, texts: Texts) -> tuple[FileChange, ...]:
+def list_file_changes(before: FolderSnapshot, after: FolderSnapshot, texts: ContentStore) -> tuple[FileChange, ...]:
     """What was added, changed and removed, with differences of texts as long as there is room for them."""
-    if not (before.whole and after.whole):
-        return (FileChange(f"(more than {ENTRIES:,} files: too many to watch)", "changed"),)
+    if not (before.is_complete and after.is_complete):
+        return (FileChange(f"(more than {MAX_ENTRIES:,} files: too many to watch)", "changed"),)
     found: list[FileChange] = []
-    room = ALL_DIFFS_CHARACTERS
+    room = MAX_TOTAL_DIFF_CHARACTERS
     more = 0
-    for path, was, now in differing(before, after):
+    for path, was, now in iter_differences(before, after):
         if path.endswith("/"):
             continue
-        if len(found) >= LISTED:
+        if len(found) >= MAX_LISTED:
             more += 1
             continue
         diff = _difference(was, now, texts) if room > 0 else "not shown: there is more than enough already"
         room -= len(diff)
         kind = "added" if was is None else "removed" if now is None else "changed"
-        found.append(FileChange(shown_path(path), kind, diff))
+        found.append(FileChange(display_path(path), kind, diff))
     if more:
         found.append(FileChange(f"({more:,} more files)", "changed"))
     return tuple(found)
 
 
-def _difference(was: Stamp | None, now: Stamp | None, texts: Texts) -> str:
+def _difference(was: FileStamp | None, now: FileStamp | None, texts: ContentStore) -> str:
     """A unified difference; of what has no lines to show, a few words about it."""
     if any(each is not None and each.kind != "file" for each in (was, now)):
         return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
     if was is not None and now is not None and was.digest and was.digest == now.digest:
-        return "now executable" if now.executable else "no longer executable"
+        return "now executable" if now.is_executable else "no longer executable"
     old, new = (b"" if each is None else texts.get(each.digest) for each in (was, now))
     if old is None or new is None:
         return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
     before, after = (text.decode(errors="replace").splitlines() for text in (old, new))
-    if len(before) + len(after) > DIFF_LINES and before and after:
+    if len(before) + len(after) > MAX_DIFF_LINES and before and after:
         return f"{len(before):,} lines → {len(after):,} lines"
     lines = list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]
     text = "\n".join(lines)
-    return text if len(text) <= DIFF_CHARACTERS else f"{text[:DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
+    return text if len(text) <= MAX_DIFF_CHARACTERS else f"{text[:MAX_DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
 
 
-def _said(stamp: Stamp | None) -> str:
+def _said(stamp: FileStamp | None) -> str:
     if stamp is None:
         return "nothing"
     match stamp.kind:
         case "link":
-            return f"a link to {shown_path(stamp.link)}"
+            return f"a link to {display_path(stamp.link)}"
         case "other":
             return "a socket, pipe or device"
         case "folder":
             return "a folder"
         case "file":
-            word = "large " if stamp.size > READ_BYTES else "binary " if stamp.binary else ""
+            word = "large " if stamp.size > MAX_READ_BYTES else "binary " if stamp.is_binary else ""
             return f"{word}file of {stamp.size:,} bytes"
 
 
-class TooLarge(Exception):  # noqa: N818 -- it never leaves this room
+class ImagesTooLarge(Exception):  # noqa: N818 -- it never leaves this room
     """More than a cassette should hold."""
 
     def __init__(self, size: int) -> None:
@@ -238,27 +238,27 @@ class TooLarge(Exception):  # noqa: N818 -- it never leaves this room
         self.size = size
 
 
-def images(before: Mark, after: Mark, max_bytes: int, place: Callable[[str], str]) -> tuple[FileImage, ...]:
+def collect_images(before: FolderSnapshot, after: FolderSnapshot, max_bytes: int, locate: Callable[[str], str]) -> tuple[FileImage, ...]:
     """The same as whole files; `place` knows where they are. Sockets, pipes and devices cannot be kept, and are left out."""
-    differs = list(differing(before, after))
+    differs = list(iter_differences(before, after))
     total = sum(now.size for _, _, now in differs if now is not None)
-    if total > max_bytes or not (before.whole and after.whole):
-        raise TooLarge(total)
+    if total > max_bytes or not (before.is_complete and after.is_complete):
+        raise ImagesTooLarge(total)
     found: list[FileImage] = []
     for path, _, now in differs:
-        name = shown_path(path)
+        name = display_path(path)
         if now is None:
             found.append(FileImage(name))
         elif now.kind == "link":
-            found.append(FileImage(name, link=shown_path(now.link)))
+            found.append(FileImage(name, link=display_path(now.link)))
         elif now.kind == "folder":
             found.append(FileImage(name, folder=True))
-        elif now.kind == "file" and (content := read_file(place(path), max_bytes)) is not None:
-            found.append(FileImage(name, content, executable=now.executable))
+        elif now.kind == "file" and (content := read_file(locate(path), max_bytes)) is not None:
+            found.append(FileImage(name, content, executable=now.is_executable))
     return tuple(found)
 
 
-def shown_path(path: str) -> str:
+def display_path(path: str) -> str:
     r"""A path as text that can be told: bytes that are no UTF-8 as `\xff`, and then a backslash as two of them."""
     try:
         path.encode()
@@ -269,7 +269,7 @@ def shown_path(path: str) -> str:
     return path.replace("\\", "\\\\")
 
 
-def real_path(shown: str) -> str:
+def parse_display_path(shown: str) -> str:
     """The path behind what `shown_path` told."""
     raw = shown.encode()
     if b"\\" not in raw:
@@ -281,14 +281,14 @@ def real_path(shown: str) -> str:
     return os.fsdecode(b"\\".join(pieces))
 
 
-def put(root: str, kept: Sequence[FileImage]) -> None:
+def restore_files(root: str, images: Sequence[FileImage]) -> None:
     """Makes the files so. What is gone goes first, from the depths up; what is in the way goes too. No link is followed."""
-    for image in sorted(kept, key=lambda image: image.path, reverse=True):
+    for image in sorted(images, key=lambda image: image.path, reverse=True):
         if image.content is None and image.link is None and not image.folder:
             place = _place(root, image.path)
             if _is_below_folders(root, place):
                 _remove(place, emptied=image.path.endswith("/"))
-    for image in kept:
+    for image in images:
         place = _place(root, image.path)
         if image.folder:
             _make_folders(root, place)
@@ -300,7 +300,7 @@ def put(root: str, kept: Sequence[FileImage]) -> None:
 
 def _write(place: str, image: FileImage) -> None:
     if image.link is not None:
-        os.symlink(real_path(image.link), place)
+        os.symlink(parse_display_path(image.link), place)
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(place, flags, 0o755 if image.executable else 0o644), "wb") as file:
@@ -308,7 +308,7 @@ def _write(place: str, image: FileImage) -> None:
 
 
 def _place(root: str, shown: str) -> str:
-    path = real_path(shown).rstrip("/")
+    path = parse_display_path(shown).rstrip("/")
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{shown!r} is outside of the workspace")
     return f"{root}/{path}"
@@ -317,19 +317,19 @@ def _place(root: str, shown: str) -> str:
 def _is_below_folders(root: str, place: str) -> bool:
     """Is all that stands above it, up to the root, a folder and no link to one?"""
     above = os.path.dirname(place)
-    return above == root or (stat.S_ISDIR(mode_of(above)) and _is_below_folders(root, above))
+    return above == root or (stat.S_ISDIR(file_mode(above)) and _is_below_folders(root, above))
 
 
 def _make_folders(root: str, place: str) -> None:
     if place != root:
         _make_folders(root, os.path.dirname(place))
-    if not stat.S_ISDIR(mode_of(place)):
+    if not stat.S_ISDIR(file_mode(place)):
         _remove(place)
         os.mkdir(place)
 
 
 def _remove(place: str, *, emptied: bool = False) -> None:
-    mode = mode_of(place)
+    mode = file_mode(place)
     if not mode:
         return
     if not stat.S_ISDIR(mode):

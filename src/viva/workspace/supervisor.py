@@ -116,7 +116,7 @@ class _Family:
 
     def _living(self) -> Iterator[int]:
         if _LINUX:
-            yield from descendants(os.getpid())
+            yield from find_descendants(os.getpid())
             return
         try:
             os.killpg(self._pid, 0)
@@ -137,11 +137,11 @@ class _Family:
                         self._control.send(f"exit {os.waitstatus_to_exitcode(found[1])}\n".encode())
 
 
-def descendants(root: int) -> list[int]:
+def find_descendants(root: int) -> list[int]:
     """All living processes that came of this one, by what Linux says of their parents."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdecimal() and (parent := parent_of(int(name))) is not None:
+        if name.isdecimal() and (parent := find_parent(int(name))) is not None:
             children.setdefault(parent, []).append(int(name))
     found, waiting = list[int](), [root]
     while waiting:
@@ -150,7 +150,7 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def parent_of(pid: int) -> int | None:
+def find_parent(pid: int) -> int | None:
     """None for a dead one. One whose first thread alone has ended looks like a zombie, and keeps its children."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -10,8 +10,8 @@ import pytest
 
 from terminals import CAPTURES, fake, host, talk
 from viva.agents.acp import AcpAgent
-from viva.agents.acp_updates import update_events
-from viva.agents.cli.events import Called, unfold
+from viva.agents.acp_updates import parse_update
+from viva.agents.cli.events import ToolStarted, collect_turn
 from viva.awaiting.detector import detect
 from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, Unreachable
@@ -84,7 +84,7 @@ def test_a_recorded_conversation_becomes_replies(capture: str):
 def test_every_recorded_update_can_be_read_and_none_of_the_users_words_are_the_agents(capture: str):
     lines = map(json.loads, (CAPTURES / "acp" / f"{capture}.jsonl").read_text(encoding="utf-8").splitlines())
     updates = [line["update"] for line in lines if line["kind"] == "session_update"]
-    reply = unfold(event for update in updates for event in update_events(update)).reply()
+    reply = collect_turn(event for update in updates for event in parse_update(update)).build_reply()
     own = [u["content"]["text"] for u in updates if u["sessionUpdate"] == "agent_message_chunk"]
     assert reply.content == "".join(own)
     assert {call.id for call in reply.tool_calls} == {u["toolCallId"] for u in updates if "toolCallId" in u}
@@ -298,6 +298,6 @@ def test_a_policy_that_is_none_is_a_mistake_of_the_config():
     ],
 )
 def test_a_tool_is_called_by_the_name_that_can_be_found(call: dict[str, Any], name: str):
-    first = next(iter(update_events({"sessionUpdate": "tool_call", **call})))
-    assert isinstance(first, Called)
+    first = next(iter(parse_update({"sessionUpdate": "tool_call", **call})))
+    assert isinstance(first, ToolStarted)
     assert first.name == name

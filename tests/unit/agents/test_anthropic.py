@@ -10,7 +10,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector, Secret
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
-from viva.testing import Answer, AnthropicServer, Say, json_answer
+from viva.testing import StubResponse, AnthropicServer, Say, json_response
 from viva.testing.anthropic_server import SIGNATURE
 
 PNG = "data:image/png;base64,AAA="
@@ -46,7 +46,7 @@ def test_the_request_is_what_the_api_documents():
 )
 def test_the_address_follows_from_the_base_url(base_url: str, url: str):
     connector = Connector(name="c", provider="anthropic", base_url=base_url)
-    assert AnthropicAgent(connector=connector).endpoint(connector).url == url
+    assert AnthropicAgent(connector=connector).get_endpoint(connector).url == url
 
 
 def test_another_version_of_the_api_can_be_asked_for():
@@ -74,7 +74,7 @@ def test_what_came_goes_back_byte_for_byte():
     whole = (
         b'{"type":"message","role":"assistant","model":"m","content":%b,"stop_reason":"end_turn","usage":{}}' % content
     )
-    told = ask([Answer(body=whole), "x"], "a", "b")
+    told = ask([StubResponse(body=whole), "x"], "a", "b")
     assert told.replies[0].content == "café"
     assert content in told.server.requests[1].body
 
@@ -161,7 +161,7 @@ def test_objects_of_a_schema_are_closed():
 
 def test_tokens_that_were_put_into_the_cache_have_their_own_price():
     plain = Say(content="x", input_tokens=1000, output_tokens=10)
-    written = Say(content="x", input_tokens=1000, output_tokens=10, written_tokens=800)
+    written = Say(content="x", input_tokens=1000, output_tokens=10, cache_write_tokens=800)
     read = Say(content="x", input_tokens=1000, output_tokens=10, cached_tokens=800)
     told = ask([plain, written, read], "a", "b", "c", connector={"model": "claude-3-5-haiku-latest"})
     assert [(call.input_tokens, call.cached_tokens) for call in told.metered] == [(1000, 0), (1000, 0), (1000, 800)]
@@ -172,32 +172,32 @@ def test_tokens_that_were_put_into_the_cache_have_their_own_price():
 @pytest.mark.parametrize("answer", [{"type": "completion"}, {"type": "message", "content": [{"text": 5}]}, {}])
 def test_an_answer_of_another_kind_is_the_providers_fault(answer: Any):  # N17
     with pytest.raises(Unreachable, match="stand-in: the answer is no message of Anthropic's"):
-        ask([json_answer(answer)], "?")
+        ask([json_response(answer)], "?")
 
 
 def test_an_account_without_credit_is_not_the_agents_failure():  # N17
-    error = AnthropicServer().error(400, "Your credit balance is too low to access the Anthropic API.")
+    error = AnthropicServer().build_error(400, "Your credit balance is too low to access the Anthropic API.")
     with pytest.raises(Unreachable, match="credit balance is too low"):
         ask([error], "?")
 
 
 def test_a_text_without_a_letter_is_not_sent_back():
     blocks = [{"type": "text", "text": ""}, {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1, "b": 2}}]
-    answer = json_answer({"type": "message", "content": blocks, "stop_reason": "tool_use", "model": "m", "usage": {}})
+    answer = json_response({"type": "message", "content": blocks, "stop_reason": "tool_use", "model": "m", "usage": {}})
     told = ask([answer, "3"], "?", tools=(ADD,))
     assert told.messages[1]["content"] == blocks[1:]
 
 
 def test_arguments_that_were_cut_off_with_the_answer_are_none():
-    events = AnthropicServer().stream(
+    events = AnthropicServer().build_stream(
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 22222222})], finish_reason="length"), {"model": "m"}
     )
-    torn = Answer(chunks=tuple(event for event in events if b'222"' not in event and b'2}"' not in event))
+    torn = StubResponse(chunks=tuple(event for event in events if b'222"' not in event and b'2}"' not in event))
     told = ask([torn, "ok"], "?", tools=(ADD,), stream=True)
     assert "missing 2 required positional arguments" in (only(told).tool_calls[0].error or "")
 
 
 def test_a_secret_is_struck_out_of_what_is_said():
     with pytest.raises(Unreachable) as failed:
-        ask([AnthropicServer().error(403, "no: k-123456")], "?", connector={"api_key": Secret("k-123456")})
+        ask([AnthropicServer().build_error(403, "no: k-123456")], "?", connector={"api_key": Secret("k-123456")})
     assert failed.value.message == "stand-in: 403 Forbidden: no: ***"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from viva.agents.python import PythonAgent
-from viva.agents.tools import CannedTools, Stubs, Tool, Toolbox
+from viva.agents.tools import CannedTools, ToolStubs, Tool, Toolbox
 from viva.errors import AgentFailed
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Message, Reply, ToolCall
@@ -22,28 +22,28 @@ LOOKUP = (
 
 def test_answers_come_in_order_and_the_last_repeats():
     """Section 4: several toolResponses for one tool."""
-    stubs = Stubs(LOOKUP)
-    assert [stubs.answer(ToolCall("acme:orders.lookup")).result for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 2}]
+    stubs = ToolStubs(LOOKUP)
+    assert [stubs.answer_call(ToolCall("acme:orders.lookup")).result for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 2}]
 
 
 @pytest.mark.parametrize("called", ["acme:orders.lookup", "orders.lookup", "lookup", "shop__acme:orders.lookup"])
 def test_a_model_may_call_a_tool_without_its_namespace(called: str):
-    assert Stubs(LOOKUP).answer(ToolCall(called)).result == {"n": 1}
+    assert ToolStubs(LOOKUP).answer_call(ToolCall(called)).result == {"n": 1}
 
 
 def test_a_name_that_means_two_tools_means_none():
-    stubs = Stubs((ToolStub("a:find", 1), ToolStub("b:find", 2)))
-    assert "which tool is 'find'" in str(stubs.answer(ToolCall("find")).error)
-    assert stubs.answer(ToolCall("b:find")).result == 2
+    stubs = ToolStubs((ToolStub("a:find", 1), ToolStub("b:find", 2)))
+    assert "which tool is 'find'" in str(stubs.answer_call(ToolCall("find")).error)
+    assert stubs.answer_call(ToolCall("b:find")).result == 2
 
 
 def test_a_tool_without_an_answer_gets_an_error_and_never_runs():
     """W3."""
     ran: list[str] = []
     tools = [Tool("refund", run=lambda: ran.append("refund"))]
-    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stub_all_tools=True), CallProgress()).use(ToolCall("refund", {})))
+    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stub_all_tools=True), CallProgress()).run_call(ToolCall("refund", {})))
     assert (used.error, ran) == ("no canned response for the tool 'refund'", [])
-    live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},)), CallProgress()).use(ToolCall("refund", {})))
+    live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},)), CallProgress()).run_call(ToolCall("refund", {})))
     assert (live.error, ran) == (None, ["refund"])  # a memory alone cans no tool
 
 
@@ -55,7 +55,7 @@ def test_a_python_agent_uses_them_as_it_uses_tools():
         tools.call("refund")
     with pytest.raises(LookupError, match="down"):
         tools.call("off")
-    assert [(call.name, call.arguments, call.error) for call in tools.called] == [
+    assert [(call.name, call.arguments, call.error) for call in tools.calls] == [
         ("lookup", {"number": "A-17"}, None),
         ("refund", {}, "no canned response for the tool 'refund'"),
         ("off", {}, "down"),

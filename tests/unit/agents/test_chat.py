@@ -7,14 +7,14 @@ import pytest
 from chatting import ADD, only, talk
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed, Unreachable
-from viva.llm.limits import limiter_for
+from viva.llm.limits import get_limits
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.connector import Connector, Price, Secret
 from viva.model.message import Audio, File, Image, Message, ModelCall, Text, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import Answer, OpenAIServer, Say, error_answer, json_answer
-from viva.testing.openai_server import completion
+from viva.testing import StubResponse, OpenAIServer, Say, error_response, json_response
+from viva.testing.openai_server import build_chat_completion
 
 
 def test_a_message_is_sent_and_answered():
@@ -75,7 +75,7 @@ def test_the_request_holds_what_connector_and_agent_ask_for():
 )
 def test_the_address_follows_from_the_base_url(base_url, url, limit):
     connector = Connector(name="c", base_url=base_url, max_tokens=5)
-    request = ChatAgent(connector=connector).endpoint(connector).request(b"", [])
+    request = ChatAgent(connector=connector).get_endpoint(connector).build_request(b"", [])
     assert request.url == url
     assert b'"%b":5' % limit in request.body
 
@@ -114,7 +114,7 @@ def test_a_call_is_metered_even_if_the_next_one_fails():
                 await session.send(Message("user", "x"), {})
         await http.close()
 
-    with OpenAIServer([Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), error_answer(500, "down")]) as server:
+    with OpenAIServer([Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), error_response(500, "down")]) as server:
         asyncio.run(scenario())
     assert len(metered) == 1
 
@@ -191,7 +191,7 @@ def test_an_empty_reply_is_one_and_the_talk_can_go_on():
     ],
 )
 def test_servers_that_are_almost_compatible_are_understood(message, content):
-    answer = json_answer({"choices": [{"message": message}]})
+    answer = json_response({"choices": [{"message": message}]})
     told = talk([answer, "x"], "a", "b")
     assert told.replies[0].content == content
     assert told.messages[1]["role"] == "assistant"
@@ -200,35 +200,35 @@ def test_servers_that_are_almost_compatible_are_understood(message, content):
 
 def test_arguments_may_come_as_an_object():
     call = {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
-    answer = json_answer({"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]})
+    answer = json_response({"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]})
     assert only(talk([answer, "3"], "?", tools=(ADD,))).tool_calls[0].result == 3
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 504, 529, 302])
 def test_a_provider_that_fails_is_not_the_agents_failure(status):  # N17
     with pytest.raises(Unreachable, match=f"stand-in: {status}.*: told why"):
-        talk([error_answer(status, "told why")], "?")
+        talk([error_response(status, "told why")], "?")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
     with pytest.raises(AgentFailed, match=f"^stand-in: {status} .*: context too long$"):
-        talk([error_answer(status, "context too long")], "?")
+        talk([error_response(status, "context too long")], "?")
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (json_answer({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
-        (json_answer({"error": "flat"}), "it answered with an error: flat"),
-        (json_answer({"choices": []}), "the answer holds no choices"),
-        (json_answer({}), "the answer holds no choices"),
-        (json_answer({"choices": [{"message": {"content": 5}}]}), "the answer is no chat completion"),
-        (json_answer({"choices": "many"}), "the answer is no chat completion"),
-        (Answer(body=b"<html>"), "the answer is no JSON"),
-        (Answer(body=b'{"choices": [{"mess'), "the answer is no JSON"),
-        (Answer(cut="before"), "closed the connection without an answer"),
-        (Answer(body=b"{}", cut="after_headers"), "its answer was cut off"),
+        (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
+        (json_response({"error": "flat"}), "it answered with an error: flat"),
+        (json_response({"choices": []}), "the answer holds no choices"),
+        (json_response({}), "the answer holds no choices"),
+        (json_response({"choices": [{"message": {"content": 5}}]}), "the answer is no chat completion"),
+        (json_response({"choices": "many"}), "the answer is no chat completion"),
+        (StubResponse(body=b"<html>"), "the answer is no JSON"),
+        (StubResponse(body=b'{"choices": [{"mess'), "the answer is no JSON"),
+        (StubResponse(cut="before"), "closed the connection without an answer"),
+        (StubResponse(body=b"{}", cut="after_headers"), "its answer was cut off"),
     ],
 )
 def test_an_answer_that_is_none_is_the_providers_fault(answer, said):  # N17
@@ -240,8 +240,8 @@ def test_an_answer_that_is_none_is_the_providers_fault(answer, said):  # N17
 
 def test_a_provider_that_recovers_is_tried_again():
     script = [
-        error_answer(429, "slow down", {"Retry-After": "0"}),
-        error_answer(503, "down", {"Retry-After": "0"}),
+        error_response(429, "slow down", {"Retry-After": "0"}),
+        error_response(503, "down", {"Retry-After": "0"}),
         "Hello",
     ]
     told = talk(script, "a", connector={"retries": 2})
@@ -251,13 +251,13 @@ def test_a_provider_that_recovers_is_tried_again():
 
 def test_a_key_that_is_not_set_is_named():
     with pytest.raises(Unreachable, match=r"\(ACME_KEY is not set\)$"):
-        talk([error_answer(401, "who?")], "?", connector={"api_key": None, "key_from": "ACME_KEY"})
+        talk([error_response(401, "who?")], "?", connector={"api_key": None, "key_from": "ACME_KEY"})
 
 
 def test_a_key_does_not_come_back_in_an_error():
     with pytest.raises(Unreachable) as failed:
         talk(
-            [error_answer(401, "Incorrect API key: sk-geheim-123")], "?", connector={"api_key": Secret("sk-geheim-123")}
+            [error_response(401, "Incorrect API key: sk-geheim-123")], "?", connector={"api_key": Secret("sk-geheim-123")}
         )
     assert failed.value.message == "stand-in: 401 Unauthorized: Incorrect API key: ***"
 
@@ -273,7 +273,7 @@ def test_a_cancelled_turn_closes_its_connection():
             await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
         await http.close()
 
-    with OpenAIServer([Answer(hold=True)]) as server:
+    with OpenAIServer([StubResponse(hold=True)]) as server:
         asyncio.run(scenario())
 
 
@@ -308,7 +308,7 @@ def test_limits_of_a_connector_are_kept_over_sessions():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await two.send(Message("user", "x"), {})
-        limited = limiter_for(http, connector) is not None
+        limited = get_limits(http, connector) is not None
         await http.close()
         return limited
 
@@ -326,6 +326,6 @@ def test_each_message_is_encoded_once():
 
 
 def test_the_stand_ins_answer_is_the_shape_of_the_api():
-    assert completion(Say(content="x"), {"model": "m"})["choices"][0] == {
+    assert build_chat_completion(Say(content="x"), {"model": "m"})["choices"][0] == {
         "index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop", "logprobs": None,
     }  # fmt: skip

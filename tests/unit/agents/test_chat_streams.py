@@ -7,8 +7,8 @@ from chatting import ADD, only, talk
 from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall
-from viva.testing import Answer, Say, error_answer
-from viva.testing.openai_server import stream
+from viva.testing import StubResponse, Say, error_response
+from viva.testing.openai_server import build_chat_stream
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -34,12 +34,12 @@ def test_streaming_makes_no_difference(streams):
     assert told.server.requests[0].json.get("stream_options") == ({"include_usage": True} if streams else None)
 
 
-def sse(*chunks: bytes) -> Answer:
-    return Answer(chunks=chunks, headers={"Content-Type": "text/event-stream"})
+def sse(*chunks: bytes) -> StubResponse:
+    return StubResponse(chunks=chunks, headers={"Content-Type": "text/event-stream"})
 
 
 def test_a_stream_may_come_in_any_pieces_with_comments_and_without_an_end_mark():
-    events = b"".join(stream(Say(content="Hello there"), {})[:-1]).replace(b"\n", b"\r\n")
+    events = b"".join(build_chat_stream(Say(content="Hello there"), {})[:-1]).replace(b"\n", b"\r\n")
     told = talk([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
     assert only(told).content == "Hello there"
 
@@ -55,7 +55,7 @@ def test_calls_without_a_number_are_told_apart_by_their_ids():
     assert [call.result for call in only(told).tool_calls] == [2, 4]
 
 
-WHOLE = stream(Say(content="Hello there, this is long"), {})
+WHOLE = build_chat_stream(Say(content="Hello there, this is long"), {})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ WHOLE = stream(Say(content="Hello there, this is long"), {})
         (sse(), "the stream ended before the answer did"),
         (sse(WHOLE[0], b'data: {"error":{"message":"overloaded"}}\n\n'), "it answered with an error: overloaded"),
         (sse(WHOLE[0], b"data: {oops\n\n"), "the answer is no JSON"),
-        (error_answer(429, "slow down"), "429 Too Many Requests: slow down"),
-        (error_answer(401, "who?"), "401 Unauthorized: who?"),
+        (error_response(429, "slow down"), "429 Too Many Requests: slow down"),
+        (error_response(401, "who?"), "401 Unauthorized: who?"),
     ],
 )
 def test_a_stream_that_breaks_is_the_providers_fault(answer, said):  # N17

@@ -10,7 +10,7 @@ from viva.agents.gemini_api import GeminiAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
-from viva.testing import Answer, GeminiServer, Say, json_answer
+from viva.testing import StubResponse, GeminiServer, Say, json_response
 from viva.testing.gemini_server import SIGNATURE
 
 
@@ -18,9 +18,9 @@ def ask(script: Any, *said: str | Message, **fields: Any) -> Told:
     return talk(script, *said, agent=GeminiAgent, stand_in=GeminiServer, **fields)
 
 
-def answer_of(*parts: dict[str, Any], **fields: Any) -> Answer:
+def answer_of(*parts: dict[str, Any], **fields: Any) -> StubResponse:
     candidate = {"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}
-    return json_answer({"candidates": [candidate | fields]})
+    return json_response({"candidates": [candidate | fields]})
 
 
 def test_the_request_is_what_the_api_documents():
@@ -59,7 +59,7 @@ VERTEX = "https://us-central1-aiplatform.googleapis.com/v1/projects/p/locations/
 )
 def test_the_address_follows_from_base_url_and_model(base_url: str, model: str, stream: bool, url: str):
     connector = Connector(name="c", provider="gemini", base_url=base_url, model=model)
-    assert GeminiAgent(connector=connector, stream=stream).endpoint(connector).url == url
+    assert GeminiAgent(connector=connector, stream=stream).get_endpoint(connector).url == url
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -122,7 +122,7 @@ def test_a_tool_that_is_not_run_here_is_told_as_a_call_of_tools():
 
 
 def test_a_prompt_that_is_blocked_is_a_reply_without_words():
-    blocked = json_answer({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}})
+    blocked = json_response({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}})
     told = ask([blocked, "x"], "bad", "good")
     assert (told.replies[0].content, told.replies[0].finish_reason) == ("", "content_filter")
     assert told.metered[0].input_tokens == 4
@@ -137,7 +137,7 @@ def test_tokens_of_thoughts_and_of_tools_count():
         "thoughtsTokenCount": 40,
         "cachedContentTokenCount": 60,
     }
-    answer = json_answer({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "usageMetadata": usage})
+    answer = json_response({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "usageMetadata": usage})
     (call,) = ask([answer], "a").metered
     assert (call.input_tokens, call.output_tokens, call.cached_tokens) == (120, 45, 60)
 
@@ -170,15 +170,15 @@ def test_a_schema_is_sent_as_it_was_written():
 def test_a_wrong_key_or_country_is_not_the_agents_failure(reason: str, status: str):  # N17
     error = {"code": 400, "message": "no", "status": status, "details": [{"reason": reason}]}
     with pytest.raises(Unreachable, match="stand-in: 400 Bad Request: no"):
-        ask([json_answer({"error": error}, 400)], "?")
+        ask([json_response({"error": error}, 400)], "?")
     with pytest.raises(AgentFailed):
-        ask([json_answer({"error": error | {"status": "INVALID_ARGUMENT", "details": []}}, 400)], "?")
+        ask([json_response({"error": error | {"status": "INVALID_ARGUMENT", "details": []}}, 400)], "?")
 
 
 @pytest.mark.parametrize("answer", [{}, {"candidates": []}, {"candidates": [{"content": {"parts": [{"text": 5}]}}]}])
 def test_an_answer_of_another_kind_is_the_providers_fault(answer: Any):  # N17
     with pytest.raises(Unreachable, match="stand-in: the answer "):
-        ask([json_answer(answer)], "?")
+        ask([json_response(answer)], "?")
 
 
 def test_the_wait_that_the_body_asks_for_is_kept():
@@ -186,4 +186,4 @@ def test_the_wait_that_the_body_asks_for_is_kept():
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600.5s"}]
     error = {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED", "details": details}
     with pytest.raises(Unreachable, match="it asks for 1h"):
-        ask([json_answer({"error": error}, 429)], "?", connector={"retries": 3})
+        ask([json_response({"error": error}, 429)], "?", connector={"retries": 3})

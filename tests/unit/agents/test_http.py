@@ -14,7 +14,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Image, Message, ModelCall, Reply, Text, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import Answer, HttpServer, Received, json_answer
+from viva.testing import StubResponse, HttpServer, ReceivedRequest, json_response
 
 
 class Told(Struct):
@@ -30,7 +30,7 @@ class Told(Struct):
 
 
 def talk(
-    handler: Callable[[Received], Answer],
+    handler: Callable[[ReceivedRequest], StubResponse],
     *said: str | Message,
     options: Mapping[str, Any] | None = None,
     context: Mapping[str, Any] | None = None,
@@ -57,8 +57,8 @@ def talk(
         return Told(asyncio.run(scenario()), metered, server)
 
 
-def answering(value: Any, status: int = 200) -> Callable[[Received], Answer]:
-    return lambda received: json_answer(value, status)
+def answering(value: Any, status: int = 200) -> Callable[[ReceivedRequest], StubResponse]:
+    return lambda received: json_response(value, status)
 
 
 def reply_to(value: Any, **fields) -> Reply:
@@ -70,7 +70,7 @@ def reply_to(value: Any, **fields) -> Reply:
 
 def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
     told = talk(
-        lambda r: json_answer({"content": f"answer {len(r.json['messages'])}"}),
+        lambda r: json_response({"content": f"answer {len(r.json['messages'])}"}),
         "one",
         "two",
         options={"skip": {"history": True}, "session_id": "s-1"},
@@ -97,7 +97,7 @@ def test_the_conversations_own_id_stands_in_where_no_option_gives_one():
 
 def test_the_session_id_of_an_answer_is_sent_from_then_on():
     numbered = iter(["a", None, "b", None])
-    told = talk(lambda r: json_answer({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4")
+    told = talk(lambda r: json_response({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4")
     assert [body["session_id"] for body in told.bodies] == ["s/c#1.1", "a", "a", "b"]
 
 
@@ -319,20 +319,20 @@ def test_ten_megabytes_of_reply_are_fine():
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (json_answer({"error": "boom"}, 500), "HTTP 500: boom"),
-        (json_answer({"detail": "no"}, 401), "HTTP 401: no"),
-        (Answer(status=404), "HTTP 404 Not Found"),
-        (Answer(status=302, headers={"Location": "/x"}), "HTTP 302 Found"),
-        (Answer(body=b"<html>oops</html>"), "the answer is no JSON: oops"),
-        (Answer(), "the answer is empty"),
-        (json_answer({"answer": 1, "b": 2}), "no reply at any of the usual places ($.content, "),
-        (json_answer({"answer": 1, "b": 2}), "its keys are 'answer', 'b'"),
-        (json_answer([1]), "it is [1]"),
-        (json_answer({}), "its keys are none"),
-        (json_answer({"content": "x", "tool_calls": "look"}), "tool_calls"),
-        (json_answer({"content": "x", "tool_calls": [{"args": {}}]}), "a tool call without a name"),
+        (json_response({"error": "boom"}, 500), "HTTP 500: boom"),
+        (json_response({"detail": "no"}, 401), "HTTP 401: no"),
+        (StubResponse(status=404), "HTTP 404 Not Found"),
+        (StubResponse(status=302, headers={"Location": "/x"}), "HTTP 302 Found"),
+        (StubResponse(body=b"<html>oops</html>"), "the answer is no JSON: oops"),
+        (StubResponse(), "the answer is empty"),
+        (json_response({"answer": 1, "b": 2}), "no reply at any of the usual places ($.content, "),
+        (json_response({"answer": 1, "b": 2}), "its keys are 'answer', 'b'"),
+        (json_response([1]), "it is [1]"),
+        (json_response({}), "its keys are none"),
+        (json_response({"content": "x", "tool_calls": "look"}), "tool_calls"),
+        (json_response({"content": "x", "tool_calls": [{"args": {}}]}), "a tool call without a name"),
         (
-            json_answer({"content": "x", "awaiting_input": "maybe"}),
+            json_response({"content": "x", "awaiting_input": "maybe"}),
             '$.awaiting_input holds "maybe" instead of true or false',
         ),
     ],
@@ -350,19 +350,19 @@ def test_a_path_that_finds_nothing_is_named_with_what_is_there():  # N17
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_an_agent_that_is_busy_is_asked_again_and_then_out_of_reach(status):  # N17
-    due = iter([Answer(status=status, headers={"Retry-After": "0"}), json_answer("hello")])
+    due = iter([StubResponse(status=status, headers={"Retry-After": "0"}), json_response("hello")])
     assert talk(lambda r: next(due), "a", retries=1).replies[0].content == "hello"
     with pytest.raises(Unreachable, match=f"^http agent: {status} .* after 2 tries: full$"):
-        talk(lambda r: Answer(status=status, headers={"Retry-After": "0"}, body=b"full"), "a", retries=1)
+        talk(lambda r: StubResponse(status=status, headers={"Retry-After": "0"}, body=b"full"), "a", retries=1)
 
 
 @pytest.mark.parametrize("cut", ["before", "after_headers", "amid_body"])
 def test_a_dropped_answer_is_not_asked_for_again(cut):  # N17
     """The agent may have acted on it, on a connection that has served before too."""
-    due = iter([json_answer("first"), Answer(body=b'"second"', cut=cut)])
-    seen: list[Received] = []
+    due = iter([json_response("first"), StubResponse(body=b'"second"', cut=cut)])
+    seen: list[ReceivedRequest] = []
 
-    def handler(received: Received) -> Answer:
+    def handler(received: ReceivedRequest) -> StubResponse:
         seen.append(received)
         return next(due)
 
@@ -387,10 +387,10 @@ def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
 
 def test_an_agent_that_does_not_answer_in_time_is_cut_off():
     with pytest.raises(Unreachable, match="within 50ms"):
-        talk(lambda r: Answer(hold=True), "a", timeout_s=0.05)
+        talk(lambda r: StubResponse(hold=True), "a", timeout_s=0.05)
 
 
 def test_a_secret_header_does_not_come_back_in_an_error():
     with pytest.raises(AgentFailed) as failed:
-        talk(lambda r: Answer(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"})
+        talk(lambda r: StubResponse(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"})
     assert failed.value.message == "HTTP 403: bad token ***"

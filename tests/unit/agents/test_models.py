@@ -8,8 +8,8 @@ from chatting import only, talk
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.gemini_api import GeminiAgent
-from viva.agents.models import chosen_connector, model_agent
-from viva.agents.structured import closed, is_strict
+from viva.agents.models import choose_connector, build_model_agent
+from viva.agents.structured import close_objects, is_strict
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector, Connectors, Secret
 from viva.testing import Say
@@ -20,35 +20,35 @@ from viva.testing import Say
 )
 def test_the_provider_decides_on_the_agent(provider: str, agent: type):
     connector = Connector(name="c", provider=provider, model="m")
-    assert type(model_agent(connector, "s", {"type": "object"}, max_tool_rounds=3)) is agent
+    assert type(build_model_agent(connector, "s", {"type": "object"}, max_tool_rounds=3)) is agent
 
 
 def test_a_provider_that_nobody_knows_is_named():
     with pytest.raises(BadInput, match="connector 'c': unknown provider 'acme'"):
-        model_agent(Connector(name="c", provider="acme"))
+        build_model_agent(Connector(name="c", provider="acme"))
 
 
 def test_a_connector_is_chosen_by_the_options():  # N20
     own, big = Connector(name="own"), Connector(name="big")
-    assert chosen_connector({}, own, {"big": big}) is own
-    assert chosen_connector({"connector": "own"}, own, {}) is own
-    assert chosen_connector({"connector": "big"}, own, {"big": big}) is big
+    assert choose_connector({}, own, {"big": big}) is own
+    assert choose_connector({"connector": "own"}, own, {}) is own
+    assert choose_connector({"connector": "big"}, own, {"big": big}) is big
     with pytest.raises(Unreachable, match="there is no connector 'huge'; known: big"):
-        chosen_connector({"connector": "huge"}, own, {"big": big})
+        choose_connector({"connector": "huge"}, own, {"big": big})
 
 
 def test_a_well_known_model_can_be_asked_for_as_a_connector():  # P3
     default = Connector(name="anthropic", provider="anthropic", is_default=True)
-    found = chosen_connector({"connector": "claude-x"}, Connector(name="own"), Connectors({}, {"anthropic": default}))
+    found = choose_connector({"connector": "claude-x"}, Connector(name="own"), Connectors({}, {"anthropic": default}))
     assert (found.provider, found.model) == ("anthropic", "claude-x")
 
 
 def test_another_model_can_be_asked_for():
     """P3: `agent_model` of a playbook, or --agent-model."""
     own = Connector(name="own", model="small")
-    assert chosen_connector({"model": "small"}, own, {}) is own
-    assert chosen_connector({"model": "large"}, own, {}).model == "large"
-    assert chosen_connector({"model": "large", "connector": "big"}, own, {"big": Connector(name="big")}).name == "big"
+    assert choose_connector({"model": "small"}, own, {}) is own
+    assert choose_connector({"model": "large"}, own, {}).model == "large"
+    assert choose_connector({"model": "large", "connector": "big"}, own, {"big": Connector(name="big")}).name == "big"
 
 
 def test_a_seed_is_refused_where_the_api_has_none():
@@ -78,7 +78,7 @@ CLOSED = OPEN | {"additionalProperties": False}
 )
 def test_objects_are_closed_unless_they_say_otherwise(schema: Any, expected: Any):
     before = repr(schema)
-    assert closed(schema) == expected
+    assert close_objects(schema) == expected
     assert repr(schema) == before
 
 
@@ -125,13 +125,13 @@ AZURE = "https://x.openai.azure.com/openai/deployments/d?api-version=2024-10-21"
 )
 def test_azure_gets_its_key_in_its_own_header(base_url: str, header: str, value: str):
     connector = Connector(name="c", base_url=base_url, api_key=Secret("k"))
-    headers = ChatAgent(connector=connector).endpoint(connector).headers
+    headers = ChatAgent(connector=connector).get_endpoint(connector).headers
     assert {name: headers[name] for name in headers if name != "Content-Type"} == {header: value}
 
 
 def test_azure_is_addressed_by_deployment_and_version():
     connector = Connector(name="c", base_url=AZURE)
-    url = ChatAgent(connector=connector).endpoint(connector).url
+    url = ChatAgent(connector=connector).get_endpoint(connector).url
     assert url == "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
 
 

@@ -332,7 +332,7 @@ def code(tmp_path: Path) -> Path:
 def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: str):
     before = list(sys.path)
     try:
-        assert texts(PythonAgent.named(reference, str(code)).target, "x") == [said]
+        assert texts(PythonAgent.load(reference, str(code)).target, "x") == [said]
     finally:
         sys.path[:] = before
         for name in [name for name in sys.modules if name.startswith(("pkg_of_agents", "neighbour_of_agent"))]:
@@ -340,11 +340,11 @@ def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: 
 
 
 def test_a_relative_reference_may_go_upward(code: Path):
-    assert PythonAgent.named("../agent.py:agent", str(code / "pkg_of_agents")).reference == "../agent.py:agent"
+    assert PythonAgent.load("../agent.py:agent", str(code / "pkg_of_agents")).reference == "../agent.py:agent"
 
 
 def test_the_same_file_is_imported_once(code: Path):
-    one, other = (PythonAgent.named("./agent.py:agent", str(code)).target for _ in range(2))
+    one, other = (PythonAgent.load("./agent.py:agent", str(code)).target for _ in range(2))
     assert one is other
 
 
@@ -361,4 +361,4 @@ def test_the_same_file_is_imported_once(code: Path):
 )
 def test_a_reference_that_leads_nowhere_says_why(code: Path, reference: str, what: str):
     with pytest.raises(BadInput, match=what):
-        PythonAgent.named(reference, str(code))
+        PythonAgent.load(reference, str(code))

@@ -30,7 +30,7 @@ class Bench:
         return BuildContext(str(self.folder), self.roots, self.claim, self.update_snapshots)
 
     def claim(self, written: Mapping[str, Any]) -> Assertion:
-        found = self.own.get(written["type"]) or catalog.find("check", written["type"])
+        found = self.own.get(written["type"]) or catalog.find_component("check", written["type"])
         if found is None:
             raise ValueError(f"unknown type {written['type']}")
         fields = {key: value for key, value in written.items() if key not in _OURS}

@@ -11,7 +11,7 @@ from viva.errors import CheckError
 from viva.model.component import Component
 from viva.model.message import ModelCall
 from viva.model.talk import CheckContext, Quote, Verdict
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 P = {"type": "contains", "value": "a"}
 F = {"type": "contains", "value": "z"}
@@ -74,7 +74,7 @@ SE = {"type": "slow", "passes": None}
     ],
 )
 def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  # N24, N25
-    evidence = evidence_of("a")
+    evidence = make_check_context("a")
     for kind, status in (("all", all_), ("any", any_)):
         verdict = asyncio.run(bench.judge_later({"type": kind, "assertions": claims}, evidence))
         assert verdict.status == status, kind
@@ -93,40 +93,40 @@ def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  
     ],
 )
 def test_not(bench, claim, status):  # N24: an error stays an error
-    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": claim}, evidence_of("a")))
+    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": claim}, make_check_context("a")))
     assert verdict.status == status
 
 
 def test_nested_claims_have_their_own_negation(bench):
     claims = [{**P, "negate": True}, {**F, "negate": True}]
-    assert bench.judge({"type": "all", "assertions": claims}, evidence_of("a")).status == "failed"
-    assert bench.judge({"type": "any", "assertions": claims}, evidence_of("a")).passed
+    assert bench.judge({"type": "all", "assertions": claims}, make_check_context("a")).status == "failed"
+    assert bench.judge({"type": "any", "assertions": claims}, make_check_context("a")).passed
 
 
 def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
     for kind in ("all", "any"):
-        assert bench.judge({"type": kind, "assertions": [E], "negate": True}, evidence_of("a")).status == "error"
+        assert bench.judge({"type": kind, "assertions": [E], "negate": True}, make_check_context("a")).status == "error"
 
 
 def test_one_claim_needs_no_list(bench):  # N3
-    assert bench.judge({"type": "any", "assertions": P}, evidence_of("a")).passed
+    assert bench.judge({"type": "any", "assertions": P}, make_check_context("a")).passed
 
 
 def test_combinations_nest(bench):
     written = {"type": "all", "assertions": [{"type": "any", "assertions": [F, P]}, {"type": "not", "assertion": F}]}
-    assert bench.judge(written, evidence_of("a")).passed
+    assert bench.judge(written, make_check_context("a")).passed
 
 
 @pytest.mark.parametrize("kind", ["all", "any"])
 def test_every_claim_is_judged_never_only_the_first(bench, kind):  # N10
     check = bench.claim({"type": kind, "assertions": [SF, SP, SF, SP]}).check
-    asyncio.run(check.check(evidence_of("a")))
+    asyncio.run(check.check(make_check_context("a")))
     assert [len(claim.check.asked) for claim in check.claims] == [1, 1, 1, 1]
 
 
 def test_cheap_claims_need_no_event_loop(bench):
     check = bench.claim({"type": "all", "assertions": [P, P]}).check
-    assert not inspect.isawaitable(check.check(evidence_of("a")))
+    assert not inspect.isawaitable(check.check(make_check_context("a")))
     assert not check.costly
 
 
@@ -140,21 +140,21 @@ def test_a_combination_is_as_costly_as_its_dearest_part(bench, written):
 
 def test_the_score_of_all_is_the_share_that_holds_by_weight(bench):
     written = {"type": "all", "assertions": [{**P, "weight": 3}, F]}
-    assert bench.judge(written, evidence_of("a")).score == 0.75
-    assert bench.judge({"type": "all", "assertions": [P, E]}, evidence_of("a")).score is None
-    assert bench.judge({"type": "all", "assertions": [{**P, "weight": 0}]}, evidence_of("a")).score is None
-    assert bench.judge({"type": "any", "assertions": [P, F]}, evidence_of("a")).score is None
+    assert bench.judge(written, make_check_context("a")).score == 0.75
+    assert bench.judge({"type": "all", "assertions": [P, E]}, make_check_context("a")).score is None
+    assert bench.judge({"type": "all", "assertions": [{**P, "weight": 0}]}, make_check_context("a")).score is None
+    assert bench.judge({"type": "any", "assertions": [P, F]}, make_check_context("a")).score is None
 
 
 def test_reasons_name_what_did_not_hold(bench):
-    verdict = bench.judge({"type": "all", "assertions": [P, F, {**P, "negate": True}]}, evidence_of("a"))
+    verdict = bench.judge({"type": "all", "assertions": [P, F, {**P, "negate": True}]}, make_check_context("a"))
     assert verdict.reason == (
         'contains "z": "z" is not in "a"; not contains "a": must not hold, but does: contains "a"'
     )
 
 
 def test_what_judges_said_and_used_is_kept(bench):
-    verdict = asyncio.run(bench.judge_later({"type": "any", "assertions": [SP, SF]}, evidence_of("a")))
+    verdict = asyncio.run(bench.judge_later({"type": "any", "assertions": [SP, SF]}, make_check_context("a")))
     assert len(verdict.calls) == len(verdict.evidence) == len(verdict.suggestions) == 2
 
 

@@ -12,8 +12,8 @@ from rooms import folders, put
 from viva.checks.files import FileContains, FileExists
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.talk import Verdict
-from viva.testing.evidence import evidence_of
-from viva.workspace.folders import Folder
+from viva.testing.evidence import make_check_context
+from viva.workspace.folders import TrialWorkspace
 
 
 class Desk:
@@ -32,7 +32,7 @@ class Desk:
             spec = WorkspaceSpec("empty", str(self.host), ("linked",))
             async with folders(self.top / "base")(spec, Key("s", "c")) as folder:
                 prepare(folder)
-                evidence = evidence_of("done")
+                evidence = make_check_context("done")
                 evidence.state.workspace = folder
                 return [await self.bench.judge_later(each, evidence) for each in written]
 
@@ -58,7 +58,7 @@ def holds(path: str, value: str, *more: str) -> dict[str, Any]:
 def test_files_and_folders_of_the_workspace_and_of_its_own_links_are_there(desk: Desk):
     """N25, P9."""
 
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "a/größe eins.txt")
 
     present = ["a/größe eins.txt", "./a/größe eins.txt", "a", "a/", "linked/a.txt", "linked"]
@@ -68,7 +68,7 @@ def test_files_and_folders_of_the_workspace_and_of_its_own_links_are_there(desk:
 
 
 def test_a_file_that_is_not_there_may_be_one_that_was_meant(desk: Desk):
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "out/report.txt")
 
     near, far = desk.judge(prepare, exists("out/reprot.txt"), holds("in/report.txt", "x"))
@@ -80,7 +80,7 @@ def test_a_link_that_the_agent_made_to_somewhere_else_is_not_followed(desk: Desk
     """P9: also not from within what the case itself has linked."""
     put(desk.top, "elsewhere/secret.txt", "secret")
 
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         (Path(folder.path) / "away").symlink_to(desk.top / "elsewhere")
         (desk.host / "linked/away").symlink_to(desk.top / "elsewhere")
         (Path(folder.path) / "near").symlink_to("linked/a.txt")
@@ -116,14 +116,14 @@ def test_a_link_that_the_agent_made_to_somewhere_else_is_not_followed(desk: Desk
 def test_texts_are_found_in_whatever_a_file_holds(desk: Desk, content: bytes, values: list[str], status: str):
     """N25, P9: all of several; case counts; how lines end does not."""
 
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "f", content)
 
     assert desk.one(prepare, **holds("f", values[0], *values[1:])).status == status
 
 
 def test_a_text_is_found_where_pieces_of_a_huge_file_meet(desk: Desk):
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         with (Path(folder.path) / "huge").open("wb") as file:
             file.write(b"x" * (1024 * 1024 - 3) + b"needle" + b"x" * 5_000_000 + b"last")
 
@@ -135,7 +135,7 @@ def test_a_text_is_found_where_pieces_of_a_huge_file_meet(desk: Desk):
 def test_what_is_no_ordinary_file_is_not_opened(desk: Desk):
     """A pipe would wait for ever."""
 
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         os.mkfifo(Path(folder.path) / "pipe")
         (Path(folder.path) / "folder").mkdir()
         here = Path.cwd()
@@ -156,7 +156,7 @@ def test_what_is_no_ordinary_file_is_not_opened(desk: Desk):
 
 
 def test_a_failure_says_what_is_there_instead(desk: Desk):
-    def prepare(folder: Folder) -> None:
+    def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "f", "something else")
 
     verdict = desk.one(prepare, **holds("f", "this", "that", "some"))
@@ -182,7 +182,7 @@ def test_a_text_that_every_file_holds_cannot_be_written(bench: Any):
 def test_without_a_workspace_nothing_can_be_said(bench: Any):
     """N24: an error, not a failure of the agent."""
     for written in (exists("a"), holds("a", "x"), {**exists("a"), "negate": True}):
-        verdict = bench.judge(written, evidence_of("done"))
+        verdict = bench.judge(written, make_check_context("done"))
         assert verdict.status == "error"
         assert "the case has no workspace" in verdict.reason
 

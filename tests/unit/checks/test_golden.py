@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from viva.checks.golden import Golden, Returned, stringified
+from viva.checks.golden import Golden, ReturnSchema, to_canonical_text
 from viva.model.message import Reply
 from viva.model.talk import reply_output
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 def holds(strategy: Any, value: Any, reply: Reply | str) -> bool:
-    verdict = Golden(strategy=strategy, value=value).check(evidence_of(reply))
+    verdict = Golden(strategy=strategy, value=value).check(make_check_context(reply))
     assert verdict.score == (1.0 if verdict.passed else 0.0)  # section 4: 1.0 or 0.0, passed iff 1.0
     return verdict.passed
 
@@ -30,7 +30,7 @@ STRINGIFIED = [
 
 @pytest.mark.parametrize(("value", "text"), STRINGIFIED)
 def test_a_string_stays_and_anything_else_is_json_with_sorted_keys_and_no_spaces(value: Any, text: str):
-    assert stringified(value) == text  # section 4: stringify
+    assert to_canonical_text(value) == text  # section 4: stringify
 
 
 EXACT = [
@@ -112,12 +112,12 @@ def test_the_output_is_the_data_if_there_is_some():
 
 def test_a_rubric_judges_the_output_too():
     """W1: its data where it has some, whatever it says beside."""
-    assert evidence_of(Reply("text", data={"a": 1}), on="output").text == '{"a":1}'
-    assert evidence_of("text", on="output").text == "text"
+    assert make_check_context(Reply("text", data={"a": 1}), on="output").text == '{"a":1}'
+    assert make_check_context("text", on="output").text == "text"
 
 
 def test_a_failure_says_what_was_expected_and_what_came():
-    verdict = Golden(strategy="contains", value="hello").check(evidence_of("bye"))
+    verdict = Golden(strategy="contains", value="hello").check(make_check_context("bye"))
     assert (verdict.reason, verdict.expected, verdict.actual) == ('"hello" is not in "bye"', "hello", "bye")
 
 
@@ -134,6 +134,6 @@ SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "s
     ],
 )
 def test_the_return_schema_is_held_against_the_output(reply: Reply, valid: bool):
-    verdict = Returned(schema=SCHEMA).check(evidence_of(reply))
+    verdict = ReturnSchema(schema=SCHEMA).check(make_check_context(reply))
     assert verdict.passed is valid  # section 4: schemaValid
-    assert Returned(schema={"type": "string"}).check(evidence_of("just text")).passed
+    assert ReturnSchema(schema={"type": "string"}).check(make_check_context("just text")).passed

@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from viva.testing.evidence import evidence_of
     ],
 )
 def test_equals_is_deep_and_type_strict(bench, value, reply, status):  # N25
-    assert bench.judge({"type": "equals", "value": value}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "equals", "value": value}, make_check_context(reply)).status == status
 
 
 def test_equals_needs_a_value(bench):
@@ -49,7 +49,7 @@ def test_equals_needs_a_value(bench):
 
 
 def test_equals_says_that_a_text_is_no_data(bench):
-    verdict = bench.judge({"type": "equals", "value": 5}, evidence_of("5"))
+    verdict = bench.judge({"type": "equals", "value": 5}, make_check_context("5"))
     assert verdict.reason == 'expected 5, was "5" (a text, not data)'
     assert (verdict.expected, verdict.actual) == (5, "5")
 
@@ -118,7 +118,7 @@ DATA = {
     ],
 )
 def test_json_path_operators(bench, fields, status):  # N25
-    assert bench.judge({"type": "json_path", **fields}, evidence_of(Reply(data=DATA))).status == status
+    assert bench.judge({"type": "json_path", **fields}, make_check_context(Reply(data=DATA))).status == status
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_json_path_operators(bench, fields, status):  # N25
     ],
 )
 def test_json_path_finds_json_in_a_text(bench, text, status):  # N25
-    assert bench.judge({"type": "json_path", "path": "$.a.b", "value": 1}, evidence_of(text)).status == status
+    assert bench.judge({"type": "json_path", "path": "$.a.b", "value": 1}, make_check_context(text)).status == status
 
 
 @pytest.mark.parametrize("fields", [{"value": None}, {"exists": False}, {"exists": True}, {}])
 def test_a_reply_without_json_fails_whatever_is_asked(bench, fields):  # N25
-    verdict = bench.judge({"type": "json_path", "path": "$.a", **fields}, evidence_of("just words"))
+    verdict = bench.judge({"type": "json_path", "path": "$.a", **fields}, make_check_context("just words"))
     assert (verdict.status, verdict.reason) == ("failed", 'the reply holds no JSON: "just words"')
 
 
@@ -166,11 +166,11 @@ SUBMITTED = {"type": "json_path", "path": "$.expense.status", "value": "submitte
     ],
 )
 def test_a_final_json_path_looks_on_in_tool_results_newest_first(bench, replies, status):  # N12
-    assert bench.judge(SUBMITTED, evidence_of(*replies, over="case")).status == status
+    assert bench.judge(SUBMITTED, make_check_context(*replies, over="case")).status == status
 
 
 def test_a_turns_json_path_does_not_look_in_tool_results(bench):  # N12
-    assert bench.judge(SUBMITTED, evidence_of(tools({"expense": {"status": "submitted"}}))).status == "failed"
+    assert bench.judge(SUBMITTED, make_check_context(tools({"expense": {"status": "submitted"}}))).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_json_path_misuse_is_found_when_the_file_is_loaded(bench, fields, said):
     ],
 )
 def test_json_path_failures_name_path_expected_and_actual(bench, fields, reason, expected, actual):
-    verdict = bench.judge({"type": "json_path", **fields}, evidence_of(Reply(data=DATA)))
+    verdict = bench.judge({"type": "json_path", **fields}, make_check_context(Reply(data=DATA)))
     assert (verdict.reason, verdict.expected, verdict.actual) == (reason, expected, actual)
 
 
 def test_a_pattern_in_a_filter_cannot_hang_the_run(bench):  # N27
     written = {"type": "json_path", "path": "$[?match(@, '(a|aa)+')]"}
-    verdict = bench.judge(written, evidence_of(Reply(data=["a" * 80 + "b"])))
+    verdict = bench.judge(written, make_check_context(Reply(data=["a" * 80 + "b"])))
     assert verdict.status == "error"
     assert "(a|aa)+" in verdict.reason
 
@@ -233,7 +233,7 @@ def test_filters_know_match_and_search(bench, path, found):
         if found is None
         else {"type": "json_path", "path": path, "value": found}
     )
-    assert bench.judge(written, evidence_of(Reply(data=data))).passed
+    assert bench.judge(written, make_check_context(Reply(data=data))).passed
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_filters_know_match_and_search(bench, path, found):
     ],
 )
 def test_type(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "type", **fields}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "type", **fields}, make_check_context(reply)).status == status
 
 
 def test_a_final_type_with_a_path_looks_on_in_tool_results(bench):  # N12
     written = {"type": "type", "path": "$.id", "value": "string"}
-    assert bench.judge(written, evidence_of(tools({"id": "EXP-1"}), "Thanks!", over="case")).passed
+    assert bench.judge(written, make_check_context(tools({"id": "EXP-1"}), "Thanks!", over="case")).passed
 
 
 @pytest.mark.parametrize("fields", [{"value": "text"}, {}, {"value": "string", "path": "$["}])
@@ -292,25 +292,25 @@ SCHEMA = {"type": "object", "properties": {"amount": {"type": "number", "minimum
     ],
 )
 def test_json_schema(bench, reply, status):  # N25
-    assert bench.judge({"type": "json_schema", "schema": SCHEMA}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "json_schema", "schema": SCHEMA}, make_check_context(reply)).status == status
 
 
 def test_a_final_json_schema_takes_a_tool_result_only_where_the_reply_has_no_json(bench):  # N12
     written = {"type": "json_schema", "schema": SCHEMA}
-    assert bench.judge(written, evidence_of(tools({"amount": 5}, {"log": 1}), "Thanks!", over="case")).passed
-    assert bench.judge(written, evidence_of(tools({"amount": 5}), Reply(data={}), over="case")).status == "failed"
-    assert bench.judge(written, evidence_of(tools({"log": 1}), "Thanks!", over="case")).status == "failed"
+    assert bench.judge(written, make_check_context(tools({"amount": 5}, {"log": 1}), "Thanks!", over="case")).passed
+    assert bench.judge(written, make_check_context(tools({"amount": 5}), Reply(data={}), over="case")).status == "failed"
+    assert bench.judge(written, make_check_context(tools({"log": 1}), "Thanks!", over="case")).status == "failed"
 
 
 def test_json_schema_names_the_places_without_quoting_the_answer(bench):
-    verdict = bench.judge({"type": "json_schema", "schema": SCHEMA}, evidence_of(Reply(data={"amount": "s3cret"})))
+    verdict = bench.judge({"type": "json_schema", "schema": SCHEMA}, make_check_context(Reply(data={"amount": "s3cret"})))
     assert verdict.reason == '$.amount: it is not of type "number"'
     assert verdict.actual == {"amount": "s3cret"}
 
 
 def test_json_schema_shows_three_errors_and_counts_the_rest(bench):
     schema = {"items": {"type": "integer"}}
-    verdict = bench.judge({"type": "json_schema", "schema": schema}, evidence_of(Reply(data=["a"] * 5)))
+    verdict = bench.judge({"type": "json_schema", "schema": schema}, make_check_context(Reply(data=["a"] * 5)))
     assert verdict.reason.startswith("$[0]: ")
     assert verdict.reason.endswith("; and 2 more")
 

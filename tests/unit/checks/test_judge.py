@@ -12,7 +12,7 @@ from unit.checks.conftest import Bench
 from viva.errors import HelperFailed, Role, RunStopped
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import CheckContext, FileChange, Quote, TrialState, Verdict
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 T = TypeVar("T")
 Answer = Mapping[str, Any] | str | Exception
@@ -58,7 +58,7 @@ SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}
 
 
 def verdict_of(bench: Bench, judges: Judges, evidence: CheckContext | None = None, **written: Any) -> Verdict:
-    evidence = evidence or evidence_of("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
+    evidence = evidence or make_check_context("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
     evidence.state.helpers = judges
     claim = {"type": "agent", "criteria": "It is paid", **written}
     return asyncio.run(bench.judge_later(claim, evidence))
@@ -77,7 +77,7 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
 def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Bench):
     """P4: of the step; where the whole case is judged, of all of it, with the conversation."""
     judges = Judges({"passed": True}, {"passed": True})
-    evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    evidence = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
     evidence.state.turns[0].files = (FileChange("old.txt", "removed"),)
     evidence.state.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
     verdict_of(bench, judges, evidence)
@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_used_is_an_error_and_negate_does_not_help(benc
     ],
 )
 def test_quotes_are_looked_up_in_all_that_the_agent_said_and_did(bench: Bench, quote: str, turn: int):  # N26
-    evidence = evidence_of("First.", SAID, inputs=["Pay W1", "and now?"])
+    evidence = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
     history = (
         Message("user", "Earlier"),
         Message("assistant", "", tool_calls=(ToolCall("look", result="before all"),)),
@@ -185,7 +185,7 @@ def test_one_verdict_may_have_other_json_around_it(bench: Bench):  # N26, N29
 
 
 def test_of_an_agent_that_said_nothing_nothing_can_be_quoted(bench: Bench):
-    evidence = evidence_of("", inputs=["Please pay W1"])
+    evidence = make_check_context("", inputs=["Please pay W1"])
     assert verdict_of(bench, Judges({"passed": False}, must_quote=True), evidence).status == "failed"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import ModelCall, Reply
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 def used(*calls: ModelCall) -> Reply:
@@ -27,7 +27,7 @@ UNPRICED = ModelCall("mystery-1", input_tokens=60, output_tokens=40)
     ],
 )
 def test_max_latency(bench, value, over, status):  # N25: three turns of 100 ms each
-    assert bench.judge({"type": "max_latency", "value": value}, evidence_of("a", "b", "c", over=over)).status == status
+    assert bench.judge({"type": "max_latency", "value": value}, make_check_context("a", "b", "c", over=over)).status == status
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_max_latency(bench, value, over, status):  # N25: three turns of 100 ms 
     ],
 )
 def test_max_cost(bench, value, replies, over, status):  # N25; N24: an unknown price is an error
-    assert bench.judge({"type": "max_cost", "value": value}, evidence_of(*replies, over=over)).status == status
+    assert bench.judge({"type": "max_cost", "value": value}, make_check_context(*replies, over=over)).status == status
 
 
 def test_an_unknown_price_names_the_model_and_negation_does_not_help(bench):  # N24
-    verdict = bench.judge({"type": "max_cost", "value": 1, "negate": True}, evidence_of(used(UNPRICED)))
+    verdict = bench.judge({"type": "max_cost", "value": 1, "negate": True}, make_check_context(used(UNPRICED)))
     assert verdict.status == "error"
     assert "mystery-1" in verdict.reason
 
@@ -68,7 +68,7 @@ def test_an_unknown_price_names_the_model_and_negation_does_not_help(bench):  # 
     ],
 )
 def test_max_tokens(bench, value, replies, over, status):  # N25
-    assert bench.judge({"type": "max_tokens", "value": value}, evidence_of(*replies, over=over)).status == status
+    assert bench.judge({"type": "max_tokens", "value": value}, make_check_context(*replies, over=over)).status == status
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_max_tokens(bench, value, replies, over, status):  # N25
     [(3, "turn", "passed"), (2, "turn", "failed"), (3, "case", "passed"), (2, "case", "failed")],
 )
 def test_max_turns(bench, value, over, status):  # N25
-    assert bench.judge({"type": "max_turns", "value": value}, evidence_of("a", "b", "c", over=over)).status == status
+    assert bench.judge({"type": "max_turns", "value": value}, make_check_context("a", "b", "c", over=over)).status == status
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_max_turns(bench, value, over, status):  # N25
     ],
 )
 def test_a_broken_limit_says_both_numbers(bench, written, replies, reason):
-    assert bench.judge(written, evidence_of(*replies)).reason == reason
+    assert bench.judge(written, make_check_context(*replies)).reason == reason
 
 
 @pytest.mark.parametrize(

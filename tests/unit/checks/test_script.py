@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 def write(folder, name, source):
@@ -21,7 +21,7 @@ def verdict_of(bench, body, evidence=None, **fields):
     """The verdict of a script `def validate(output): <body>`, each in a module of its own name."""
     write(bench.folder, "own.py", f"def validate(output):\n    {body}\n")
     written = {"type": "script", "use": "scripts:own.validate", **fields}
-    return asyncio.run(bench.judge_later(written, evidence or evidence_of("hello")))
+    return asyncio.run(bench.judge_later(written, evidence or make_check_context("hello")))
 
 
 @pytest.mark.parametrize(
@@ -70,24 +70,24 @@ def seen(bench, source, evidence, use="scripts:spy", **fields):
 
 def test_values_are_given_by_parameter_name(bench):  # N26
     source = "def validate(metadata, output, *, input): return {'passed': True, 'reason': f'{output}|{input}|{sorted(metadata.items())}'}"
-    evidence = evidence_of("first", "second", inputs=["one", "two"], metadata={"a": 1, "b": 2})
+    evidence = make_check_context("first", "second", inputs=["one", "two"], metadata={"a": 1, "b": 2})
     assert seen(bench, source, evidence, metadata={"b": 3}) == "second|two|[('a', 1), ('b', 3)]"
 
 
 def test_keyword_arguments_get_all_values_and_defaults_are_left_alone(bench):  # N26
     source = "def check(output, *more, extra=5, **rest): return {'passed': True, 'reason': f'{sorted(rest)} {extra}'}"
-    assert seen(bench, source, evidence_of("x")) == "['input', 'metadata', 'transcript'] 5"
+    assert seen(bench, source, make_check_context("x")) == "['input', 'metadata', 'transcript'] 5"
 
 
 def test_parameters_after_a_star_are_given_too(bench):  # N26
     source = "def check(*, output): return {'passed': True, 'reason': output}\ndef starred(*more, output): return check(output=output)"
-    assert seen(bench, source, evidence_of("x"), use="spy:starred") == "x"
+    assert seen(bench, source, make_check_context("x"), use="spy:starred") == "x"
 
 
 def test_the_transcript_is_plain_data(bench):  # N26
     source = "def check(transcript): return {'passed': True, 'reason': repr(transcript)}"
     first = Reply("a", tool_calls=(ToolCall("t", {"n": 1}, result={"ok": True}), ToolCall("u", error="no")))
-    assert seen(bench, source, evidence_of(first, Reply(data={"d": 1}), inputs=["hi", "go"])) == repr(
+    assert seen(bench, source, make_check_context(first, Reply(data={"d": 1}), inputs=["hi", "go"])) == repr(
         [
             {
                 "turn": 1,
@@ -105,7 +105,7 @@ def test_the_transcript_is_plain_data(bench):  # N26
 
 def test_a_script_cannot_change_what_happened(bench):
     reply = Reply("a", tool_calls=(ToolCall("t", {"n": 1}),))
-    evidence = evidence_of(reply, metadata={"a": [1]})
+    evidence = make_check_context(reply, metadata={"a": [1]})
     source = "def check(transcript, metadata):\n transcript[0]['tool_calls'][0]['arguments']['n'] = 2\n metadata['a'].append(2)\n return True"
     seen(bench, source, evidence)
     assert reply.tool_calls[0].arguments == {"n": 1}
@@ -114,9 +114,9 @@ def test_a_script_cannot_change_what_happened(bench):
 
 def test_a_sync_script_runs_in_a_thread_and_an_async_one_on_the_loop(bench):
     sync = "import threading\ndef check(): return {'passed': True, 'reason': threading.current_thread().name}"
-    assert seen(bench, sync, evidence_of("x")) != threading.current_thread().name
+    assert seen(bench, sync, make_check_context("x")) != threading.current_thread().name
     write(bench.folder, "later.py", sync.replace("def check", "async def check"))
-    verdict = asyncio.run(bench.judge_later({"type": "script", "use": "scripts:later"}, evidence_of("x")))
+    verdict = asyncio.run(bench.judge_later({"type": "script", "use": "scripts:later"}, make_check_context("x")))
     assert verdict.reason == threading.current_thread().name
 
 
@@ -135,19 +135,19 @@ def test_a_sync_script_runs_in_a_thread_and_an_async_one_on_the_loop(bench):
 )
 def test_references(bench, file, use):  # N8
     write(bench.folder, file, "def validate(output): return True")
-    assert asyncio.run(bench.judge_later({"type": "script", "use": use}, evidence_of("x"))).passed
+    assert asyncio.run(bench.judge_later({"type": "script", "use": use}, make_check_context("x"))).passed
 
 
 def test_the_entry_of_a_module_is_validate_or_check(bench):  # N8
     write(bench.folder, "both.py", "def check(): return False\ndef validate(): return True")
-    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:both"}, evidence_of("x"))).passed
+    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:both"}, make_check_context("x"))).passed
 
 
 def test_the_first_root_that_has_a_module_wins(bench):  # N8
     write(bench.folder, "one/order.py", "def check(): return True")
     write(bench.folder, "two/order.py", "def check(): return False")
     bench.roots = (str(bench.folder / "one"), str(bench.folder / "two"))
-    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:order"}, evidence_of("x"))).passed
+    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:order"}, make_check_context("x"))).passed
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_cancelled_script_does_not_hold_the_loop(bench):
 
     async def give_up():
         async with asyncio.timeout(0.05):
-            await bench.judge_later({"type": "script", "use": "scripts:hung"}, evidence_of("x"))
+            await bench.judge_later({"type": "script", "use": "scripts:hung"}, make_check_context("x"))
 
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())

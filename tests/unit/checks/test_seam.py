@@ -9,8 +9,8 @@ from viva.checks.combine import All, AnyOf, Not
 from viva.checks.files import FileContains, FileExists
 from viva.checks.json import Equals, JsonPath, JsonSchema, TypeIs
 from viva.checks.limits import MaxCost, MaxLatency, MaxTokens, MaxTurns
-from viva.checks.script import Function, Script
-from viva.checks.snapshot import Shelf, Snapshot
+from viva.checks.script import UserFunction, ScriptCheck
+from viva.checks.snapshot import SnapshotFolder, Snapshot
 from viva.checks.text import Contains, FlowContains, NotContains, Regex
 from viva.checks.tools import ToolCalled, ToolCallsContain, ToolNotCalled, ToolResult, ToolSequence
 from viva.model.case import Assertion
@@ -34,22 +34,22 @@ CHECKS: dict[str, Check] = {
     "tool_calls_contain": ToolCallsContain(name="a"),
     "file_exists": FileExists(path="a"),
     "file_contains": FileContains(path="a", value="b"),
-    "snapshot": Snapshot(path="a", shelf=Shelf(str(Path(__file__).parent), update=False)),
+    "snapshot": Snapshot(path="a", folder=SnapshotFolder(str(Path(__file__).parent), update=False)),
     "max_latency": MaxLatency(value=1),
     "max_cost": MaxCost(value=1),
     "max_tokens": MaxTokens(value=1),
     "max_turns": MaxTurns(value=1),
-    "script": Script(use="a", function=Function(lambda: True, "a")),
-    "all": All(claims=(CLAIM,)),
-    "any": AnyOf(claims=(CLAIM,)),
-    "not": Not(claim=CLAIM),
+    "script": ScriptCheck(use="a", function=UserFunction(lambda: True, "a")),
+    "all": All(assertions=(CLAIM,)),
+    "any": AnyOf(assertions=(CLAIM,)),
+    "not": Not(assertion=CLAIM),
 }
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_check_is_found_by_its_name_and_can_be_named_and_weighed(name):
     check = CHECKS[name]
-    assert catalog.find("check", name) is type(check)
+    assert catalog.find_component("check", name) is type(check)
     assert check.costly is False
     assert 0 < len(check.label) <= 80
     with pytest.raises(AttributeError):
@@ -64,8 +64,8 @@ def test_only_a_script_looks_at_more_than_the_conversation_and_the_workspace(nam
 
 def test_what_is_made_of_a_script_looks_out_as_well_and_of_a_plugin_nobody_knows():
     script = Assertion(CHECKS["script"])
-    assert may_look_outside(All(claims=(CLAIM, script)))
-    assert may_look_outside(Not(claim=Assertion(AnyOf(claims=(script,)))))
+    assert may_look_outside(All(assertions=(CLAIM, script)))
+    assert may_look_outside(Not(assertion=Assertion(AnyOf(assertions=(script,)))))
 
     class Plugin:
         costly, label = False, "polite"

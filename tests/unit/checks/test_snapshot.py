@@ -8,7 +8,7 @@ import pytest
 from viva.model.judging import evaluate
 from viva.model.message import Reply, ToolCall
 from viva.model.talk import AssertionResult
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
 
@@ -36,12 +36,12 @@ def approve(bench, text, path="snaps/hello.txt"):
 )
 def test_a_reply_is_compared_with_the_file(bench, approved, reply, status):  # N25
     approve(bench, approved)
-    assert bench.judge(SNAP, evidence_of(reply)).status == status
+    assert bench.judge(SNAP, make_check_context(reply)).status == status
 
 
 def test_a_missing_file_is_an_error_that_tells_what_to_do(bench):  # N25
     for negate in (False, True):
-        verdict = bench.judge({**SNAP, "negate": negate}, evidence_of("Hello"))
+        verdict = bench.judge({**SNAP, "negate": negate}, make_check_context("Hello"))
         assert verdict.status == "error"
         assert "--update-snapshots" in verdict.reason
     assert not (bench.folder / "snaps").exists()
@@ -49,43 +49,43 @@ def test_a_missing_file_is_an_error_that_tells_what_to_do(bench):  # N25
 
 def test_update_writes_what_is_missing_or_different(bench):  # N25
     bench.update_snapshots = True
-    verdict = bench.judge(SNAP, evidence_of("Hello\nyou"))
+    verdict = bench.judge(SNAP, make_check_context("Hello\nyou"))
     assert (verdict.status, verdict.reason) == ("passed", "snapshot snaps/hello.txt was written")
     file = bench.folder / "snaps/hello.txt"
     assert file.read_text() == "Hello\nyou\n"
-    assert bench.judge(SNAP, evidence_of("Other")).passed
+    assert bench.judge(SNAP, make_check_context("Other")).passed
     assert file.read_text() == "Other\n"
     bench.update_snapshots = False
-    assert bench.judge(SNAP, evidence_of("Other")).passed
-    assert bench.judge(SNAP, evidence_of("Hello")).status == "failed"
+    assert bench.judge(SNAP, make_check_context("Other")).passed
+    assert bench.judge(SNAP, make_check_context("Hello")).status == "failed"
     assert os.listdir(file.parent) == ["hello.txt"]
 
 
 def test_update_replaces_a_file_that_cannot_be_read_as_json(bench):
     file = approve(bench, "not json")
     bench.update_snapshots = True
-    assert bench.judge(SNAP, evidence_of(Reply(data={"a": 1}))).passed
+    assert bench.judge(SNAP, make_check_context(Reply(data={"a": 1}))).passed
     assert file.read_text() == '{\n  "a": 1\n}\n'
 
 
 def test_a_difference_names_the_line(bench):
     approve(bench, "one\ntwo\nthree\n")
-    verdict = bench.judge(SNAP, evidence_of("one\n2\nthree"))
+    verdict = bench.judge(SNAP, make_check_context("one\n2\nthree"))
     assert verdict.reason == 'differs from snaps/hello.txt: line 2 was "two", is "2"'
     assert (verdict.expected, verdict.actual) == ("one\ntwo\nthree", "one\n2\nthree")
-    assert bench.judge(SNAP, evidence_of("one")).reason.endswith("it had 3 lines, there are 1")
+    assert bench.judge(SNAP, make_check_context("one")).reason.endswith("it had 3 lines, there are 1")
 
 
 def test_tool_calls_are_compared_by_name_and_arguments(bench):  # N25
     written = {"type": "snapshot", "path": "calls.json", "of": "tool_calls"}
     reply = Reply("x", tool_calls=(ToolCall("a", '{"n": 1}', id="call-1", result=5), ToolCall("b")))
     bench.update_snapshots = True
-    assert bench.judge(written, evidence_of(reply)).passed
+    assert bench.judge(written, make_check_context(reply)).passed
     bench.update_snapshots = False
     same = Reply("y", tool_calls=(ToolCall("a", {"n": 1.0}, id="call-2", result=6), ToolCall("b")))
     other = Reply("x", tool_calls=(ToolCall("a", {"n": 2}), ToolCall("b")))
-    assert bench.judge(written, evidence_of(same)).passed
-    verdict = bench.judge(written, evidence_of(other))
+    assert bench.judge(written, make_check_context(same)).passed
+    verdict = bench.judge(written, make_check_context(other))
     assert verdict.status == "failed"
     assert '"n": 1' in verdict.reason
 
@@ -94,8 +94,8 @@ def test_a_final_snapshot_of_tool_calls_holds_those_of_all_turns(bench):  # N12
     written = {"type": "snapshot", "path": "calls.json", "of": "tool_calls"}
     approve(bench, '[{"name": "a", "arguments": null}, {"name": "b", "arguments": null}]', "calls.json")
     turns = Reply(tool_calls=(ToolCall("a"),)), Reply(tool_calls=(ToolCall("b"),))
-    assert bench.judge(written, evidence_of(*turns, over="case")).passed
-    assert bench.judge(written, evidence_of(*turns)).status == "failed"
+    assert bench.judge(written, make_check_context(*turns, over="case")).passed
+    assert bench.judge(written, make_check_context(*turns)).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
     claim = bench.claim({"type": "snapshot", "path": "out/x.txt"})
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
-    judged = evaluate(claim, evidence_of("x"))
+    judged = evaluate(claim, make_check_context("x"))
     assert isinstance(judged, AssertionResult)
     assert judged.verdict.status == "error"
     assert os.listdir(elsewhere) == []
@@ -139,7 +139,7 @@ def test_many_writers_of_one_file_leave_it_whole(bench):
     bench.update_snapshots = True
     texts = [letter * 50_000 for letter in "abcdefgh"]
     with ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda text: bench.judge(SNAP, evidence_of(text)), texts))
+        verdicts = list(pool.map(lambda text: bench.judge(SNAP, make_check_context(text)), texts))
     assert all(verdict.passed for verdict in verdicts)
     assert (bench.folder / "snaps/hello.txt").read_text()[:-1] in texts
 

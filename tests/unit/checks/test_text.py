@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -29,19 +29,19 @@ from viva.testing.evidence import evidence_of
     ],
 )
 def test_text_checks_look_at_the_text(bench, written, text, status):  # N25
-    assert bench.judge(written, evidence_of(text)).status == status
+    assert bench.judge(written, make_check_context(text)).status == status
 
 
 def test_text_is_the_data_where_there_is_no_content(bench):  # N24
-    evidence = evidence_of(Reply(data={"status": "ok", "n": 1}))
+    evidence = make_check_context(Reply(data={"status": "ok", "n": 1}))
     assert bench.judge({"type": "contains", "value": '{"status":"ok","n":1}'}, evidence).passed
 
 
 def test_text_of_a_checkpoint_holds_the_tool_results(bench):  # N14
     reply = Reply("Done", tool_calls=(ToolCall("create", result={"id": "EXP-1"}), ToolCall("log", result="written")))
     written = {"type": "contains", "value": '"EXP-1"}\nwritten'}
-    assert bench.judge(written, evidence_of(reply, on="reply_and_tools")).passed
-    assert bench.judge(written, evidence_of(reply)).status == "failed"
+    assert bench.judge(written, make_check_context(reply, on="reply_and_tools")).passed
+    assert bench.judge(written, make_check_context(reply)).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_text_of_a_checkpoint_holds_the_tool_results(bench):  # N14
     ],
 )
 def test_a_failure_says_what_was_expected_and_what_was_there(bench, written, text, reason):
-    verdict = bench.judge(written, evidence_of(text))
+    verdict = bench.judge(written, make_check_context(text))
     assert verdict.reason == reason
     assert verdict.expected == written.get("value", written.get("pattern"))
     assert verdict.actual == text
 
 
 def test_a_long_text_is_shortened_in_the_reason(bench):
-    verdict = bench.judge({"type": "contains", "value": "x"}, evidence_of("a" * 100_000))
+    verdict = bench.judge({"type": "contains", "value": "x"}, make_check_context("a" * 100_000))
     assert len(verdict.reason) < 200
     assert len(verdict.actual) <= 4000
 
@@ -88,7 +88,7 @@ def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
 def test_a_pattern_that_would_run_for_ever_is_an_error(bench):  # N27
     for negate in (False, True):
         written = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
-        verdict = bench.judge(written, evidence_of("a" * 80 + "b"))
+        verdict = bench.judge(written, make_check_context("a" * 80 + "b"))
         assert verdict.status == "error"
         assert "(a|aa)+$" in verdict.reason
 
@@ -112,7 +112,7 @@ def test_a_label_is_cut_off(bench):
 
 def test_the_flow_is_what_the_agent_said_in_all_turns(bench):  # P9
     tools = (ToolCall("t", result="only in a tool result"),)
-    evidence = evidence_of("first", Reply("second", tool_calls=tools), "third", inputs=["asked by the user"])
+    evidence = make_check_context("first", Reply("second", tool_calls=tools), "third", inputs=["asked by the user"])
     for value, status in (("first", "passed"), ("third", "passed"), ("user", "failed"), ("tool", "failed")):
         assert bench.judge({"type": "flow_contains", "value": value}, evidence).status == status
     assert bench.judge({"type": "flow_contains", "value": "FIRST", "ignore_case": True}, evidence).passed

@@ -5,7 +5,7 @@ import pytest
 from viva.awaiting.detector import detect
 from viva.checks.tools import matches_tool
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
     ],
 )
 def test_tool_called(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_called", **fields}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "tool_called", **fields}, make_check_context(reply)).status == status
 
 
 def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N12
     written = {"type": "tool_called", "name": "t"}
-    assert bench.judge(written, evidence_of(calls("t"), calls())).status == "failed"
-    assert bench.judge(written, evidence_of(calls("t"), calls(), over="case")).passed
+    assert bench.judge(written, make_check_context(calls("t"), calls())).status == "failed"
+    assert bench.judge(written, make_check_context(calls("t"), calls(), over="case")).passed
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N
     ],
 )
 def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):
-    assert bench.judge({"type": "tool_called", **fields}, evidence_of(reply)).reason == reason
+    assert bench.judge({"type": "tool_called", **fields}, make_check_context(reply)).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ def test_tool_called_misuse_is_found_when_the_file_is_loaded(bench, fields, said
     ],
 )
 def test_tool_not_called(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_not_called", **fields}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "tool_not_called", **fields}, make_check_context(reply)).status == status
 
 
 def test_tool_not_called_shows_the_call(bench):
     verdict = bench.judge(
-        {"type": "tool_not_called", "name": "delete"}, evidence_of(calls(ToolCall("db.delete", {"id": 1})))
+        {"type": "tool_not_called", "name": "delete"}, make_check_context(calls(ToolCall("db.delete", {"id": 1})))
     )
     assert verdict.reason == '"db.delete" must not be called, but was, with {"id":1}'
 
@@ -197,24 +197,24 @@ def test_tool_not_called_shows_the_call(bench):
     ],
 )
 def test_tool_sequence(bench, fields, made, status):  # N25
-    assert bench.judge({"type": "tool_sequence", **fields}, evidence_of(calls(*made))).status == status
+    assert bench.judge({"type": "tool_sequence", **fields}, make_check_context(calls(*made))).status == status
 
 
 def test_a_final_tool_sequence_goes_over_turns(bench):  # N12
     written = {"type": "tool_sequence", "names": ["a", "b"]}
-    assert bench.judge(written, evidence_of(calls("a"), calls("b"), over="case")).passed
+    assert bench.judge(written, make_check_context(calls("a"), calls("b"), over="case")).passed
 
 
 def test_tool_sequence_names_the_first_tool_that_is_out_of_order(bench):
-    verdict = bench.judge({"type": "tool_sequence", "names": ["a", "b"]}, evidence_of(calls("b", "a")))
+    verdict = bench.judge({"type": "tool_sequence", "names": ["a", "b"]}, make_check_context(calls("b", "a")))
     assert verdict.reason == '"b" was not called after "a"; called: b → a'
     assert (verdict.expected, verdict.actual) == (["a", "b"], ["b", "a"])
 
 
 def test_an_exact_tool_sequence_shows_both(bench):
     written = {"type": "tool_sequence", "names": ["a", "b"], "exact": True}
-    assert bench.judge(written, evidence_of(calls("b"))).reason == "expected exactly a → b, was b"
-    assert bench.judge(written, evidence_of(calls())).reason == "expected exactly a → b, was no call"
+    assert bench.judge(written, make_check_context(calls("b"))).reason == "expected exactly a → b, was b"
+    assert bench.judge(written, make_check_context(calls())).reason == "expected exactly a → b, was no call"
 
 
 @pytest.mark.parametrize("fields", [{"names": []}, {"names": "a"}, {}, {"names": [""]}])
@@ -255,7 +255,7 @@ def returned(*results, error=None):
     ],
 )
 def test_tool_result(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_result", "name": "get", **fields}, evidence_of(reply)).status == status
+    assert bench.judge({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).status == status
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_tool_result(bench, fields, reply, status):  # N25
     ],
 )
 def test_tool_result_says_what_was_there_instead(bench, fields, reply, reason):
-    assert bench.judge({"type": "tool_result", "name": "get", **fields}, evidence_of(reply)).reason == reason
+    assert bench.judge({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).reason == reason
 
 
 def test_tool_result_misuse(bench):
@@ -352,15 +352,15 @@ WRITE_AS_TEXT = ToolCall("write_file", '{"path": "C:\\\\x", "text": "two\\nlines
 )
 def test_texts_among_the_arguments_of_calls_that_ran(bench, name, values, made, status):  # P9
     written = {"type": "tool_calls_contain", "name": name, "values": values}
-    assert bench.judge(written, evidence_of(calls(*made))).status == status
+    assert bench.judge(written, make_check_context(calls(*made))).status == status
 
 
 def test_what_the_calls_lack_is_told(bench):
     written = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
-    assert bench.judge(written, evidence_of(calls("x"))).reason == '"write_file" was not called; called: x'
+    assert bench.judge(written, make_check_context(calls("x"))).reason == '"write_file" was not called; called: x'
     refused = ToolCall("write_file", {"path": "b.py"}, error="denied", refused=True)
-    assert bench.judge(written, evidence_of(calls(refused))).reason == '"write_file" was called, but refused: "denied"'
-    assert 'no argument contains "b.py"' in bench.judge(written, evidence_of(calls(WRITE))).reason
+    assert bench.judge(written, make_check_context(calls(refused))).reason == '"write_file" was called, but refused: "denied"'
+    assert 'no argument contains "b.py"' in bench.judge(written, make_check_context(calls(WRITE))).reason
     with pytest.raises(ValueError, match="empty text"):
         bench.claim({**written, "values": [""]})
 
@@ -378,6 +378,6 @@ def test_what_the_calls_lack_is_told(bench):
 def test_a_call_that_waits_is_pending_and_not_ok(bench, call, content, status):  # N25
     for wanted in ("ok", "error", "pending", "any"):
         written = {"type": "tool_called", "name": "pay", "status": wanted}
-        evidence = evidence_of(Reply(content, tool_calls=(call,)))
+        evidence = make_check_context(Reply(content, tool_calls=(call,)))
         evidence.turn.awaiting = detect(evidence.reply)
         assert bench.judge(written, evidence).passed is (wanted in ("any", status)), wanted

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from project import Project, case, contains
-from viva.cli.given import WITH_MESSAGE, WITH_TALK
+from viva.cli.given import MESSAGE_FLAGS, CHAT_FLAGS
 from viva.cli.test import command
 
 
@@ -269,7 +269,7 @@ ELSEWHERE = {"host", "resume", "interactive"}
 """These make of the command something else, which says by itself what it does not take."""
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - WITH_MESSAGE - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - MESSAGE_FLAGS - ELSEWHERE))
 def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, name: str):
     project.write("viva.toml", "")
     project.write("agent.py", "raise SystemExit('it was called')\n")
@@ -278,7 +278,7 @@ def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, na
     assert FLAGS[name].opts[0] in ended.err
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - WITH_TALK - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - CHAT_FLAGS - ELSEWHERE))
 def test_a_flag_that_means_nothing_for_a_conversation_by_hand_is_refused(project: Project, name: str):
     project.write("viva.toml", "")
     ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *given(FLAGS[name]))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from project import Project, case
-from viva.testing import Answer, HttpServer, Received, json_answer
+from viva.testing import StubResponse, HttpServer, ReceivedRequest, json_response
 
 PASSWORD, KEY, HEADER = "pa$$-w0rd/+&<x>", "K9-api-key-4711", "literal-h3ader-value"
 USERINFO = f"user:{quote(PASSWORD, safe='')}"
@@ -38,11 +38,11 @@ def left_in(project: Project, *said: str, known: tuple[str, ...] = (PASSWORD, KE
     return [(str(name), form) for name, text in texts.items() for form in found if form in text]
 
 
-def echo(request: Received) -> Answer:
+def echo(request: ReceivedRequest) -> StubResponse:
     """Tells all that it was told, in every form that it knows."""
     told = " | ".join(form for secret in (PASSWORD, KEY, HEADER) for form in forms(secret))
     headers = dict(request.headers)
-    return json_answer({"content": f"{request.path} {headers} {told}", "data": {KEY: [PASSWORD, headers]}})
+    return json_response({"content": f"{request.path} {headers} {told}", "data": {KEY: [PASSWORD, headers]}})
 
 
 @pytest.fixture

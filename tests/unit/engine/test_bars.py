@@ -11,7 +11,7 @@ from viva.model.event import SuiteSummary, TrialRetried
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 
 LEAK = Finding("secret-leak", "high")
 
@@ -46,9 +46,9 @@ def record(
     )
 
 
-def standing(bar: Threshold, *records: TrialRecord, cases: int | None = None, rule: Rule | None = None) -> SuiteSummary:
+def standing(bar: Threshold, *records: TrialRecord, cases: int | None = None, rule: PassRule | None = None) -> SuiteSummary:
     tally = SuiteTally(
-        "s", bar, len({each.id for each in records}) if cases is None else cases, "1.0.0", rule or Rule()
+        "s", bar, len({each.id for each in records}) if cases is None else cases, "1.0.0", rule or PassRule()
     )
     for each in records:
         tally.add(each)
@@ -120,7 +120,7 @@ def test_a_cost_above_the_limit_beats_a_perfect_score():
 
 
 def test_what_was_run_again_cost_too():
-    tally = RunTally(1, Rule(), [SuiteTally("s", Threshold(0.5, max_cost_usd=0.03), 1)])
+    tally = RunTally(1, PassRule(), [SuiteTally("s", Threshold(0.5, max_cost_usd=0.03), 1)])
     tally.append(TrialRetried(record().key, 0, 2, usage=PRICED))
     tally.add(record(usage=PRICED))
     assert tally.summary().suites[0].unmet == ("cost $0.04, at most $0.03",)
@@ -147,10 +147,10 @@ def test_repeats_count_by_their_mean():
         record(status="failed", score=0.0, ms=300, usage=PRICED, trial=2, findings=(LEAK,)),
         record(status="error", score=None, ms=None, trial=3, fault="judge"),
     ]
-    found = case_score("a", [trial_score(each) for each in trials], Rule(min_pass=0.3))
+    found = case_score("a", [trial_score(each) for each in trials], PassRule(min_pass=0.3))
     assert (found.status, found.score, found.latency_ms, found.cost_usd) == ("passed", 0.5, 200, 0.04)
     assert found.findings == (LEAK,)
-    assert standing(Threshold(0.5), *trials, rule=Rule(min_pass=0.3)).passed
+    assert standing(Threshold(0.5), *trials, rule=PassRule(min_pass=0.3)).passed
 
 
 def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
@@ -183,7 +183,7 @@ def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(befor
 
 def code(bar: Threshold, *records: TrialRecord, cases: int | None = None) -> int:
     count = len({(each.suite, each.id) for each in records}) if cases is None else cases
-    tally = RunTally(count, Rule(), [SuiteTally("s", bar, count)])
+    tally = RunTally(count, PassRule(), [SuiteTally("s", bar, count)])
     for each in records:
         tally.add(each)
     return exit_code(tally.summary(), None)
@@ -200,7 +200,7 @@ def test_the_exit_code_follows_the_suite():
 
 
 def test_a_failure_outside_of_the_suite_still_fails_the_run():
-    tally = RunTally(2, Rule(), [SuiteTally("s", Threshold(0.0), 1)])
+    tally = RunTally(2, PassRule(), [SuiteTally("s", Threshold(0.0), 1)])
     tally.add(record("a", "failed", 0.0))
     assert exit_code(tally.summary(), None) == 1  # the other case has not run
     tally.add(record("x", "failed", 0.0, suite="native.jsonl"))

@@ -11,7 +11,7 @@ from viva.errors import AgentFailed, CheckError
 from viva.model.case import Case, Checkpoint, Assertion, Goal, Key, Limits, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.talk import PASSED, CheckContext, TrialState, Turn, Verdict
-from viva.testing.evidence import NoHelpers, StillClock
+from viva.testing.evidence import NoHelpers, FrozenClock
 from viva.users.script import Script
 from viva.users.then import UserSequence
 
@@ -40,7 +40,7 @@ NO_GOAL = Goal()
 
 def talk_of(*lines: UserMessage, goal: Goal = NO_GOAL, max_turns: int = 20) -> TrialState:
     case = Case(id="c", user=Script(lines), goal=goal, limits=Limits(max_turns=max_turns))
-    return TrialState(case, Key("s", "c"), NoHelpers(), StillClock())
+    return TrialState(case, Key("s", "c"), NoHelpers(), FrozenClock())
 
 
 def driven(work: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
@@ -154,7 +154,7 @@ def test_steps_before_a_persona_do_not_count_as_its_turns():
     goal = Goal((Checkpoint("a", Assertion(Says("here"))),))
     lines = tuple(line(text) for text in "abcd")
     case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, setup_turns=2))
-    talk = TrialState(case, Key("s", "c"), NoHelpers(), StillClock())
+    talk = TrialState(case, Key("s", "c"), NoHelpers(), FrozenClock())
     user = UserSequence(Script(lines[:2]), Unplanned(lines[2:]))
 
     async def send(_said: UserMessage) -> Reply:

@@ -14,8 +14,8 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import Agent, SessionContext
-from viva.session.agents import NamedAgent
-from viva.testing.evidence import talk_of
+from viva.session.agents import ConfiguredAgent
+from viva.testing.evidence import make_trial_state
 
 Say = Callable[[Message, Mapping[str, Any]], Any]
 
@@ -44,7 +44,7 @@ class Helper:
 
 
 def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
-    return HelperPool(lambda name, role: NamedAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
+    return HelperPool(lambda name, role: ConfiguredAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
 
 
 def not_empty(reply: Reply) -> str:
@@ -55,7 +55,7 @@ def not_empty(reply: Reply) -> str:
 
 def test_a_helper_is_told_what_the_specification_says():  # N28
     helper = Helper(lambda message, options: "ok", must_quote=True)
-    talk = talk_of("Hi", metadata={"scenario": "x", "criteria": "the case's"})
+    talk = make_trial_state("Hi", metadata={"scenario": "x", "criteria": "the case's"})
     talk.case = structs.replace(talk.case, history=(Message("user", "before"),))
 
     async def scenario() -> str:
@@ -109,7 +109,7 @@ def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: s
         return ""
 
     async def scenario() -> None:
-        async with crew_of(Helper(say)).open("simulator", "s", talk_of("Hi")) as session:
+        async with crew_of(Helper(say)).open("simulator", "s", make_trial_state("Hi")) as session:
             await session.ask("?", not_empty)
 
     with pytest.raises(HelperFailed) as failed:
@@ -122,7 +122,7 @@ def test_a_run_that_has_to_stop_is_nobodys_fault():
         raise RunStopped("the budget is spent", is_budget=True)
 
     async def scenario() -> None:
-        async with crew_of(Helper(say)).open("judge", "v", talk_of("Hi")) as session:
+        async with crew_of(Helper(say)).open("judge", "v", make_trial_state("Hi")) as session:
             await session.ask("?", not_empty)
 
     with pytest.raises(RunStopped):
@@ -131,7 +131,7 @@ def test_a_run_that_has_to_stop_is_nobodys_fault():
 
 def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
     """A time-out is charged to the one who hung, though others have answered."""
-    talk = talk_of("Hi")
+    talk = make_trial_state("Hi")
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -160,7 +160,7 @@ def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
 
 
 def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
-    talk = talk_of("Hi")
+    talk = make_trial_state("Hi")
 
     async def never() -> str:
         await asyncio.Event().wait()
@@ -179,7 +179,7 @@ def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
 def test_calls_of_helpers_count_for_the_trial_and_for_the_run():
     spent: list[ModelCall] = []
     call = ModelCall("m", "p", 1, 2)
-    talk = talk_of("Hi")
+    talk = make_trial_state("Hi")
     helper = Helper(lambda message, options: "ok")
 
     async def scenario() -> None:

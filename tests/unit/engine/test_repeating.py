@@ -12,11 +12,11 @@ from viva.engine.repeating import TrialsUntilDecided
 from viva.model.case import Case
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 
-RULE = Rule(0.9, SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2))
+RULE = PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2))
 
 
 async def plan(*cases: str) -> AsyncIterator[PlannedTrial]:
@@ -80,7 +80,7 @@ def test_what_is_needed_anyway_runs_at_once():
 def test_errors_use_up_trials_but_decide_nothing():
     held = Held(lambda *_: "error", "ill")
     assert len(held.started) <= 20
-    assert RULE.decision([held.ended["ill"][n] for n in sorted(held.ended["ill"])]) == "undecided"
+    assert RULE.decide([held.ended["ill"][n] for n in sorted(held.ended["ill"])]) == "undecided"
 
 
 def test_a_skipped_case_is_tried_once():
@@ -105,5 +105,5 @@ def test_many_cases_in_parallel_all_come_to_a_decision():
 
     held = Held(outcome, *map(str, range(21)), parallel=6)
     for case, ended in held.ended.items():
-        assert RULE.decision([ended[trial] for trial in sorted(ended)]) is not None, case
+        assert RULE.decide([ended[trial] for trial in sorted(ended)]) is not None, case
         assert sorted(ended) == list(range(1, len(ended) + 1))

@@ -20,7 +20,7 @@ from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, Tu
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
-from viva.stats.deciding import Rule
+from viva.stats.deciding import PassRule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 
@@ -139,7 +139,7 @@ def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None
 
 
 def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
-    tally = RunTally(cases, Rule(min_pass))
+    tally = RunTally(cases, PassRule(min_pass))
     for each in records:
         tally.add(each, of=of)
     return tally.summary()
@@ -172,7 +172,7 @@ def test_trials_of_one_case_are_one_case():
 
 
 def test_undecided_cases_are_counted_apart_from_failures_and_errors():
-    tally = RunTally(3, Rule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
+    tally = RunTally(3, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
     for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
         for number, status in enumerate(statuses, 1):
             tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), of=4)  # pyright: ignore[reportArgumentType]
@@ -195,15 +195,15 @@ def test_undecided_cases_are_counted_apart_from_failures_and_errors():
 def test_fail_fast_stops_with_the_trial_that_loses_the_case(
     records: list[Status], min_pass: float | None, lost: int | None
 ):
-    watch = FailFast(Rule(min_pass))
+    watch = FailFast(PassRule(min_pass))
     found = [n for n, status in enumerate(records, 1) if watch.has_lost(record(status, trial=n), 10)]
     assert found == ([] if lost is None else [lost])  # N33
 
 
 def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
-    watch = FailFast(Rule(), [record("failed")])
+    watch = FailFast(PassRule(), [record("failed")])
     assert not watch.has_lost(record("failed", trial=2), 10)
-    assert FailFast(Rule(0.5), [record("failed")]).has_lost(record("failed", trial=2), 3)
+    assert FailFast(PassRule(0.5), [record("failed")]).has_lost(record("failed", trial=2), 3)
 
 
 @pytest.mark.parametrize(

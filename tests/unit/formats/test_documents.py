@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, Held, Streamed, chunks, documents_from, documents_in, shown_path
+from viva.formats.documents import Document, LoadedDocuments, StreamedDocuments, read_chunks, read_document_stream, open_documents, format_key_path
 
 
 def read(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
     """The documents of a file with their lines, and the problems."""
     problems: list[Problem] = []
     try:
-        documents = documents_in(path, path.name)
+        documents = open_documents(path, path.name)
     except BadInput as wrong:
         return [], [str(problem) for problem in wrong.problems]
-    found = [(document.line, document.value) for document in documents.first(problems)]
+    found = [(document.line, document.value) for document in documents.read_valid(problems)]
     return found, [str(problem) for problem in problems]
 
 
@@ -101,15 +101,15 @@ def test_a_problem_knows_its_line_and_path_in_every_format(tmp_path: Path):
     ):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
-        document = list(documents_in(path, name).first([]))[-1]
-        problem = document.problem(("turns", 1), "is odd", key="odd key")
+        document = list(open_documents(path, name).read_valid([]))[-1]
+        problem = document.make_problem(("turns", 1), "is odd", key="odd key")
         prefix = "$" if name == "s.jsonl" else "$[1]"
         assert str(problem) == f"{name}:{line}: {prefix}.turns[1]: is odd"  # N2
 
 
 def test_paths_are_shown_as_people_write_them():
-    assert shown_path(()) == "$"
-    assert shown_path(("turns", 0, "odd key", "x")) == "$.turns[0]['odd key'].x"
+    assert format_key_path(()) == "$"
+    assert format_key_path(("turns", 0, "odd key", "x")) == "$.turns[0]['odd key'].x"
 
 
 def test_a_file_that_changed_in_between_is_refused(tmp_path: Path):
@@ -117,12 +117,12 @@ def test_a_file_that_changed_in_between_is_refused(tmp_path: Path):
     path = tmp_path / "s.jsonl"
     for after in ('{"a": 2}\n{"b": 1}\n', '{"a": 1}\n{"b": 1}\n{"c": 1}\n', '{"a": 1}\n'):
         path.write_text('{"a": 1}\n{"b": 1}\n', encoding="utf-8")
-        documents = Streamed(path, "s.jsonl")
-        assert len(list(documents.first([]))) == 2
-        assert [document.value for document in documents.again()] == [{"a": 1}, {"b": 1}]
+        documents = StreamedDocuments(path, "s.jsonl")
+        assert len(list(documents.read_valid([]))) == 2
+        assert [document.value for document in documents.reread()] == [{"a": 1}, {"b": 1}]
         path.write_text(after, encoding="utf-8")
         with pytest.raises(BadInput, match="while it was being run"):
-            list(documents.again())
+            list(documents.reread())
 
 
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path):
@@ -134,23 +134,23 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "kind", "values"),
     [
-        (b'{"a": 1}\n{"a": 2}\n', Streamed, [{"a": 1}, {"a": 2}]),
-        (b'// c\n{\n"a": 1}\n', Streamed, [{"a": 1}]),
-        (b'\n [{"a": 1},\n {"a": 2}]', Held, [{"a": 1}, {"a": 2}]),
-        (b'{"cases": [\n  {"a": 1}]}', Held, [{"a": 1}]),
-        (b"", Streamed, []),
+        (b'{"a": 1}\n{"a": 2}\n', StreamedDocuments, [{"a": 1}, {"a": 2}]),
+        (b'// c\n{\n"a": 1}\n', StreamedDocuments, [{"a": 1}]),
+        (b'\n [{"a": 1},\n {"a": 2}]', LoadedDocuments, [{"a": 1}, {"a": 2}]),
+        (b'{"cases": [\n  {"a": 1}]}', LoadedDocuments, [{"a": 1}]),
+        (b"", StreamedDocuments, []),
     ],
 )
 def test_a_pipe_is_read_twice_though_it_flows_once(text: bytes, kind: type, values: list[Any]):
-    documents = documents_from(io.BytesIO(text), "-")
+    documents = read_document_stream(io.BytesIO(text), "-")
     assert isinstance(documents, kind)  # N7
-    assert [document.value for document in documents.first([])] == values
-    assert [document.value for document in documents.again()] == values
+    assert [document.value for document in documents.read_valid([])] == values
+    assert [document.value for document in documents.reread()] == values
 
 
 def test_readers_of_a_pipe_do_not_disturb_each_other():
-    documents = documents_from(io.BytesIO(b'{"a": 1}\n{"a": 2}\n'), "-")
-    one, other = documents.first([]), documents.first([])
+    documents = read_document_stream(io.BytesIO(b'{"a": 1}\n{"a": 2}\n'), "-")
+    one, other = documents.read_valid([]), documents.read_valid([])
     assert [next(one).value, next(other).value, next(one).value, next(other).value] == [
         {"a": 1},
         {"a": 1},
@@ -166,7 +166,7 @@ def test_a_line_with_a_huge_string_costs_no_more_than_a_few_times_its_size(tmp_p
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps({"a": '\\"' * 500_000}, indent=1), encoding="utf-8")
     tracemalloc.start()
-    (chunk,) = chunks(path)
+    (chunk,) = read_chunks(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(chunk.raw) > 2_000_000
@@ -175,8 +175,8 @@ def test_a_line_with_a_huge_string_costs_no_more_than_a_few_times_its_size(tmp_p
 
 def test_a_document_by_itself_tells_its_line():
     document = Document("f", 10, {"a": 1}, raw=b'{\n"b": 2,\n"a": 1}')
-    assert document.problem((), "is wrong", key="a").line == 12
-    assert document.problem(("absent",), "is wrong").line == 10
+    assert document.make_problem((), "is wrong", key="a").line == 12
+    assert document.make_problem(("absent",), "is wrong").line == 10
 
 
 @pytest.mark.parametrize("name", ["s.jsonl", "s.json"])

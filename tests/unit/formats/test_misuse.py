@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import chunks, decode_chunk
+from viva.formats.documents import read_chunks, decode_chunk
 from viva.formats.raw_files import MAX_BYTES
-from viva.formats.reading import Reading
-from viva.formats.sources import Files, load_files, understood
+from viva.formats.reading import LoadOptions
+from viva.formats.sources import SuiteFiles, load_files, parse_input
 
 Found = tuple[int, str, str]
 """Line, path, and a phrase of what is wrong."""
@@ -24,10 +24,10 @@ def problems(folder: Path, *inputs: str, **reading: Any) -> list[Problem]:
     try:
         paths: list[Path] = []
         for text in inputs:
-            found = understood(text, folder)
-            assert isinstance(found, Files), found
+            found = parse_input(text, folder)
+            assert isinstance(found, SuiteFiles), found
             paths += found.paths
-        load_files(paths, Reading(folder=str(folder), wrong_with=nobody_but_rules, **reading), folder)
+        load_files(paths, LoadOptions(folder=str(folder), find_helper_problems=nobody_but_rules, **reading), folder)
     except BadInput as wrong:
         return list(wrong.problems)
     raise AssertionError("nothing is wrong")
@@ -241,13 +241,13 @@ def test_files_that_hold_no_suite(tmp_path: Path, name: str):
 def test_a_byte_order_mark_of_utf8_is_no_mistake(tmp_path: Path):
     for name in ("s.jsonl", "s.json", "s.yaml"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + CASE)
-        assert load_files([tmp_path / name], Reading(), tmp_path)[0].count == 1
+        assert load_files([tmp_path / name], LoadOptions(), tmp_path)[0].count == 1
 
 
 @pytest.mark.parametrize("more", [b" " * 500 + CASE, b'[{"a":\n' + b"\n" * 500 + b"]"], ids=["line", "lines"])
 def test_a_document_that_is_too_long_is_not_read_to_its_end(tmp_path: Path, more: bytes):
     (tmp_path / "s.jsonl").write_bytes(CASE + b"\n" + more + b"\n" + CASE)
-    short, long = chunks(tmp_path / "s.jsonl", most=400)
+    short, long = read_chunks(tmp_path / "s.jsonl", max_bytes=400)
     assert (short.line, long.line) == (1, 2)
     with pytest.raises(BadInput, match=r"s\.jsonl:2: is more than"):
         decode_chunk("s.jsonl", long)
@@ -274,7 +274,7 @@ def test_a_folder_that_leads_back_to_itself_is_read_once(tmp_path: Path):
     (tmp_path / "tests/deep").mkdir(parents=True)
     (tmp_path / "tests/deep/up").symlink_to("..")
     (tmp_path / "tests/a.jsonl").write_bytes(CASE)
-    assert understood("tests", tmp_path) == Files((tmp_path / "tests/a.jsonl",))
+    assert parse_input("tests", tmp_path) == SuiteFiles((tmp_path / "tests/a.jsonl",))
 
 
 @contextmanager

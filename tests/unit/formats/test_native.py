@@ -9,19 +9,19 @@ import pytest
 
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_in, documents_of
-from viva.formats.reading import Reading
+from viva.formats.documents import open_documents, wrap_values
+from viva.formats.reading import LoadOptions
 from viva.model.case import Case, Fixtures, Key, ToolStub, UserMessage
 from viva.model.judging import assertion_label
 from viva.model.message import File, Image, Message, Text
 from viva.model.talk import TrialState
-from viva.testing.evidence import NoHelpers, StillClock
+from viva.testing.evidence import NoHelpers, FrozenClock
 
 OK = {"type": "contains", "value": "x"}
 
 
 def suite(*cases: Any, folder: Path = Path(), **reading: Any):
-    return native.load(documents_of(cases, "s"), "s", folder, Reading(**reading))
+    return native.load(wrap_values(cases, "s"), "s", folder, LoadOptions(**reading))
 
 
 def built(*cases: Any, folder: Path = Path(), **reading: Any) -> list[Case]:
@@ -530,7 +530,7 @@ def test_an_escaped_brace_is_text_in_inputs_assertions_and_rows():
 
 def spoken(case: Case) -> list[UserMessage]:
     """What a scripted user says."""
-    talk = TrialState(case, Key("s", case.id), NoHelpers(), StillClock())
+    talk = TrialState(case, Key("s", case.id), NoHelpers(), FrozenClock())
 
     async def said() -> list[UserMessage]:
         return [line async for line in case.user.speak(talk)]
@@ -563,4 +563,4 @@ def test_a_brace_may_be_written_as_an_escape(tmp_path: Path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"id": "a", "input": "\\u007b\\u007bname}}"}', encoding="utf-8")
     with pytest.raises(BadInput, match=re.escape("nothing sets {{name}}")):  # N21
-        native.load(documents_in(path, "s.jsonl"), "s.jsonl", tmp_path, Reading())
+        native.load(open_documents(path, "s.jsonl"), "s.jsonl", tmp_path, LoadOptions())

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from openwop import SUITE_ID, golden, rubric, suite, task
-from viva.checks.golden import Golden, Returned
+from viva.checks.golden import Golden, ReturnSchema
 from viva.checks.judge import Rubric
-from viva.checks.safety import Safety, SafetyJudge, Stubbed
+from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
-from viva.formats.documents import documents_in, documents_of, json_document
-from viva.formats.modes import EvalReading, chosen_modes, parse_modes
-from viva.formats.openwop import Terms, load, load_suite, parse_suite
-from viva.formats.reading import Reading
+from viva.formats.documents import open_documents, wrap_values, parse_json_document
+from viva.formats.modes import EvalOptions, select_modes, parse_modes
+from viva.formats.openwop import ManifestInfo, load, load_suite, parse_suite
+from viva.formats.reading import LoadOptions
 from viva.model import codec
 from viva.model.case import Threshold, Case, Fixtures, Suite, ToolStub
 
@@ -22,10 +22,10 @@ TOOLS = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 1}}, {"tool
 MEMORY = {"memorySeed": [{"content": "Ada"}]}
 
 
-def read(written: Any, terms: Terms | None = None, **asked: Any) -> Suite:
-    evals = EvalReading(**asked)
-    document = json_document(codec.encode(written), "suite.json")
-    return load_suite(document, Reading(evals=evals), terms or Terms())
+def read(written: Any, terms: ManifestInfo | None = None, **asked: Any) -> Suite:
+    evals = EvalOptions(**asked)
+    document = parse_json_document(codec.encode(written), "suite.json")
+    return load_suite(document, LoadOptions(eval_options=evals), terms or ManifestInfo())
 
 
 def cases(found: Suite) -> list[Case]:
@@ -108,7 +108,7 @@ def test_every_problem_is_reported_at_once_with_its_line(tmp_path: Path):
         )
     )
     with pytest.raises(BadInput) as wrong:
-        load(documents_in(path, "suite.json"), "suite.json", tmp_path, Reading())
+        load(open_documents(path, "suite.json"), "suite.json", tmp_path, LoadOptions())
     said = [str(problem) for problem in wrong.value.problems]
     assert len(said) == 4
     assert "suite.json:20: $.tasks[1]: task id 'a' is taken; tasks[0] has it too" in said
@@ -134,10 +134,10 @@ def test_a_schema_error_hides_nothing_else():
 
 def test_weights_that_do_not_add_up_to_one_are_a_warning():
     """R20."""
-    document = json_document(codec.encode(suite(task(expected=rubric(("a", 0.5), ("b", 0.2))))), "s.json")
+    document = parse_json_document(codec.encode(suite(task(expected=rubric(("a", 0.5), ("b", 0.2))))), "s.json")
     _, odd = parse_suite(document)
     assert odd == ("s.json:1: $.tasks[0].expected: the weights add up to 0.7, not 1; the score is their share",)
-    exact = json_document(codec.encode(suite(task(expected=rubric(("a", 0.1), ("b", 0.2), ("c", 0.7))))), "s.json")
+    exact = parse_json_document(codec.encode(suite(task(expected=rubric(("a", 0.1), ("b", 0.2), ("c", 0.7))))), "s.json")
     assert parse_suite(exact)[1] == ()
 
 
@@ -147,21 +147,21 @@ def test_a_value_that_is_in_every_output_is_a_warning():
 
 
 def test_a_second_suite_in_a_file_and_an_empty_file_are_refused(tmp_path: Path):
-    two = documents_of([suite(), suite()], "s.jsonl")
+    two = wrap_values([suite(), suite()], "s.jsonl")
     with pytest.raises(BadInput, match="second suite"):
-        load(two, "s.jsonl", tmp_path, Reading())
+        load(two, "s.jsonl", tmp_path, LoadOptions())
     with pytest.raises(BadInput, match="holds no eval suite"):
-        load(documents_of([], "s.jsonl"), "s.jsonl", tmp_path, Reading())
+        load(wrap_values([], "s.jsonl"), "s.jsonl", tmp_path, LoadOptions())
 
 
 def test_a_yaml_suite_loads_but_cannot_say_nan(tmp_path: Path):
     path = tmp_path / "s.yaml"
     text = "suiteId: a.evals.b\nversion: 1.0.0\nmodes: [golden]\ntasks:\n- taskId: t\n  input: hi\n  expected: {kind: golden, match: {strategy: json-match, value: VALUE}}\n"
     path.write_text(text.replace("VALUE", "[1, true]"))
-    assert load(documents_in(path, "s.yaml"), "s.yaml", tmp_path, Reading()).count == 1
+    assert load(open_documents(path, "s.yaml"), "s.yaml", tmp_path, LoadOptions()).count == 1
     path.write_text(text.replace("VALUE", "[1e999]"))
     with pytest.raises(BadInput, match=r"s\.yaml:5: .*NaN"):  # section 4
-        load(documents_in(path, "s.yaml"), "s.yaml", tmp_path, Reading())
+        load(open_documents(path, "s.yaml"), "s.yaml", tmp_path, LoadOptions())
 
 
 def test_a_summary_is_not_taken_for_a_suite():
@@ -221,7 +221,7 @@ def test_fixtures_become_stubs_and_memory():
     assert nothing.fixtures is None
     assert (both.needs, memory.needs, nothing.needs) == ({"tool_stubs", "memory"}, {"memory"}, frozenset())
     assert found.needs == {"tool_stubs": ("a",), "memory": ("a", "b")}
-    assert [type(check) for check in checks(both)] == [Golden, Stubbed]
+    assert [type(check) for check in checks(both)] == [Golden, StubbedTools]
 
 
 def test_tools_that_are_canned_without_an_answer_are_canned_too():
@@ -268,12 +268,12 @@ def test_modes_never_drop_tasks():
 
 def test_what_a_manifest_says_of_the_agent_counts():
     schema = {"type": "string", "minLength": 3}
-    terms = Terms(agent_id="vendor.a.b", task_schema=schema, return_schema=schema, allowed_tools=("acme:lookup",))
+    terms = ManifestInfo(agent_id="vendor.a.b", task_schema=schema, return_schema=schema, allowed_tools=("acme:lookup",))
     found = read(suite(task(fixtures=TOOLS)), terms, agent_names={"vendor.a.b": "support"})
     assert found.target == "support"
     assert any("'acme:other' is not on the agent's tool allow-list" in note for note in found.notes)  # section 4
     (case,) = cases(found)
-    assert any(isinstance(check, Returned) for check in checks(case))
+    assert any(isinstance(check, ReturnSchema) for check in checks(case))
     assert case.fixtures is not None
     assert [stub.tool for stub in case.fixtures.tools] == ["acme:lookup"]  # section 4: the other stays uncallable
     with pytest.raises(BadInput, match="task 'a': the agent's task schema does not take this input"):
@@ -291,11 +291,11 @@ def test_the_target_is_whoever_has_that_id_in_the_config():
 
 
 def test_a_judge_that_cannot_be_had_is_said_where_it_is_needed():
-    document = json_document(codec.encode(suite(task("a"), task("b", expected=rubric(("x", 1))))), "s.json")
-    reading = Reading(wrong_with=lambda name: (Problem("", 0, "", f"there is no {name}"),))
+    document = parse_json_document(codec.encode(suite(task("a"), task("b", expected=rubric(("x", 1))))), "s.json")
+    reading = LoadOptions(find_helper_problems=lambda name: (Problem("", 0, "", f"there is no {name}"),))
     with pytest.raises(BadInput, match=r"\$\.tasks\[1\]\.expected: needs a judge: there is no viva\.validator"):
         load_suite(document, reading)
-    only_checked = Reading(wrong_with=reading.wrong_with, evals=EvalReading(checked_only=True))
+    only_checked = LoadOptions(find_helper_problems=reading.find_helper_problems, eval_options=EvalOptions(validate_only=True))
     assert load_suite(document, only_checked).count == 2
 
 
@@ -312,7 +312,7 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("declared", "asked", "modes"), CHOSEN)
 def test_the_modes_of_a_run(declared: Any, asked: Any, modes: Any):
-    found, said = chosen_modes(declared, EvalReading(**asked))
+    found, said = select_modes(declared, EvalOptions(**asked))
     assert found == modes  # W2
     assert (said is not None) is (not asked.get("modes") and set(declared) != set(modes))
 
@@ -334,7 +334,7 @@ NOT_CHOSEN = [
 @pytest.mark.parametrize(("declared", "asked", "what"), NOT_CHOSEN)
 def test_modes_that_cannot_be_had(declared: Any, asked: Any, what: str):
     with pytest.raises(ValueError, match=what):
-        chosen_modes(declared, EvalReading(**asked))
+        select_modes(declared, EvalOptions(**asked))
     assert what in refused(suite(modes=declared), **asked)
 
 
@@ -348,7 +348,7 @@ def test_modes_are_written_with_commas():
 
 def test_the_lines_of_tasks_are_those_of_the_file():
     text = codec.pretty_json(codec.encode(suite(*(task(f"t{n}") for n in range(5)))))
-    found = load_suite(json_document(text, "s.json"), Reading())
+    found = load_suite(parse_json_document(text, "s.json"), LoadOptions())
     lines = text.decode().splitlines()
     for case in cases(found):
         assert case.origin is not None

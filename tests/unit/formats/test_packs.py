@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from openwop import manifest, official, pack_files, suite, tarball, task
 from viva.errors import BadInput
-from viva.formats.modes import EvalReading
+from viva.formats.modes import EvalOptions
 from viva.formats.pack_files import MAX_ENTRIES
 from viva.formats.packs import load_pack, open_pack
-from viva.formats.reading import Reading
-from viva.formats.signatures import digest_list
-from viva.formats.sources import load_files, understood
+from viva.formats.reading import LoadOptions
+from viva.formats.signatures import format_digests
+from viva.formats.sources import load_files, parse_input
 from viva.model.case import Suite
 
 
@@ -34,7 +34,7 @@ def folder(path: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def loaded(path: Path, *trusted_keys: str) -> list[Suite]:
-    return load_pack(path, path.name, Reading(evals=EvalReading(trusted_keys=trusted_keys)))
+    return load_pack(path, path.name, LoadOptions(eval_options=EvalOptions(trusted_keys=trusted_keys)))
 
 
 def refused(path: Path, *trusted_keys: str) -> str:
@@ -220,7 +220,7 @@ def test_what_the_manifest_says_of_an_agent_comes_along(tmp_path: Path):
         **pack_files(handoff={"taskSchemaRef": "t.json", "returnSchemaRef": "t.json"}, toolAllowlist=["a:b"]),
         "t.json": schema,
     }
-    terms = open_pack(folder(tmp_path / "p", files), "p").terms(0)
+    terms = open_pack(folder(tmp_path / "p", files), "p").read_manifest_info(0)
     assert terms.agent_id == "vendor.acme.support.resolver"
     assert (terms.task_schema, terms.return_schema) == ({"type": "string"}, {"type": "string"})
     assert (terms.prompts, terms.allowed_tools) == (("Be kind.",), ("a:b",))
@@ -259,7 +259,7 @@ def signed(path: Path, by: Ed25519PrivateKey = KEY, own: Ed25519PrivateKey | Non
 
 def listed(path: Path, files: Mapping[str, bytes], by: Ed25519PrivateKey = KEY, more: str = "") -> Path:
     """The pack with a signed list of these files."""
-    raw = digest_list(files) + more.encode()
+    raw = format_digests(files) + more.encode()
     return folder(path, {"evals.sha256": raw, "evals.sha256.sig": by.sign(raw)})
 
 
@@ -370,17 +370,17 @@ def test_a_suite_beside_those_of_a_pack_is_refused_where_keys_are_trusted(tmp_pa
     path = signed(tmp_path / "p")
     name = next(name for name in pack_files() if name.startswith("evals/"))
     (path / "evals" / "more.json").write_bytes((path / name).read_bytes())
-    asked = EvalReading(trusted_keys=(inline(KEY),))
+    asked = EvalOptions(trusted_keys=(inline(KEY),))
     for format_ in (None, "openwop"):
-        (found,) = load_files([path / name], Reading(evals=asked), tmp_path, format_)
+        (found,) = load_files([path / name], LoadOptions(eval_options=asked), tmp_path, format_)
         assert found.verified
         with pytest.raises(BadInput, match="no agent of the pack refers to it"):
-            load_files([path / "evals" / "more.json"], Reading(evals=asked), tmp_path, format_)
+            load_files([path / "evals" / "more.json"], LoadOptions(eval_options=asked), tmp_path, format_)
     alone = tmp_path / "alone.json"
     alone.write_bytes((path / name).read_bytes())
-    assert load_files([alone], Reading(evals=asked), tmp_path)  # in no pack: it is the user's own
+    assert load_files([alone], LoadOptions(eval_options=asked), tmp_path)  # in no pack: it is the user's own
     with pytest.raises(BadInput, match="require_signature"):
-        load_files([alone], Reading(evals=EvalReading(trusted_keys=(inline(KEY),), require_signature=True)), tmp_path)
+        load_files([alone], LoadOptions(eval_options=EvalOptions(trusted_keys=(inline(KEY),), require_signature=True)), tmp_path)
 
 
 UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64.b64encode(
@@ -443,22 +443,22 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
 def test_a_folder_of_suites_keeps_packs_whole(tmp_path: Path):
     folder(tmp_path / "all" / "pack", pack_files())
     (tmp_path / "all" / "case.jsonl").write_text('{"id": "a", "input": "x"}')
-    found = understood("all", tmp_path)
+    found = parse_input("all", tmp_path)
     assert [path.name for path in getattr(found, "paths", ())] == ["case.jsonl", "pack"]
-    suites = load_files(getattr(found, "paths", ()), Reading(), tmp_path)
+    suites = load_files(getattr(found, "paths", ()), LoadOptions(), tmp_path)
     assert [suite.id for suite in suites] == ["all/case.jsonl", "acme.support.evals.demo"]
 
 
 def test_what_stands_in_a_tarball_is_named_by_its_path(tmp_path: Path):
     path = tarball(tmp_path / "p.tgz", pack_files())
-    assert getattr(understood("p.tgz/evals/suite.json", tmp_path), "paths", ()) == (path,)
+    assert getattr(parse_input("p.tgz/evals/suite.json", tmp_path), "paths", ()) == (path,)
 
 
 def test_the_same_suite_twice_is_refused(tmp_path: Path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(suite()))
     with pytest.raises(BadInput, match=r"b\.json:1: the suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
-        load_files([tmp_path / "a.json", tmp_path / "b.json"], Reading(), tmp_path)
+        load_files([tmp_path / "a.json", tmp_path / "b.json"], LoadOptions(), tmp_path)
 
 
 def test_a_suite_in_the_folder_of_a_pack_is_what_the_pack_makes_of_it(tmp_path: Path):
@@ -466,14 +466,14 @@ def test_a_suite_in_the_folder_of_a_pack_is_what_the_pack_makes_of_it(tmp_path: 
     schema = {"returnSchemaRef": "schemas/return.json"}
     files = {**pack_files(handoff=schema), "schemas/return.json": b'{"type": "object"}'}
     path = folder(tmp_path / "p", {**files, "case.jsonl": b'{"id": "a", "input": "x"}'})
-    (whole,) = load_files([path], Reading(), tmp_path)
-    (alone,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path)
+    (whole,) = load_files([path], LoadOptions(), tmp_path)
+    (alone,) = load_files([path / "evals" / "suite.json"], LoadOptions(), tmp_path)
     assert (alone.notes, str(alone.origin)) == (whole.notes, "p/evals/suite.json:1")
-    (plain,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path, "openwop")
+    (plain,) = load_files([path / "evals" / "suite.json"], LoadOptions(), tmp_path, "openwop")
     assert plain.notes == ()
-    assert [suite.id for suite in load_files([path / "case.jsonl"], Reading(), tmp_path)] == ["p/case.jsonl"]
+    assert [suite.id for suite in load_files([path / "case.jsonl"], LoadOptions(), tmp_path)] == ["p/case.jsonl"]
     (path / "pack.json").write_text("{}")
-    (without,) = load_files([path / "evals" / "suite.json"], Reading(), tmp_path)
+    (without,) = load_files([path / "evals" / "suite.json"], LoadOptions(), tmp_path)
     assert without.notes == ()
 
 
@@ -481,7 +481,7 @@ def test_a_manifest_is_its_pack_and_a_pack_inside_a_pack_is_a_part_of_it(tmp_pat
     path = folder(tmp_path / "p", pack_files())
     folder(path / "inner", pack_files())
     for text in ("p", "p/pack.json"):
-        assert getattr(understood(text, tmp_path), "paths", ()) == (path,)
+        assert getattr(parse_input(text, tmp_path), "paths", ()) == (path,)
 
 
 def test_a_suite_that_two_agents_share_is_run_once_for_the_one_that_is_known(tmp_path: Path):
@@ -489,5 +489,5 @@ def test_a_suite_that_two_agents_share_is_run_once_for_the_one_that_is_known(tmp
     both["agents"].append({**both["agents"][0], "agentId": "vendor.acme.support.second", "systemPrompt": "Be brief."})
     path = folder(tmp_path / "p", {**pack_files(), "pack.json": json.dumps(both).encode()})
     for known, target in (({}, None), ({"vendor.acme.support.second": "two"}, "two")):
-        (found,) = load_pack(path, "p", Reading(evals=EvalReading(agent_names=known)))
+        (found,) = load_pack(path, "p", LoadOptions(eval_options=EvalOptions(agent_names=known)))
         assert found.target == target

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.reading import Reading
+from viva.formats.reading import LoadOptions
 from viva.formats.sources import load_files
 from viva.model.case import Case, Suite
 
@@ -26,7 +26,7 @@ def persona(**more: Any) -> dict[str, Any]:
 
 def suites(folder: Path, *files: str | Path, **reading: Any) -> list[Suite]:
     given: dict[str, Any] = {"environ": {}, "evaluator": "judge", "folder": str(folder), **reading}
-    return load_files([folder / file for file in files], Reading(**given), folder)
+    return load_files([folder / file for file in files], LoadOptions(**given), folder)
 
 
 def suite(folder: Path, value: Any, name: str = "pb/one.json", **reading: Any) -> Suite:

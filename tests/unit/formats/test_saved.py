@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from viva.errors import BadInput
 from viva.formats import native
-from viva.formats.documents import documents_in
-from viva.formats.reading import Reading
-from viva.formats.saved import save_talk
+from viva.formats.documents import open_documents
+from viva.formats.reading import LoadOptions
+from viva.formats.saved import save_conversation
 from viva.model.case import Case, Key, UserMessage
 from viva.model.message import Message
 from viva.model.talk import TrialState
-from viva.testing.evidence import NoHelpers, Silent, StillClock
+from viva.testing.evidence import NoHelpers, SilentUser, FrozenClock
 
 
 def cases_in(file: Path) -> list[Case]:
     async def read() -> list[Case]:
-        suite = native.load(documents_in(file, file.name), file.name, file.parent, Reading())
+        suite = native.load(open_documents(file, file.name), file.name, file.parent, LoadOptions())
         return [case async for case in suite.cases()]
 
     return asyncio.run(read())
@@ -38,13 +38,13 @@ def written(folder: Path, *cases: dict[str, Any]) -> list[Case]:
 
 
 def save(file: Path, case: Case, *said: UserMessage, root: Path | None = None) -> str:
-    talk = TrialState(case, Key("suite", case.id), NoHelpers(), StillClock())
-    return save_talk(file, talk, said, Reading(), root or file.parent)
+    talk = TrialState(case, Key("suite", case.id), NoHelpers(), FrozenClock())
+    return save_conversation(file, talk, said, LoadOptions(), root or file.parent)
 
 
 def free(*texts: str) -> tuple[Case, list[UserMessage]]:
     lines = [UserMessage(Message("user", text), source="interactive") for text in texts]
-    return Case(id="conversation", user=Silent()), lines
+    return Case(id="conversation", user=SilentUser()), lines
 
 
 RICH: dict[str, Any] = {

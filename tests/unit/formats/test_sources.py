@@ -11,7 +11,7 @@ import viva
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
-from viva.formats.sources import Files, Made, Piped, Words, sniffed, understood
+from viva.formats.sources import SuiteFiles, GeneratedCases, StandardInput, PlainMessage, detect_format, parse_input
 from viva.model import codec
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_a_message_is_what_is_no_file(folder: Path, text: str):
-    assert understood(text, folder) == Words(text)
+    assert parse_input(text, folder) == PlainMessage(text)
 
 
 @pytest.mark.parametrize(
@@ -47,49 +47,49 @@ def test_a_message_is_what_is_no_file(folder: Path, text: str):
 )
 def test_what_looks_like_a_file_and_is_none_is_refused(folder: Path, text: str):
     with pytest.raises(BadInput, match="there is no file"):
-        understood(text, folder)
+        parse_input(text, folder)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_input_is_not_the_whole_folder(folder: Path, text: str):
     """`-i "$SUITE"` with nothing in it."""
     with pytest.raises(BadInput, match="an input is empty"):
-        understood(text, folder)
+        parse_input(text, folder)
 
 
 def test_near_names_are_offered(folder: Path):
     with pytest.raises(BadInput, match=r"did you mean tests/b\.yaml\?"):
-        understood("tests/bb.yaml", folder)
+        parse_input("tests/bb.yaml", folder)
 
 
 def test_files_folders_and_globs_are_found(folder: Path):
-    assert understood("a.jsonl", folder) == Files((folder / "a.jsonl",))
-    assert understood("what is this.jsonl", folder) == Files((folder / "what is this.jsonl",))
-    assert understood("notes.txt", folder) == Files((folder / "notes.txt",))
-    assert understood("tests", folder) == Files((folder / "tests/b.yaml", folder / "tests/deep/c.json"))
-    assert understood("tests/*.yaml", folder) == Files((folder / "tests/b.yaml",))
-    assert understood("tes*", folder) == Files((folder / "tests/b.yaml", folder / "tests/deep/c.json"))
-    assert understood(str(folder / "a.jsonl"), folder) == Files((folder / "a.jsonl",))
+    assert parse_input("a.jsonl", folder) == SuiteFiles((folder / "a.jsonl",))
+    assert parse_input("what is this.jsonl", folder) == SuiteFiles((folder / "what is this.jsonl",))
+    assert parse_input("notes.txt", folder) == SuiteFiles((folder / "notes.txt",))
+    assert parse_input("tests", folder) == SuiteFiles((folder / "tests/b.yaml", folder / "tests/deep/c.json"))
+    assert parse_input("tests/*.yaml", folder) == SuiteFiles((folder / "tests/b.yaml",))
+    assert parse_input("tes*", folder) == SuiteFiles((folder / "tests/b.yaml", folder / "tests/deep/c.json"))
+    assert parse_input(str(folder / "a.jsonl"), folder) == SuiteFiles((folder / "a.jsonl",))
 
 
 def test_a_folder_without_suites_is_refused(folder: Path):
     (folder / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no suite files"):
-        understood("empty", folder)
+        parse_input("empty", folder)
 
 
 def test_generators_come_first_and_their_values_are_typed(folder: Path):
     """`agents:` and `scripts:` win over a file of that name; values are int, float, bool or string."""
     (folder / "agents:x").write_text("", encoding="utf-8")
-    made = understood("agents:x?count=10&share=0.5&strict=true&focus=edge-cases&empty=", folder)
-    assert made == Made("agents", "x", {"count": 10, "share": 0.5, "strict": True, "focus": "edge-cases", "empty": ""})
-    assert understood("scripts:tests.gen", folder) == Made("scripts", "tests.gen", {})
+    made = parse_input("agents:x?count=10&share=0.5&strict=true&focus=edge-cases&empty=", folder)
+    assert made == GeneratedCases("agents", "x", {"count": 10, "share": 0.5, "strict": True, "focus": "edge-cases", "empty": ""})
+    assert parse_input("scripts:tests.gen", folder) == GeneratedCases("scripts", "tests.gen", {})
 
 
 def test_a_dash_is_standard_input(folder: Path):
     (folder / "-").write_text("", encoding="utf-8")
-    assert understood("-", folder) == Piped()
-    assert understood("./-", folder) == Files((folder / "-",))
+    assert parse_input("-", folder) == StandardInput()
+    assert parse_input("./-", folder) == SuiteFiles((folder / "-",))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_dash_is_standard_input(folder: Path):
     ],
 )
 def test_the_format_follows_the_keys(value: object, kind: str):
-    assert sniffed(Document("f", 1, value)) == kind  # N1
-    assert sniffed(None) == "native"
+    assert detect_format(Document("f", 1, value)) == kind  # N1
+    assert detect_format(None) == "native"
 
 
 OWN = {
@@ -167,9 +167,9 @@ def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: P
     suites = (written / "tests/cases.jsonl", written / "tests/suite.json")
     own = tuple(sorted(written / "tests" / name for name in OWN if name.endswith((".json", ".jsonl"))))
     for text in ("tests", "tests/*.json*"):
-        found = understood(text, written)
-        assert found == Files(suites, own)
-        assert isinstance(found, Files)
+        found = parse_input(text, written)
+        assert found == SuiteFiles(suites, own)
+        assert isinstance(found, SuiteFiles)
         assert "left out of the input, because Viva wrote them: " in str(found.note)
     result = viva.run("tests", lambda messages: messages[-1]["content"], folder=written)
     assert (result.passed, result.summary.total) == (True, 2)
@@ -178,10 +178,10 @@ def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: P
 @pytest.mark.parametrize(("name", "kind"), OWN.items())
 def test_a_file_that_viva_wrote_is_no_input(written: Path, name: str, kind: str):
     with pytest.raises(BadInput, match=rf"tests/{name}: is {kind} that Viva wrote, not a suite"):
-        understood(f"tests/{name}", written)
+        parse_input(f"tests/{name}", written)
 
 
 def test_a_folder_with_nothing_but_reports_holds_no_suites(written: Path, tmp_path: Path):
     shutil.copy(written / "tests/r.jsonl", tmp_path)
     with pytest.raises(BadInput, match="holds no suites, only files that Viva wrote itself"):
-        understood(".", tmp_path)
+        parse_input(".", tmp_path)

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import yaml
 
-from viva.formats.yaml_values import yaml_values
+from viva.formats.yaml_values import parse_yaml
 
 
 def one(text: str) -> Any:
-    ((value, _),) = yaml_values(text)
+    ((value, _),) = parse_yaml(text)
     return value
 
 
@@ -59,9 +59,9 @@ def test_anchors_and_merges_work():
 
 
 def test_members_have_their_lines():
-    assert yaml_values("# c\n- a: 1\n\n- b: 2\n") == [([{"a": 1}, {"b": 2}], [2, 4])]
-    assert yaml_values("cases:\n  - a: 1\n  - b: 2\n") == [({"cases": [{"a": 1}, {"b": 2}]}, [2, 3])]
-    assert yaml_values("---\na: 1\n---\n---\nb: 2\n") == [({"a": 1}, [2]), (None, [4]), ({"b": 2}, [5])]
+    assert parse_yaml("# c\n- a: 1\n\n- b: 2\n") == [([{"a": 1}, {"b": 2}], [2, 4])]
+    assert parse_yaml("cases:\n  - a: 1\n  - b: 2\n") == [({"cases": [{"a": 1}, {"b": 2}]}, [2, 3])]
+    assert parse_yaml("---\na: 1\n---\n---\nb: 2\n") == [({"a": 1}, [2]), (None, [4]), ({"b": 2}, [5])]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_members_have_their_lines():
 )
 def test_what_json_could_not_say_is_refused_with_its_line(text: str, what: str, line: int):
     with pytest.raises(yaml.MarkedYAMLError) as raised:
-        yaml_values(text)
+        parse_yaml(text)
     assert what in str(raised.value.problem)
     mark = raised.value.problem_mark or raised.value.context_mark
     assert mark is not None
@@ -100,4 +100,4 @@ def test_aliases_that_explode_are_refused():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
     with pytest.raises(yaml.MarkedYAMLError, match="stands for more than 5000000 values"):
-        yaml_values("\n".join(lines))
+        parse_yaml("\n".join(lines))

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 from msgspec import Struct
 
-from viva.history.comparison import Comparison, Gate, compare
+from viva.history.comparison import Comparison, Gate, compare_runs
 from viva.history.index import ResultRow
-from viva.stats.paired import mcnemar
+from viva.stats.paired import mcnemar_test
 
 ALPHA = 0.05
 
@@ -89,7 +89,7 @@ def alarms(world: World, comparisons: int, seed: int, gates: tuple[Gate, ...] = 
     random, raised = Random(seed), Counter[str]()
     for _ in range(comparisons):
         before, after = world.two_runs(random)
-        raised.update(alarms_of(compare(("base", before), ("head", after), alpha=ALPHA, gates=gates), gates))
+        raised.update(alarms_of(compare_runs(("base", before), ("head", after), alpha=ALPHA, gates=gates), gates))
     return Alarms(comparisons, raised)
 
 
@@ -184,12 +184,12 @@ def rows(count: int, broke: int, fixed: int) -> tuple[list[ResultRow], list[Resu
 @cache
 def is_alarm(count: int, broke: int, fixed: int) -> bool:
     base, head = rows(count, broke, fixed)
-    return "pass-rate" in compare(("a", base), ("b", head), alpha=ALPHA).failed_gates(("pass-rate",))
+    return "pass-rate" in compare_runs(("a", base), ("b", head), alpha=ALPHA).failed_gates(("pass-rate",))
 
 
 @cache
 def is_mcnemar(broke: int, fixed: int) -> bool:
-    return broke > fixed and mcnemar([(True, False)] * broke + [(False, True)] * fixed).p_value <= ALPHA
+    return broke > fixed and mcnemar_test([(True, False)] * broke + [(False, True)] * fixed).p_value <= ALPHA
 
 
 def power(count: int, broke: float, fixed: float, alarm: Callable[[int, int], bool]) -> float:
@@ -230,7 +230,7 @@ def test_repeats_find_a_broken_case_and_scores_cost_little_power():
                 for t in range(1, 21)
             ]  # fmt: skip
 
-        found = compare(("a", run(0.95)), ("b", run(0.3)), alpha=ALPHA)
+        found = compare_runs(("a", run(0.95)), ("b", run(0.3)), alpha=ALPHA)
         seen.update({case.change for case in found.cases if case.case == "c0"})
         seen["others"] += any(case.change in ("broken", "fixed") for case in found.cases if case.case != "c0")
     print(f"a case that falls from 0.95 to 0.3, 20 trials, among 51: {dict(seen)} of 200")

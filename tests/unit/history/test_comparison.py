@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from viva.history.comparison import Change, Comparison, Gate, TrialCounts, compare
+from viva.history.comparison import ChangeKind, Comparison, Gate, TrialCounts, compare_runs
 from viva.history.index import ResultRow
 from viva.model.record import Status
 
@@ -21,7 +21,7 @@ def rows(case: str, *statuses: str, digest: str = "d", **fields) -> list[ResultR
 
 
 def compared(before: list[ResultRow], after: list[ResultRow], **asked: Any) -> Comparison:
-    return compare(("base", before), ("head", after), **asked)
+    return compare_runs(("base", before), ("head", after), **asked)
 
 
 GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
@@ -51,7 +51,7 @@ GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
         ([P], [], "gone"),
     ],
 )
-def test_each_kind_of_change(before: list[str], after: list[str], change: Change):
+def test_each_kind_of_change(before: list[str], after: list[str], change: ChangeKind):
     (found,) = compared(rows("c", *before), rows("c", *after)).cases
     assert found.change == change
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from viva.errors import BadInput
-from viva.history.index import HOSTED, MIGRATIONS, History, ResultRow
+from viva.history.index import HOSTED_KEY, MIGRATIONS, History, ResultRow
 from viva.history.sink import HistorySink
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
@@ -53,7 +53,7 @@ def hold(
     number: int = 0,
 ) -> None:
     """A run with one passed and one failed case, in its journal and in the index."""
-    journal, sink = Journal(history.journal(run)), HistorySink(history)
+    journal, sink = Journal(history.journal_path(run)), HistorySink(history)
     events: list[Event] = [started(run, at, agent, number), trial(0), trial(1, "failed")]
     if end:
         events.append(RunEnded(run, at, 1, summary()))
@@ -71,18 +71,18 @@ def history(tmp_path: Path) -> History:
 def test_runs_are_listed_newest_first_and_filtered(history: History):
     hold(history, "a", at="2026-11-15T10:00:00")
     hold(history, "b", at="2026-11-15T11:00:00", agent="other")
-    history.begin(started("c", "2026-11-15T09:00:00"))
-    assert [row.id for row in history.runs()] == ["b", "a", "c"]
-    assert [row.id for row in history.runs(limit=1)] == ["b"]
-    assert [row.id for row in history.runs(agent="bot")] == ["a", "c"]
-    history.end(RunEnded("a", "x", 0, summary(2, 0)))
-    assert [row.id for row in history.runs(failed=True)] == ["b", "c"]
-    assert history.runs()[0].summary == summary()
-    assert history.runs()[2].ended is None
+    history.add_run(started("c", "2026-11-15T09:00:00"))
+    assert [row.id for row in history.list_runs()] == ["b", "a", "c"]
+    assert [row.id for row in history.list_runs(limit=1)] == ["b"]
+    assert [row.id for row in history.list_runs(agent="bot")] == ["a", "c"]
+    history.end_run(RunEnded("a", "x", 0, summary(2, 0)))
+    assert [row.id for row in history.list_runs(failed=True)] == ["b", "c"]
+    assert history.list_runs()[0].summary == summary()
+    assert history.list_runs()[2].ended is None
 
 
 def test_nothing_has_been_run_yet(history: History):
-    assert history.runs() == []
+    assert history.list_runs() == []
     assert not history.home.exists()
 
 
@@ -92,7 +92,7 @@ def test_nothing_has_been_run_yet(history: History):
 def test_a_run_is_found_by_id_beginning_or_age(history: History, name: str, found: str):
     for hour, run in enumerate(("a1", "a2", "b1")):
         hold(history, run, at=f"2026-11-15T1{hour}:00:00")
-    assert history.find(name).id == found
+    assert history.find_run(name).id == found
 
 
 @pytest.mark.parametrize("name", ["a", "latest~3", "latest~x", "zz", ""])
@@ -100,34 +100,34 @@ def test_a_name_that_fits_none_or_several_is_refused_with_what_there_is(history:
     for hour, run in enumerate(("a1", "a2", "b1")):
         hold(history, run, at=f"2026-11-15T1{hour}:00:00")
     with pytest.raises(BadInput, match=r"there is no run|fits several runs: (b1, )?a2, a1"):
-        history.find(name)
+        history.find_run(name)
 
 
 def test_removing_a_run_removes_all_that_it_kept(history: History):
     hold(history, "a")
     hold(history, "b", at="2026-11-15T11:00:00")
-    (history.folder("a") / "attachment.png").write_bytes(b"x")
-    history.remove("a")
-    assert [row.id for row in history.runs()] == ["b"]
-    assert history.results("a") == []
-    assert not history.folder("a").exists()
-    assert history.folder("b").exists()
+    (history.run_folder("a") / "attachment.png").write_bytes(b"x")
+    history.remove_run("a")
+    assert [row.id for row in history.list_runs()] == ["b"]
+    assert history.list_results("a") == []
+    assert not history.run_folder("a").exists()
+    assert history.run_folder("b").exists()
 
 
 def test_gc_keeps_the_newest(history: History):
     for hour in range(5):
         hold(history, f"r{hour}", at=f"2026-11-15T1{hour}:00:00")
-    assert history.keep_newest(2) == ["r2", "r1", "r0"]
-    assert [row.id for row in history.runs()] == ["r4", "r3"]
-    assert history.keep_newest(2) == []
+    assert history.remove_old_runs(2) == ["r2", "r1", "r0"]
+    assert [row.id for row in history.list_runs()] == ["r4", "r3"]
+    assert history.remove_old_runs(2) == []
 
 
 def test_reindex_gives_what_the_runs_themselves_wrote(history: History):
     hold(history, "a")
     hold(history, "b", at="2026-11-15T11:00:00", end=False)
-    before = (history.runs(), history.results("a"))
-    assert history.reindex() == 2
-    assert (history.runs(), history.results("a")) == before
+    before = (history.list_runs(), history.list_results("a"))
+    assert history.rebuild() == 2
+    assert (history.list_runs(), history.list_results("a")) == before
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def test_reindex_gives_what_the_runs_themselves_wrote(history: History):
 )
 def test_damage_is_said_with_the_way_out_and_reindex_is_that_way(history: History, damage: bytes):
     hold(history, "a")
-    rows = history.results("a")
+    rows = history.list_results("a")
     path = history.home / "history.sqlite"
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.write_bytes(damage)
     with pytest.raises(BadInput, match=r"history\.sqlite: cannot be used: .*; `viva runs reindex` makes it anew"):
-        history.runs()
-    history.reindex()
-    assert history.results("a") == rows
+        history.list_runs()
+    history.rebuild()
+    assert history.list_results("a") == rows
 
 
 def test_an_index_of_a_newer_viva_is_left_alone(history: History):
@@ -154,10 +154,10 @@ def test_an_index_of_a_newer_viva_is_left_alone(history: History):
     db.close()
     before = path.read_bytes()
     with pytest.raises(BadInput, match="was made by a newer Viva"):
-        history.find("a")
+        history.find_run("a")
     assert path.read_bytes() == before
-    assert history.reindex() == 1
-    assert history.find("a").id == "a"
+    assert history.rebuild() == 1
+    assert history.find_run("a").id == "a"
 
 
 def test_what_a_killed_run_had_not_yet_handed_to_the_index_comes_from_its_journal(history: History):
@@ -166,12 +166,12 @@ def test_what_a_killed_run_had_not_yet_handed_to_the_index_comes_from_its_journa
     with sqlite3.connect(history.home / "history.sqlite") as db:
         assert db.execute("SELECT count(*) FROM results").fetchone() == (0,)
     db.close()
-    assert [(row.case, row.status) for row in history.results("a")] == [("c0", "passed"), ("c1", "failed")]
+    assert [(row.case, row.status) for row in history.list_results("a")] == [("c0", "passed"), ("c1", "failed")]
 
 
 def test_a_row_holds_what_a_comparison_needs(history: History):
     hold(history, "a")
-    assert history.results("a")[0] == ResultRow(
+    assert history.list_results("a")[0] == ResultRow(
         suite="s", case="c0", trial=1, status="passed", digest="d", turns=1, score=0.5, duration_ms=2.0
     )
 
@@ -182,66 +182,66 @@ def test_the_order_is_that_of_the_numbers_whatever_the_clock_said(history: Histo
     ):
         hold(history, run, at=at, number=number + 1)
     hold(history, "old", at="2099-01-01T00:00")  # of a Viva that gave no numbers
-    assert [row.id for row in history.runs()] == ["b", "a", "c", "old"]
-    assert [history.find(f"latest~{back}").id for back in range(3)] == ["b", "a", "c"]
-    history.reindex()
-    assert [row.id for row in history.runs()] == ["b", "a", "c", "old"]
+    assert [row.id for row in history.list_runs()] == ["b", "a", "c", "old"]
+    assert [history.find_run(f"latest~{back}").id for back in range(3)] == ["b", "a", "c"]
+    history.rebuild()
+    assert [row.id for row in history.list_runs()] == ["b", "a", "c", "old"]
 
 
 def test_a_run_that_died_between_its_journal_and_the_index_is_found(history: History):  # N39
     hold(history, "a", number=1)
     for run, number, end in (("b", 2, False), ("c", 3, True)):
-        journal = Journal(history.journal(run))
+        journal = Journal(history.journal_path(run))
         journal.append(started(run, number=number), trial(0), *([RunEnded(run, "x", 0, summary())] if end else []))
         journal.close()
-    Journal(history.journal("empty")).close()
-    assert [(row.id, row.exit_code) for row in history.runs()] == [("c", 0), ("b", None), ("a", 1)]
-    assert [row.case for row in history.results("b")] == ["c0"]
-    journal = Journal(history.journal("b"))
+    Journal(history.journal_path("empty")).close()
+    assert [(row.id, row.exit_code) for row in history.list_runs()] == [("c", 0), ("b", None), ("a", 1)]
+    assert [row.case for row in history.list_results("b")] == ["c0"]
+    journal = Journal(history.journal_path("b"))
     journal.append(trial(1), RunEnded("b", "x", 1, summary()))  # killed again, after its last line
     journal.close()
-    assert history.find("b").exit_code == 1
+    assert history.find_run("b").exit_code == 1
 
 
 def test_a_damaged_journal_does_not_hide_the_other_runs(history: History):
     hold(history, "a", number=1)
-    journal = Journal(history.journal("b"))
+    journal = Journal(history.journal_path("b"))
     journal.append(started("b", number=2), trial(0))
     journal.close()
-    with history.journal("b").open("ab") as file:
+    with history.journal_path("b").open("ab") as file:
         file.write(b"\x00\n")
-    assert [row.id for row in history.runs()] == ["b", "a"]
+    assert [row.id for row in history.list_runs()] == ["b", "a"]
 
 
 def test_runs_of_a_host_that_have_no_end_are_not_listed(history: History):
-    journal = Journal(history.journal("hosted"))
-    journal.append(structs.replace(started("hosted"), settings={HOSTED: True}), trial(0))
+    journal = Journal(history.journal_path("hosted"))
+    journal.append(structs.replace(started("hosted"), settings={HOSTED_KEY: True}), trial(0))
     journal.abandon()
-    assert history.runs() == []
-    assert history.cut_off() == []
-    again = Journal(history.journal("hosted"))
+    assert history.list_runs() == []
+    assert history.take_crashed_runs() == []
+    again = Journal(history.journal_path("hosted"))
     again.append(RunEnded("hosted", "x", 0, summary()))
     again.close()
-    assert [row.id for row in history.runs()] == ["hosted"]
+    assert [row.id for row in history.list_runs()] == ["hosted"]
 
 
 def test_runs_that_were_cut_off_are_told_once_newest_first(history: History):
     for number, run in enumerate(("a", "b", "c"), 1):
-        journal = Journal(history.journal(run))
+        journal = Journal(history.journal_path(run))
         journal.append(started(run, number=number), *([RunEnded(run, "x", 0, summary())] if run == "b" else []))
         journal.abandon()
-    assert history.cut_off() == ["c", "a"]  # `b` had come to its end
-    assert history.cut_off() == []
+    assert history.take_crashed_runs() == ["c", "a"]  # `b` had come to its end
+    assert history.take_crashed_runs() == []
 
 
 def test_a_run_that_goes_on_is_not_removed(history: History):  # N39
     hold(history, "a", number=1)
-    journal = Journal(history.journal("a"))
+    journal = Journal(history.journal_path("a"))
     with pytest.raises(BadInput, match=f"run a is in use by process {os.getpid()}"):
-        history.remove("a")
-    assert history.keep_newest(0) == []
+        history.remove_run("a")
+    assert history.remove_old_runs(0) == []
     journal.close()
-    assert history.keep_newest(0) == ["a"]
+    assert history.remove_old_runs(0) == ["a"]
 
 
 WRITER = """
@@ -264,8 +264,8 @@ def test_several_runs_at_once_do_not_harm_each_other(history: History):
     ]
     said = [writer.communicate(timeout=60)[1] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * 6, said
-    assert len(history.runs()) == 48
-    assert all(len(history.results(row.id)) == 2 and row.exit_code == 1 for row in history.runs())
+    assert len(history.list_runs()) == 48
+    assert all(len(history.list_results(row.id)) == 2 and row.exit_code == 1 for row in history.list_runs())
     with sqlite3.connect(history.home / "history.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
@@ -276,5 +276,5 @@ def test_runs_can_be_listed_while_somebody_writes(history: History):
     hold(history, "r1")
     with history._open() as db:  # a write that takes its time
         db.execute("UPDATE runs SET agent = 'other'")
-        assert [row.agent for row in history.runs()] == ["bot"]
-    assert [row.agent for row in history.runs()] == ["other"]
+        assert [row.agent for row in history.list_runs()] == ["bot"]
+    assert [row.agent for row in history.list_runs()] == ["other"]

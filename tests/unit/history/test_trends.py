@@ -4,20 +4,20 @@ from pathlib import Path
 from typing import Any
 
 from viva.history.index import History, ResultRow
-from viva.history.trends import flaky_cases, run_point
+from viva.history.trends import find_flaky_cases, make_run_point
 from viva.model.event import RunEnded, RunStarted, RunSummary
 from viva.model.record import Status
 
 
 def kept(history: History, run: str, *rows: ResultRow, agent: str = "bot", **counts: int) -> None:
     """A run that has ended with these results."""
-    history.begin(RunStarted(run, f"2026-01-01T00:00:{run[-2:]}Z", "0.1", agent, (), len(rows), len(rows), 1))
-    history.add(run, rows)
+    history.add_run(RunStarted(run, f"2026-01-01T00:00:{run[-2:]}Z", "0.1", agent, (), len(rows), len(rows), 1))
+    history.add_results(run, rows)
     numbers: dict[str, Any] = (
         dict.fromkeys(("total", "passed", "failed", "errors", "skipped", "not_run", "unchecked"), 0) | counts
     )
     zeros: dict[str, Any] = {"total_turns": 0, "avg_turns": 0.0, "duration_ms": 5.0, "checks": 0, "checks_passed": 0}
-    history.end(RunEnded(run, "2026-01-01T00:01:00Z", 0, RunSummary(**numbers, **zeros)))
+    history.end_run(RunEnded(run, "2026-01-01T00:01:00Z", 0, RunSummary(**numbers, **zeros)))
 
 
 def row(status: Status, case: str = "a", trial: int = 1, digest: str = "d", ms: float = 1.0) -> ResultRow:
@@ -25,14 +25,14 @@ def row(status: Status, case: str = "a", trial: int = 1, digest: str = "d", ms: 
 
 
 def flips(history: History, *runs: str) -> list[tuple[str, int]]:
-    return [(case.case, case.flips) for case in flaky_cases(history, runs)]
+    return [(case.case, case.flips) for case in find_flaky_cases(history, runs)]
 
 
 def test_a_point_has_its_denominator_and_the_latency_that_95_of_100_trials_keep(tmp_path: Path):
     history = History(tmp_path)
     rows = [row("passed", f"c{n}", ms=float(n)) for n in range(1, 41)]
     kept(history, "r01", *rows, row("skipped", "z", ms=900.0), total=45, passed=30, failed=10, errors=5)
-    point = run_point(history, history.find("r01"))
+    point = make_run_point(history, history.find_run("r01"))
     assert point is not None
     assert (point.passed, point.judged, point.pass_rate, point.p95_ms) == (30, 40, 0.75, 38.0)
 
@@ -40,11 +40,11 @@ def test_a_point_has_its_denominator_and_the_latency_that_95_of_100_trials_keep(
 def test_without_judged_cases_there_is_no_rate_and_without_an_end_no_point(tmp_path: Path):
     history = History(tmp_path)
     kept(history, "r01", row("error"), total=1, errors=1)
-    point = run_point(history, history.find("r01"))
+    point = make_run_point(history, history.find_run("r01"))
     assert point is not None
     assert (point.judged, point.pass_rate) == (0, None)
-    history.begin(RunStarted("r02", "2026", "0.1", "bot", (), 1, 1, 1))
-    assert run_point(history, history.find("r02")) is None
+    history.add_run(RunStarted("r02", "2026", "0.1", "bot", (), 1, 1, 1))
+    assert make_run_point(history, history.find_run("r02")) is None
 
 
 def test_cases_that_flip_most_often_come_first_and_one_change_is_not_flaky(tmp_path: Path):
@@ -56,7 +56,7 @@ def test_cases_that_flip_most_often_come_first_and_one_change_is_not_flaky(tmp_p
     assert flips(history, "r00", "r01", "r02", "r03") == [("often", 3), ("twice", 2)]
     assert flips(history, "r00", "r01") == []
     assert flips(history) == []
-    (often, _) = flaky_cases(history, ["r03", "r02", "r01", "r00"])
+    (often, _) = find_flaky_cases(history, ["r03", "r02", "r01", "r00"])
     assert (often.statuses, often.runs) == (["passed", "failed"] * 2, ["r00", "r01", "r02", "r03"])
     assert (often.passed, often.judged) == (2, 4)
 

@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.calls import Retry, is_busy, post, read, secrets_in, short_text
-from viva.llm.limits import Limiter
+from viva.llm.calls import Retry, is_busy, send_request, read_stream, find_header_secrets, extract_error_message
+from viva.llm.limits import ConnectorLimits
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response
-from viva.testing.http_server import Answer, HttpServer, json_answer
+from viva.testing.http_server import StubResponse, HttpServer, json_response
 
 
 class Pauses(list[float]):
@@ -25,7 +25,7 @@ class Pauses(list[float]):
 
 
 def retry(pauses: Pauses, **fields) -> Retry:
-    return structs.replace(Retry("acme", retries=2, pause=pauses, roll=lambda: 1.0), **fields)
+    return structs.replace(Retry("acme", retries=2, sleep=pauses, jitter=lambda: 1.0), **fields)
 
 
 def call(script, pauses: Pauses, **fields) -> tuple[Response, HttpServer]:
@@ -34,7 +34,7 @@ def call(script, pauses: Pauses, **fields) -> tuple[Response, HttpServer]:
     async def scenario() -> Response:
         http = HttpTransport()
         try:
-            return await post(http, Request(server.url, timeout_s=10), retry(pauses, **fields), CallProgress())
+            return await send_request(http, Request(server.url, timeout_s=10), retry(pauses, **fields), CallProgress())
         finally:
             await http.close()
 
@@ -45,7 +45,7 @@ def call(script, pauses: Pauses, **fields) -> tuple[Response, HttpServer]:
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
 def test_a_status_that_may_pass_is_tried_again(status):
     pauses = Pauses()
-    response, server = call([Answer(status=status), Answer(body=b"x")], pauses)
+    response, server = call([StubResponse(status=status), StubResponse(body=b"x")], pauses)
     assert response.body == b"x"
     assert len(server.requests) == 2
     assert pauses == [0.5]
@@ -54,7 +54,7 @@ def test_a_status_that_may_pass_is_tried_again(status):
 @pytest.mark.parametrize("status", [200, 204, 302, 400, 401, 403, 404, 413, 422])
 def test_any_other_status_is_an_answer(status):
     pauses = Pauses()
-    response, server = call([Answer(status=status)], pauses)
+    response, server = call([StubResponse(status=status)], pauses)
     assert response.status == status
     assert (len(server.requests), pauses) == (1, [])
 
@@ -62,16 +62,16 @@ def test_any_other_status_is_an_answer(status):
 def test_pauses_double_up_to_a_limit_with_full_jitter():
     pauses = Pauses()
     with pytest.raises(Unreachable):
-        call([Answer(status=500)] * 9, pauses, retries=8)
+        call([StubResponse(status=500)] * 9, pauses, retries=8)
     assert pauses == [0.5, 1, 2, 4, 8, 16, 20, 20]
     rolled = Pauses()
     with pytest.raises(Unreachable):
-        call([Answer(status=500)] * 3, rolled, roll=lambda: 0.1)
+        call([StubResponse(status=500)] * 3, rolled, roll=lambda: 0.1)
     assert rolled == [0.05, 0.1]
 
 
 def test_used_up_tries_say_who_what_how_often_and_why():
-    answer = json_answer({"error": {"message": "Rate limit\n reached"}}, 429)
+    answer = json_response({"error": {"message": "Rate limit\n reached"}}, 429)
     with pytest.raises(Unreachable) as failed:
         call([answer] * 3, Pauses())
     assert failed.value.message == "acme: 429 Too Many Requests after 3 tries: Rate limit reached"
@@ -79,31 +79,31 @@ def test_used_up_tries_say_who_what_how_often_and_why():
 
 def test_a_single_try_is_not_counted():
     with pytest.raises(Unreachable) as failed:
-        call([Answer(status=529)], Pauses(), retries=0)
+        call([StubResponse(status=529)], Pauses(), retries=0)
     assert failed.value.message == "acme: 529"
 
 
 @pytest.mark.parametrize(("said", "pause"), [("3", 3.75), ("0", 0.0), ("1.5", 1.875), ("soon", 0.5), ("-1", 0.5)])
 def test_retry_after_in_seconds_is_kept_and_a_bit_more(said, pause):
     pauses = Pauses()
-    call([Answer(status=429, headers={"Retry-After": said}), Answer()], pauses)
+    call([StubResponse(status=429, headers={"Retry-After": said}), StubResponse()], pauses)
     assert pauses == [pause]
 
 
 def test_retry_after_as_a_date_is_kept():
     pauses = Pauses()
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    call([Answer(status=503, headers={"Retry-After": soon}), Answer()], pauses, roll=lambda: 0.0)
+    call([StubResponse(status=503, headers={"Retry-After": soon}), StubResponse()], pauses, roll=lambda: 0.0)
     assert 28 <= pauses[0] <= 30
     past = Pauses()
-    call([Answer(status=503, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}), Answer()], past)
+    call([StubResponse(status=503, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}), StubResponse()], past)
     assert past == [0.0]
 
 
 def test_a_wait_that_is_too_long_ends_it_at_once():
     pauses = Pauses()
     with pytest.raises(Unreachable) as failed:
-        call([Answer(status=429, headers={"Retry-After": "3600"}, body=b"busy")], pauses)
+        call([StubResponse(status=429, headers={"Retry-After": "3600"}, body=b"busy")], pauses)
     assert failed.value.message == "acme: 429 Too Many Requests (it asks for 1h: too long to wait): busy"
     assert pauses == []
 
@@ -112,32 +112,32 @@ def test_a_spent_quota_is_not_waited_for():
     pauses = Pauses()
     with pytest.raises(Unreachable, match="You exceeded your quota"):
         call(
-            [json_answer({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429)], pauses
+            [json_response({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429)], pauses
         )
     assert pauses == []
 
 
 def test_a_dropped_connection_is_tried_again():
     pauses = Pauses()
-    response, _ = call([Answer(cut="before"), Answer(body=b"hello", cut="amid_body"), Answer(body=b"x")], pauses)
+    response, _ = call([StubResponse(cut="before"), StubResponse(body=b"hello", cut="amid_body"), StubResponse(body=b"x")], pauses)
     assert response.body == b"x"
     assert pauses == [0.5, 1.0]
 
 
 def test_what_may_have_arrived_is_not_sent_again_where_that_could_harm():
     with pytest.raises(Unreachable, match=r"^acme: 127\.0\.0\.1:[0-9]+: closed the connection without an answer$"):
-        call([Answer(cut="before")], Pauses(), only_unsent=True)
+        call([StubResponse(cut="before")], Pauses(), only_unsent=True)
 
 
 def test_what_was_never_sent_is_tried_again_in_any_case():
-    with HttpServer(lambda r: Answer()) as gone:
+    with HttpServer(lambda r: StubResponse()) as gone:
         pass
     pauses = Pauses()
 
     async def scenario() -> None:
         http = HttpTransport()
         with pytest.raises(ConnectFailed) as failed:
-            await post(http, Request(gone.url), retry(pauses, only_unsent=True), CallProgress())
+            await send_request(http, Request(gone.url), retry(pauses, only_unsent=True), CallProgress())
         assert failed.value.message == f"acme: 127.0.0.1:{gone.port}: connection refused after 3 tries"
         await http.close()
 
@@ -146,8 +146,8 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 
 
 def test_who_is_only_busy_is_told_from_who_fails():
-    assert call([Answer(status=500)], Pauses(), worth=is_busy)[0].status == 500
-    assert call([Answer(status=503), Answer(status=429), Answer()], Pauses(), worth=is_busy)[0].status == 200
+    assert call([StubResponse(status=500)], Pauses(), worth=is_busy)[0].status == 500
+    assert call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), worth=is_busy)[0].status == 200
 
 
 def test_a_cut_off_between_tries_tells_what_it_was_waiting_for():
@@ -162,13 +162,13 @@ def test_a_cut_off_between_tries_tells_what_it_was_waiting_for():
 
     async def scenario() -> None:
         http = HttpTransport()
-        call = asyncio.ensure_future(post(http, Request(server.url), Retry("acme", pause=pause), progress))
+        call = asyncio.ensure_future(send_request(http, Request(server.url), Retry("acme", sleep=pause), progress))
         await paused.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await http.close()
 
-    with HttpServer(lambda r: Answer(status=503, body=b"down")) as server:
+    with HttpServer(lambda r: StubResponse(status=503, body=b"down")) as server:
         asyncio.run(scenario())
     assert progress.provider_trouble == "acme: 503 Service Unavailable: down"  # N17
 
@@ -178,10 +178,10 @@ def test_trouble_that_is_over_is_forgotten():
 
     async def scenario() -> None:
         http = HttpTransport()
-        await post(http, Request(server.url), retry(Pauses()), progress)
+        await send_request(http, Request(server.url), retry(Pauses()), progress)
         await http.close()
 
-    due = iter([Answer(status=503), Answer()])
+    due = iter([StubResponse(status=503), StubResponse()])
     with HttpServer(lambda r: next(due)) as server:
         asyncio.run(scenario())
     assert progress.provider_trouble is None
@@ -189,14 +189,14 @@ def test_trouble_that_is_over_is_forgotten():
 
 def test_each_try_asks_the_limiter():
     slots = Pauses()
-    limiter = Limiter(Connector(name="c", requests_per_minute=60), slots, now=lambda: 0.0)
+    limiter = ConnectorLimits(Connector(name="c", requests_per_minute=60), slots, now=lambda: 0.0)
 
     async def scenario() -> None:
         http = HttpTransport()
-        await post(http, Request(server.url), retry(Pauses()), CallProgress(), limiter=limiter)
+        await send_request(http, Request(server.url), retry(Pauses()), CallProgress(), limiter=limiter)
         await http.close()
 
-    due = iter([Answer(status=500), Answer(status=500), Answer()])
+    due = iter([StubResponse(status=500), StubResponse(status=500), StubResponse()])
     with HttpServer(lambda r: next(due)) as server:
         asyncio.run(scenario())
     assert slots == [1.0]
@@ -211,7 +211,7 @@ def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:
     async def scenario() -> bytes | Response:
         http = HttpTransport()
         try:
-            return await read(http, Request(server.url), joined, retry(pauses), CallProgress())
+            return await read_stream(http, Request(server.url), joined, retry(pauses), CallProgress())
         finally:
             await http.close()
 
@@ -221,14 +221,14 @@ def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:
 
 def test_a_stream_is_tried_again_like_any_call():
     pauses = Pauses()
-    script = [Answer(status=503), Answer(chunks=(b"a", b"b"), cut="amid_body"), Answer(chunks=(b"a", b"b"))]
+    script = [StubResponse(status=503), StubResponse(chunks=(b"a", b"b"), cut="amid_body"), StubResponse(chunks=(b"a", b"b"))]
     got, server = stream(script, pauses)
     assert got == b"ab"
     assert (len(server.requests), pauses) == (3, [0.5, 1.0])
 
 
 def test_a_stream_that_is_refused_is_an_answer():
-    got, _ = stream([Answer(status=401, body=b"no")], Pauses())
+    got, _ = stream([StubResponse(status=401, body=b"no")], Pauses())
     assert isinstance(got, Response)
     assert (got.status, got.body) == (401, b"no")
 
@@ -248,11 +248,11 @@ def test_a_stream_that_is_refused_is_an_answer():
     ],
 )
 def test_an_error_is_told_in_one_short_line(body, text):
-    assert short_text(body) == text
+    assert extract_error_message(body) == text
 
 
 def test_our_own_keys_are_struck_out_of_what_a_server_says():
-    secrets = secrets_in(
+    secrets = find_header_secrets(
         {
             "Authorization": "Bearer sk-12345678",
             "X-Api-Key": "k-abcdef",
@@ -260,6 +260,6 @@ def test_our_own_keys_are_struck_out_of_what_a_server_says():
             "X-Token": "a",
         }
     )
-    assert short_text(b"key sk-12345678 or Bearer sk-12345678 or k-abcdef is wrong for application/json", secrets) == (
+    assert extract_error_message(b"key sk-12345678 or Bearer sk-12345678 or k-abcdef is wrong for application/json", secrets) == (
         "key *** or *** or *** is wrong for application/json"
     )

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from viva.llm.limits import Limiter, Pace, limiter_for
+from viva.llm.limits import ConnectorLimits, RateLimit, get_limits
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 
@@ -24,12 +24,12 @@ class Clock:
             await asyncio.sleep(0)
 
 
-def starts(pace: Pace, clock: Clock, calls: int) -> list[float]:
+def starts(pace: RateLimit, clock: Clock, calls: int) -> list[float]:
     """When each of many calls at once may start."""
     started: list[tuple[int, float]] = []
 
     async def one(number: int) -> None:
-        await pace.take(1)
+        await pace.acquire(1)
         started.append((number, round(clock.now, 3)))
 
     async def scenario() -> None:
@@ -46,40 +46,40 @@ def starts(pace: Pace, clock: Clock, calls: int) -> list[float]:
 
 def test_calls_are_spread_evenly_after_a_small_burst():
     clock = Clock()
-    assert starts(Pace(60, clock.pause, clock), clock, 5) == [0.0, 0.0, 1.0, 2.0, 3.0]
+    assert starts(RateLimit(60, clock.pause, clock), clock, 5) == [0.0, 0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_slow_pace_starts_with_one_call():
     clock = Clock()
-    assert starts(Pace(6, clock.pause, clock), clock, 3) == [0.0, 9.0, 19.0]
+    assert starts(RateLimit(6, clock.pause, clock), clock, 3) == [0.0, 9.0, 19.0]
 
 
 def test_a_minute_holds_no_more_than_its_number():
     clock = Clock()
-    at = starts(Pace(120, clock.pause, clock), clock, 300)
+    at = starts(RateLimit(120, clock.pause, clock), clock, 300)
     busiest = max(sum(1 for other in at if start <= other < start + 60) for start in at)
     assert busiest <= 120 + 2
 
 
 def test_time_that_was_not_used_is_not_saved_up():
     clock = Clock()
-    pace = Pace(60, clock.pause, clock)
+    pace = RateLimit(60, clock.pause, clock)
     clock.now = 1000.0
     assert starts(pace, clock, 4) == [1000.0, 1000.0, 1001.0, 1002.0]
 
 
 def test_a_cancelled_wait_gives_its_place_back():
     clock = Clock()
-    pace = Pace(60, clock.pause, clock)
+    pace = RateLimit(60, clock.pause, clock)
 
     async def scenario() -> None:
-        await pace.take(2)
-        waiting = asyncio.create_task(pace.take(50))
+        await pace.acquire(2)
+        waiting = asyncio.create_task(pace.acquire(50))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        following = asyncio.create_task(pace.take(1))
+        following = asyncio.create_task(pace.acquire(1))
         await asyncio.sleep(0)
         clock.now = 1.0
         await following
@@ -94,12 +94,12 @@ def test_tokens_are_settled_after_the_call():
         pauses.append(seconds)
 
     async def scenario() -> None:
-        limiter = Limiter(Connector(name="c", tokens_per_minute=6000), pause, lambda: 0.0)
-        await limiter.take(100)
-        limiter.settle(200)
-        await limiter.take(100)
-        limiter.settle(-100)
-        await limiter.take(100)
+        limiter = ConnectorLimits(Connector(name="c", tokens_per_minute=6000), pause, lambda: 0.0)
+        await limiter.acquire(100)
+        limiter.adjust(200)
+        await limiter.acquire(100)
+        limiter.adjust(-100)
+        await limiter.acquire(100)
 
     asyncio.run(scenario())
     assert pauses == [pytest.approx(2.0), pytest.approx(2.0)]
@@ -108,7 +108,7 @@ def test_tokens_are_settled_after_the_call():
 def test_sessions_of_a_run_share_a_limiter_and_runs_do_not():
     limited, free = Connector(name="c", requests_per_minute=1), Connector(name="f")
     one, other = HttpTransport(), HttpTransport()
-    assert limiter_for(one, limited) is limiter_for(one, Connector(name="c", requests_per_minute=1))
-    assert limiter_for(one, limited) is not limiter_for(other, limited)
-    assert limiter_for(one, limited) is not limiter_for(one, Connector(name="d", requests_per_minute=1))
-    assert limiter_for(one, free) is None
+    assert get_limits(one, limited) is get_limits(one, Connector(name="c", requests_per_minute=1))
+    assert get_limits(one, limited) is not get_limits(other, limited)
+    assert get_limits(one, limited) is not get_limits(one, Connector(name="d", requests_per_minute=1))
+    assert get_limits(one, free) is None

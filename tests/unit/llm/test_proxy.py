@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from viva.errors import ConnectFailed
-from viva.llm.target import environment_proxy
+from viva.llm.target import find_environment_proxy
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
-from viva.testing.http_server import Answer, HttpServer
+from viva.testing.http_server import StubResponse, HttpServer
 
 TLS = Path(__file__).parents[2] / "contract" / "tls"
 
@@ -52,7 +52,7 @@ async def tunnel(heads: list[bytes], to_port: int) -> AsyncGenerator[str, None]:
 
 
 def test_a_plain_request_names_its_whole_address_to_the_proxy():
-    with HttpServer(lambda r: Answer(body=b"via")) as proxy:
+    with HttpServer(lambda r: StubResponse(body=b"via")) as proxy:
         response = asyncio.run(ask(proxy.url.replace("//", "//me:geheim@"), "http://model.test/v1?a=b", body=b"q"))
     (received,) = proxy.requests
     assert response.body == b"via"
@@ -70,7 +70,7 @@ def test_a_tls_request_goes_through_a_tunnel(monkeypatch):
         async with tunnel(heads, server.port) as proxy:
             return (await ask(proxy, "https://localhost:7443/v1", headers={"X-Key": "geheim"})).body
 
-    with HttpServer(lambda r: Answer(body=b"tunnelled"), tls=context) as server:
+    with HttpServer(lambda r: StubResponse(body=b"tunnelled"), tls=context) as server:
         assert asyncio.run(scenario()) == b"tunnelled"
     assert heads[0].startswith(b"CONNECT localhost:7443 HTTP/1.1\r\n")
     assert b"geheim" not in heads[0]
@@ -78,7 +78,7 @@ def test_a_tls_request_goes_through_a_tunnel(monkeypatch):
 
 
 def test_a_proxy_that_refuses_is_named_without_its_password():
-    with HttpServer(lambda r: Answer(status=407)) as proxy, pytest.raises(ConnectFailed) as failed:
+    with HttpServer(lambda r: StubResponse(status=407)) as proxy, pytest.raises(ConnectFailed) as failed:
         asyncio.run(ask(proxy.url.replace("//", "//me:geheim@"), "https://model.test/v1"))
     assert (
         failed.value.message
@@ -87,7 +87,7 @@ def test_a_proxy_that_refuses_is_named_without_its_password():
 
 
 def test_a_proxy_that_is_not_there_is_named():
-    with HttpServer(lambda r: Answer()) as gone:
+    with HttpServer(lambda r: StubResponse()) as gone:
         pass
     with pytest.raises(ConnectFailed) as failed:
         asyncio.run(ask(gone.url, "http://model.test/v1"))
@@ -110,23 +110,23 @@ def environment(monkeypatch):
 def test_the_environment_chooses_the_proxy_by_scheme(environment):
     environment("https_proxy", "http://secure:1")
     environment("all_proxy", "http://any:1")
-    assert environment_proxy("https", "model.test", 443) == "http://secure:1"
-    assert environment_proxy("http", "model.test", 80) == "http://any:1"
+    assert find_environment_proxy("https", "model.test", 443) == "http://secure:1"
+    assert find_environment_proxy("http", "model.test", 80) == "http://any:1"
 
 
 def test_without_one_in_the_environment_there_is_none(environment):
-    assert environment_proxy("https", "model.test", 443) is None
+    assert find_environment_proxy("https", "model.test", 443) is None
 
 
 def test_no_proxy_is_honoured(environment):
     environment("http_proxy", "http://any:1")
     environment("no_proxy", "model.test,10.0.0.1")
-    assert environment_proxy("http", "model.test", 80) is None
-    assert environment_proxy("http", "10.0.0.1", 80) is None
-    assert environment_proxy("http", "other.test", 80) == "http://any:1"
+    assert find_environment_proxy("http", "model.test", 80) is None
+    assert find_environment_proxy("http", "10.0.0.1", 80) is None
+    assert find_environment_proxy("http", "other.test", 80) == "http://any:1"
 
 
 @pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1"])
 def test_loopback_takes_no_proxy(environment, host):
     environment("http_proxy", "http://any:1")
-    assert environment_proxy("http", host, 80) is None
+    assert find_environment_proxy("http", host, 80) is None

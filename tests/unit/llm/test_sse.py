@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viva.errors import Unreachable
-from viva.llm.sse import Events
+from viva.llm.sse import SseParser
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\n\r\n"
@@ -21,35 +21,35 @@ DATA = [b"one", b"two\n lines", b"three", b"", b"[DONE]", b"no closing line"]
 
 
 def test_data_is_found_among_comments_names_and_all_line_ends():
-    events = Events()
-    assert events.feed(STREAM) + events.end() == DATA
+    events = SseParser()
+    assert events.feed(STREAM) + events.feed_eof() == DATA
 
 
 @given(st.sets(st.integers(1, len(STREAM) - 1)))
 def test_the_split_does_not_matter(cuts):
-    events = Events()
+    events = SseParser()
     edges = [0, *sorted(cuts), len(STREAM)]
     got = [event for a, b in pairwise(edges) for event in events.feed(STREAM[a:b])]
-    assert got + events.end() == DATA
+    assert got + events.feed_eof() == DATA
 
 
 def test_an_event_comes_as_soon_as_it_is_whole():
-    events = Events()
+    events = SseParser()
     assert events.feed(b"data: a\n") == []
     assert events.feed(b"\ndata: b") == [b"a"]
 
 
 def test_nothing_comes_of_nothing():
-    events = Events()
-    assert events.feed(b"") + events.feed(b"\n\n: ping\n\n") + events.end() == []
+    events = SseParser()
+    assert events.feed(b"") + events.feed(b"\n\n: ping\n\n") + events.feed_eof() == []
 
 
 def test_an_event_without_an_end_is_refused():
-    events = Events(1000)
+    events = SseParser(1000)
     events.feed(b"data: " + b"x" * 500)
     events.feed(b"\n")
     with pytest.raises(Unreachable, match="longer than 1000 bytes"):
         events.feed(b"data: " + b"x" * 500)
-    events = Events(1000)
+    events = SseParser(1000)
     for _ in range(100):  # many events may be longer than that together
         assert events.feed(b"data: " + b"x" * 100 + b"\n\n")

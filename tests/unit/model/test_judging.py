@@ -12,7 +12,7 @@ from viva.model.case import Assertion
 from viva.model.judging import evaluate, assertion_label
 from viva.model.message import ModelCall
 from viva.model.talk import PASSED, CheckContext, AssertionResult, Verdict
-from viva.testing.evidence import evidence_of
+from viva.testing.evidence import make_check_context
 
 
 class Answer(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Later(Answer, frozen=True):
 
 
 async def verdict_of(claim: Assertion) -> Verdict:
-    found = evaluate(claim, evidence_of("x"))
+    found = evaluate(claim, make_check_context("x"))
     return (await found if inspect.isawaitable(found) else found).verdict
 
 
@@ -73,7 +73,7 @@ def test_negation_turns_verdicts_around_but_never_an_error(kind, verdict, negate
 
 def test_a_check_that_need_not_wait_is_judged_at_once():
     claim = Assertion(Answer(PASSED))
-    found = evaluate(claim, evidence_of("x"))
+    found = evaluate(claim, make_check_context("x"))
     assert isinstance(found, AssertionResult)
     assert found.assertion is claim
     assert found.verdict is PASSED

@@ -16,10 +16,10 @@ from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import Entry, Missing, Recorder, Took, read_cassette, replies
+from viva.record.cassette import RecordedReply, MissingPolicy, Recorder, TrialDuration, read_cassette, iter_replies
 from viva.record.redaction import Redactor
-from viva.record.tape import Tape
-from viva.record.taped import Recorded, Replayed
+from viva.record.tape import CassettePlayer
+from viva.record.taped import RecordingAgent, ReplayingAgent
 
 KEY = Key("s", "c")
 COST = ModelCall("m", "p", 10, 5, cost_usd=0.25)
@@ -100,7 +100,7 @@ class Deck:
     def record(self, agent: Any, *said: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return talk(Recorded(agent, name, definition, recorder), *said, **more)
+            return talk(RecordingAgent(agent, name, definition, recorder), *said, **more)
         finally:
             recorder.close()
 
@@ -109,16 +109,16 @@ class Deck:
         *said: str,
         definition: Any = "v1",
         name: str = "bot",
-        missing: Missing = "error",
+        missing: MissingPolicy = "error",
         live: Any = None,
         **more: Any,
     ) -> list[Reply]:
-        tape = Tape(self.path, missing, HIDING)
-        return talk(Replayed(live or Speaker(dumb), name, definition, tape), *said, **more)
+        tape = CassettePlayer(self.path, missing, HIDING)
+        return talk(ReplayingAgent(live or Speaker(dumb), name, definition, tape), *said, **more)
 
     @property
-    def entries(self) -> list[Entry]:
-        return [line for line in read_cassette(self.path) if isinstance(line, Entry)]
+    def entries(self) -> list[RecordedReply]:
+        return [line for line in read_cassette(self.path) if isinstance(line, RecordedReply)]
 
 
 HIDING = Redactor(["sk-secret"])
@@ -139,7 +139,7 @@ def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
 
 
 def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
-    recorded = Recorded(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", HIDING))
+    recorded = RecordingAgent(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", HIDING))
     assert (recorded.must_quote, recorded.may_repeat, recorded.provides) == (True, False, frozenset())
 
 
@@ -227,10 +227,10 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
 
         return await asyncio.gather(*(vote() for _ in range(3)))
 
-    assert asyncio.run(votes(Recorded(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
+    assert asyncio.run(votes(RecordingAgent(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
     recorder.close()
     assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
-    assert asyncio.run(votes(Replayed(Speaker(dumb), "judge", "v1", Tape(deck.path, "error", HIDING)))) == list("012")
+    assert asyncio.run(votes(ReplayingAgent(Speaker(dumb), "judge", "v1", CassettePlayer(deck.path, "error", HIDING)))) == list("012")
 
 
 def test_a_helper_is_asked_about_a_conversation(deck: Deck):
@@ -284,15 +284,15 @@ def test_an_attempt_is_replayed_only_if_it_was_recorded(deck: Deck):
     """A reply that is missing is missing for good: trying once more would find even less."""
     recorder = Recorder(deck.path, "1.0", HIDING)
     for attempt in (1, 2):
-        talk(Recorded(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
+        talk(RecordingAgent(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
     recorder.close()
-    tape = Tape(deck.path, "error", HIDING)
-    agent = Replayed(Speaker(dumb), "bot", "v1", tape)
+    tape = CassettePlayer(deck.path, "error", HIDING)
+    agent = ReplayingAgent(Speaker(dumb), "bot", "v1", tape)
     assert (tape.may_retry(Key("s", "c", 1, 1)), tape.may_retry(Key("s", "c", 1, 2))) == (True, False)
     with pytest.raises(NotRecorded):
         talk(agent, "z")
     assert not tape.may_retry(Key("s", "c", 1, 1))
-    assert Tape(deck.path, "live", HIDING).may_retry(Key("s", "c", 1, 2))
+    assert CassettePlayer(deck.path, "live", HIDING).may_retry(Key("s", "c", 1, 2))
 
 
 def test_what_is_missing_can_be_skipped_or_asked_for(deck: Deck):
@@ -317,40 +317,40 @@ def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
     knowing, ignorant = Redactor(variables={"TOKEN": "s3cret-value"}), Redactor()
     recorder = Recorder(deck.path, "1.0", knowing)
     first, _ = talk(
-        Recorded(Speaker(lambda text: f"{text} s3cret-value"), "bot", "v1", recorder), "a", "a s3cret-value"
+        RecordingAgent(Speaker(lambda text: f"{text} s3cret-value"), "bot", "v1", recorder), "a", "a s3cret-value"
     )
     recorder.close()
     assert first.content == "a s3cret-value"
-    tape = Tape(deck.path, "error", ignorant)
-    said = talk(Replayed(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
+    tape = CassettePlayer(deck.path, "error", ignorant)
+    said = talk(ReplayingAgent(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
     assert [reply.content for reply in said] == ["a ***TOKEN***", "a ***TOKEN*** ***TOKEN***"]
 
 
 def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
     deck.record(Speaker(), "a")
     before = deck.path.read_bytes()
-    Recorded(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", HIDING))
+    RecordingAgent(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", HIDING))
     assert deck.path.read_bytes() == before
 
 
 def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     """The trial that was cut off is held again, so what was recorded of it goes; cases made for the run stay."""
     first = Recorder(deck.path, "1.0", HIDING)
-    agent = Recorded(Speaker(), "bot", "v1", first)
+    agent = RecordingAgent(Speaker(), "bot", "v1", first)
     for case in ("done", "cut", ""):
         talk(agent, "a", key=Key("s", case) if case else Key("", ""))
-    first.keep(Took(Key("s", "done"), 5.0))
+    first.add_line(TrialDuration(Key("s", "done"), 5.0))
     first.flush()
     with deck.path.open("ab") as file:
         file.write(b'{"line":"reply","ses')
     second = Recorder(deck.path, "1.0", HIDING)
-    second.go_on({Key("s", "done")})
-    talk(Recorded(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
+    second.resume({Key("s", "done")})
+    talk(RecordingAgent(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
     second.close()
     lines = list(read_cassette(deck.path))
-    found = [(session.key.case, entry.reply.content) for session, entry in replies(lines) if entry.reply]
+    found = [(session.key.case, entry.reply.content) for session, entry in iter_replies(lines) if entry.reply]
     assert found == [("done", "A"), ("", "A"), ("cut", "again a")]
-    assert Took(Key("s", "done"), 5.0) in lines
+    assert TrialDuration(Key("s", "done"), 5.0) in lines
     assert deck.replay("a", key=Key("s", "done"))[0].content == "A"
     assert deck.replay("a", key=Key("s", "cut"))[0].content == "again a"
 
@@ -359,8 +359,8 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
 def test_a_cassette_that_was_killed_before_its_first_line_begins_anew(deck: Deck, left: bytes):
     deck.path.write_bytes(left)
     second = Recorder(deck.path, "1.0", HIDING)
-    second.go_on(set())
-    talk(Recorded(Speaker(), "bot", "v1", second), "a")
+    second.resume(set())
+    talk(RecordingAgent(Speaker(), "bot", "v1", second), "a")
     second.close()
     assert deck.replay("a")[0].content == "A"
 
@@ -399,8 +399,8 @@ def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
     assert kept == list(range(1, len(kept) + 1))
     assert len(kept) > 5
     second = Recorder(deck.path, "1.0", HIDING)
-    second.go_on({session.key for session, _ in replies(read_cassette(deck.path))})
-    talk(Recorded(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
+    second.resume({session.key for session, _ in iter_replies(read_cassette(deck.path))})
+    talk(RecordingAgent(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
     second.close()
     assert [entry.session for entry in deck.entries] == [*kept, len(kept) + 1]
 
@@ -409,8 +409,8 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
     """A run that goes on by force with another agent: each reply belongs to the one that gave it."""
     deck.record(Speaker(), "a", key=Key("s", "done"))
     second = Recorder(deck.path, "1.0", HIDING)
-    agent = Recorded(Speaker(), "bot", "v2", second)
-    second.go_on({Key("s", "done")})
+    agent = RecordingAgent(Speaker(), "bot", "v2", second)
+    second.resume({Key("s", "done")})
     talk(agent, "a", key=Key("s", "late"))
     second.close()
     assert deck.replay("a", key=Key("s", "done"), definition="v1")
@@ -439,7 +439,7 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
 def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):
     deck.path.write_text(text)
     if said is None:
-        assert all(not isinstance(line, Entry) for line in read_cassette(deck.path))
+        assert all(not isinstance(line, RecordedReply) for line in read_cassette(deck.path))
         return
     with pytest.raises(BadInput, match=said):
         list(read_cassette(deck.path))

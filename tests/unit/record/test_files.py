@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from viva.record.files import append_whole, cut_torn_tail, replace_file, replacing
+from viva.record.files import append_atomically, truncate_partial_line, replace_file, open_replacement
 
 
 def test_a_new_file_takes_the_place_of_the_old_one_with_its_mode(tmp_path: Path):
@@ -33,7 +33,7 @@ def test_a_writer_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     path.write_bytes(b"old")
 
     def half_written() -> None:
-        with replacing(path) as out:
+        with open_replacement(path) as out:
             out.write(b"half")
             raise KeyError
 
@@ -59,12 +59,12 @@ def test_what_cannot_be_appended_whole_is_not_appended(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(b"one\n")
     file = os.open(path, os.O_RDWR | os.O_APPEND)
-    append_whole(file, b"two\n", 4)
+    append_atomically(file, b"two\n", 4)
     os.close(file)
     assert path.read_bytes() == b"one\ntwo\n"
     reading = os.open(path, os.O_RDONLY)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        append_whole(reading, b"three\n", 8)
+        append_atomically(reading, b"three\n", 8)
     os.close(reading)
     assert path.read_bytes() == b"one\ntwo\n"
 
@@ -76,6 +76,6 @@ def test_a_torn_tail_is_cut(tmp_path: Path, text: bytes, left: int):
     path = tmp_path / "file"
     path.write_bytes(text)
     file = os.open(path, os.O_RDWR)
-    assert cut_torn_tail(file) == left
+    assert truncate_partial_line(file) == left
     os.close(file)
     assert path.read_bytes() == text[:left]

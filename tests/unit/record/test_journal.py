@@ -14,8 +14,8 @@ import pytest
 from viva.errors import BadInput, RunStopped
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal, has_ended, next_number
-from viva.record.locks import holder_of, in_use, lock_file, was_cut_off
+from viva.record.journal import Journal, has_ended, next_run_number
+from viva.record.locks import find_holder, is_in_use, lock_path, has_crashed
 
 
 def ended(index: int, case_id: str = "", attempt: int = 1, name: str = "n") -> TrialEnded:
@@ -146,25 +146,25 @@ def other_process(path: Path, then: str = "input()") -> subprocess.Popen[str]:
 
 def test_a_journal_has_one_writer_until_that_ends_or_is_killed(tmp_path: Path):  # N39
     path = tmp_path / "run1" / "journal.jsonl"
-    assert not in_use(path)
+    assert not is_in_use(path)
     first = Journal(path)
-    assert in_use(path)
+    assert is_in_use(path)
     with pytest.raises(BadInput, match=f"run run1 is in use by process {os.getpid()};"):
         Journal(path)
     first.append(ended(0))
-    first.end()
-    assert not in_use(path)
+    first.release_lock()
+    assert not is_in_use(path)
     assert [record.id for record in first.records()] == ["c0"]  # it can still be read
     with other_process(path) as other:
-        assert in_use(path)
-        holder = holder_of(path)
+        assert is_in_use(path)
+        holder = find_holder(path)
         assert holder is not None
         assert (holder.pid, holder.host, holder.is_alive()) == (other.pid, os.uname().nodename, True)
         with pytest.raises(BadInput, match=f"process {other.pid};"):
             Journal(path)
         other.kill()
         other.wait()
-        assert not in_use(path)
+        assert not is_in_use(path)
     Journal(path).close()
     first.close()
 
@@ -173,9 +173,9 @@ def test_readers_that_look_do_not_keep_a_writer_out(tmp_path: Path):  # N39
     """Whoever looks whether a run goes on holds the lock for a moment."""
     path = tmp_path / "journal.jsonl"
     Journal(path).close()
-    with lock_file(path).open() as reader:
+    with lock_path(path).open() as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        assert not in_use(path)  # readers do not take each other for a writer
+        assert not is_in_use(path)  # readers do not take each other for a writer
         threading.Timer(0.03, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
         Journal(path).close()
 
@@ -189,23 +189,23 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
         child = int(other.stdout.readline())
         other.wait()
         os.kill(child, 0)  # it lives on
-        assert not in_use(path)
+        assert not is_in_use(path)
         Journal(path).close()
 
 
 def test_a_run_whose_process_died_is_noticed_once(tmp_path: Path):
     path = tmp_path / "journal.jsonl"
-    assert not was_cut_off(path)
+    assert not has_crashed(path)
     Journal(path).close()
-    assert not was_cut_off(path)
+    assert not has_crashed(path)
     with other_process(path, "os._exit(0)") as other:
         other.wait()
-    assert was_cut_off(path)
+    assert has_crashed(path)
     held = Journal(path)
-    assert not was_cut_off(path)  # somebody goes on with it
+    assert not has_crashed(path)  # somebody goes on with it
     held.abandon()
-    assert was_cut_off(path, forget=True)
-    assert not was_cut_off(path)
+    assert has_crashed(path, acknowledge=True)
+    assert not has_crashed(path)
 
 
 WITHOUT_LOCKS = """
@@ -265,16 +265,16 @@ def test_whether_a_run_has_ended_stands_at_the_end_of_its_journal(tmp_path: Path
 
 
 def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
-    assert [next_number(tmp_path) for _ in range(3)] == [1, 2, 3]
+    assert [next_run_number(tmp_path) for _ in range(3)] == [1, 2, 3]
     started = RunStarted("r", "t", "1", "bot", (), 1, 1, 1, number=7)
     journal = Journal(tmp_path / "runs" / "r" / "journal.jsonl")
     journal.append(started)
     journal.close()
     (tmp_path / "sequence").unlink()
-    assert next_number(tmp_path) == 8
+    assert next_run_number(tmp_path) == 8
     for damage in (b"", b"x" * 21, b"\x00" * 21):
         (tmp_path / "sequence").write_bytes(damage)
-        assert next_number(tmp_path) == 8
+        assert next_run_number(tmp_path) == 8
 
 
 def test_no_number_is_given_twice(tmp_path: Path):  # N39

@@ -10,7 +10,7 @@ import pytest
 from viva.history.index import History
 from viva.model import codec
 from viva.model.event import Note, RunStarted
-from viva.record.cassette import VERSION, Header, Recorder, read_cassette, rewrite
+from viva.record.cassette import VERSION, CassetteHeader, Recorder, read_cassette, rewrite_cassette
 from viva.record.files import replace_file
 from viva.record.journal import Journal
 from viva.record.private import make_private_folder
@@ -89,8 +89,8 @@ def test_a_cassette_is_private_wherever_it_is(tmp_path: Path):
     recorder.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    rewrite(path, [Header(VERSION, "1.0")])
-    assert list(read_cassette(path)) == [Header(VERSION, "1.0")]
+    rewrite_cassette(path, [CassetteHeader(VERSION, "1.0")])
+    assert list(read_cassette(path)) == [CassetteHeader(VERSION, "1.0")]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from viva.checks.wording import quoted
+from viva.checks.wording import quote_value
 from viva.model import codec
 from viva.model.message import Reply, ToolCall
 from viva.record.redaction import Redactor
@@ -17,21 +17,21 @@ def test_secrets_are_replaced_everywhere_in_a_record():
         data={"sk-secret-1": ['a quo"ted\\secret', "geheim-ü"]},
         tool_calls=(ToolCall("t", {"key": "sk-secret-1sk-secret-1"}),),
     )
-    clean = redactor.record(reply)
+    clean = redactor.redact(reply)
     assert clean.content == "my ***!"
     assert clean.data == {"***": ["a ***", "***"]}
     assert clean.tool_calls[0].arguments == {"key": "******"}
-    assert redactor.text('x quo"ted\\secret y') == "x *** y"
+    assert redactor.redact_text('x quo"ted\\secret y') == "x *** y"
 
 
 def test_a_record_without_secrets_is_the_same_object():
     reply = Reply("nothing to hide")
-    assert Redactor(["sk-secret-1"]).record(reply) is reply
+    assert Redactor(["sk-secret-1"]).redact(reply) is reply
 
 
 def test_the_longest_secret_goes_first():
     """One that holds another leaves no rest behind."""
-    assert Redactor(["secret", "secret-and-more"]).text("secret-and-more") == "***"
+    assert Redactor(["secret", "secret-and-more"]).redact_text("secret-and-more") == "***"
 
 
 def test_a_value_is_found_in_every_form_that_it_takes_in_a_report():
@@ -43,18 +43,18 @@ def test_a_value_is_found_in_every_form_that_it_takes_in_a_report():
         json.dumps(value),
         json.dumps(value, ensure_ascii=False),
         json.dumps(json.dumps(value)),
-        quoted(value),
-        quoted(value, 20),
+        quote_value(value),
+        quote_value(value, 20),
         f"@@ -0 +1 @@\n+{value.splitlines()[0]}\n+{value.splitlines()[1]}",
     ):
-        clean = redactor.text(text) + str(redactor.record(Reply(text)).content)
+        clean = redactor.redact_text(text) + str(redactor.redact(Reply(text)).content)
         assert "first" not in clean, text
         assert "second" not in clean, text
         assert "***" in clean
 
 
 def test_what_only_begins_alike_is_left_alone():
-    assert Redactor(["https://host-1/path"]).text("https://host-2 https://host-1/… https://host-1/path") == (
+    assert Redactor(["https://host-1/path"]).redact_text("https://host-2 https://host-1/… https://host-1/path") == (
         "https://host-2 ***… ***"
     )
 
@@ -73,5 +73,5 @@ def test_a_cassette_keeps_names_for_which_a_replay_has_values_again(value: str):
 
 def test_short_values_are_ordinary_words():
     assert not Redactor(["abc", "12345", ""])
-    assert Redactor(["abc"]).text("abc") == "abc"
+    assert Redactor(["abc"]).redact_text("abc") == "abc"
     assert Redactor(["123456"])

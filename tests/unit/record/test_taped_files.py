@@ -16,10 +16,10 @@ from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
 from viva.model.talk import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import Entry, Made, Recorder, Session, read_cassette
+from viva.record.cassette import RecordedReply, TurnFiles, Recorder, RecordedSession, read_cassette
 from viva.record.redaction import Redactor
-from viva.record.tape import Tape
-from viva.record.taped import Recorded, Replayed
+from viva.record.tape import CassettePlayer
+from viva.record.taped import RecordingAgent, ReplayingAgent
 from viva.workspace import folders as rooms_of_viva
 
 KEY = Key("s", "c")
@@ -90,17 +90,17 @@ class Deck:
     def record(self, *said: str) -> list[Any]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return self.talk(Recorded(Worker(), "bot", "v1", recorder), *said)
+            return self.talk(RecordingAgent(Worker(), "bot", "v1", recorder), *said)
         finally:
             recorder.close()
 
     def replay(self, *said: str) -> list[Any]:
-        return self.talk(Replayed(NoWorker(), "bot", "v1", Tape(self.path, "error", HIDING)), *said, replaying=True)
+        return self.talk(ReplayingAgent(NoWorker(), "bot", "v1", CassettePlayer(self.path, "error", HIDING)), *said, replaying=True)
 
     @property
-    def made(self) -> list[Made]:
-        entries = [line for line in read_cassette(self.path) if isinstance(line, Entry)]
-        return [entry.made for entry in entries if entry.made is not None]
+    def made(self) -> list[TurnFiles]:
+        entries = [line for line in read_cassette(self.path) if isinstance(line, RecordedReply)]
+        return [entry.turn_files for entry in entries if entry.turn_files is not None]
 
     @property
     def files(self) -> list[tuple[FileImage, ...]]:
@@ -134,7 +134,7 @@ def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
     assert deck.files[0][0].content == b"key = ***!"
     recorder = Recorder(deck.path, "1.0", Redactor(["sk-plain-sécret"]))
     binary = b"\xff\0" + "sk-plain-sécret".encode() + b"\xfe"
-    clean = recorder.without_secrets((FileImage("b", binary), FileImage("gone")))
+    clean = recorder.hide_secrets((FileImage("b", binary), FileImage("gone")))
     assert clean == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
 
 
@@ -142,34 +142,34 @@ def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(
     """A check that looks for the value finds it in a replay, whatever the value is by then."""
     recorder = Recorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
     said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
-    made = Made(recorder.without_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
-    recorder.keep(Entry(1, 1, opened=Session("bot", "agent", KEY), reply=said, made=made))
+    made = TurnFiles(recorder.hide_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
+    recorder.add_line(RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=said, turn_files=made))
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()
-    tape = Tape(deck.path, "error", Redactor(variables={"A": "number-€2"}))
-    entry = tape.next(tape.opening(("agent", "bot", KEY), None, ()))
+    tape = CassettePlayer(deck.path, "error", Redactor(variables={"A": "number-€2"}))
+    entry = tape.take_reply(tape.start_chain(("agent", "bot", KEY), None, ()))
     assert entry is not None
     assert entry.reply == Reply("number-€2!", tool_calls=(ToolCall("t", {"a": ["number-€2"]}),))
-    assert entry.made is not None
-    assert entry.made.files == (FileImage("number-€2.txt", b"is number-\xe2\x82\xac2\xff"),)
+    assert entry.turn_files is not None
+    assert entry.turn_files.files == (FileImage("number-€2.txt", b"is number-\xe2\x82\xac2\xff"),)
 
 
 def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
     recorder = Recorder(deck.path, "1.0", HIDING)
     image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
-    assert recorder.without_secrets([image]) == (image,)
-    recorder.keep(Entry(1, 1, opened=Session("bot", "agent", KEY), made=Made((image,))))
+    assert recorder.hide_secrets([image]) == (image,)
+    recorder.add_line(RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), turn_files=TurnFiles((image,))))
     recorder.close()
     assert deck.files == [(image,)]
 
 
 def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
     """The run itself goes on; only its replay cannot."""
-    large = "x" * (rooms_of_viva.IMAGE_BYTES + 1)
+    large = "x" * (rooms_of_viva.MAX_IMAGE_BYTES + 1)
     recorded = deck.record(f"write large.txt {large}")
     assert recorded[0] == "did write"
     assert deck.files == [()]
-    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.made[0].missing
+    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.made[0].omitted_reason
     assert deck.path.stat().st_size < 2 * len(large) + 1000
     with pytest.raises(NotRecorded, match="not in the cassette: the files of turn 1"):
         deck.replay(f"write large.txt {large}")

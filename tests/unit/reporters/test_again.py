@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from unit.reporters.samples import trial, turn
-from viva.reporters.again import command_again, needed_again, quoted
+from viva.reporters.again import build_rerun_command, list_rerun_flags, quote_shell
 
 ODD = [
     "plain",
@@ -21,8 +21,8 @@ ODD = [
 
 @pytest.mark.parametrize("text", ODD)
 def test_a_word_survives_the_shell_in_one_line(text: str) -> None:
-    assert quoted(text).isprintable()
-    said = subprocess.run(["bash", "-c", f"printf %s {quoted(text)}"], capture_output=True, check=True).stdout
+    assert quote_shell(text).isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
     assert said.decode() == text
 
 
@@ -40,19 +40,19 @@ def test_what_the_run_was_told_and_the_case_needs_is_told_again() -> None:
         "outputs": ["report.html"],
     }
     record = trial("a", "failed", [turn(1, "x")], source="a.yaml:1", agent="me", tags=("playbook",), simulator="other")
-    assert command_again(record, {"options": options}) == (
+    assert build_rerun_command(record, {"options": options}) == (
         "viva test -i a.yaml -k '^a$' -v -n me --config 'my config.toml' --env-file a.env --evaluator judge "
         "--workspace empty --sandbox bwrap --allow-agent-mismatch"
     )
-    assert shlex.split(command_again(record, {}) or "")[-2:] == [
+    assert shlex.split(build_rerun_command(record, {}) or "")[-2:] == [
         "--evaluator",
         "other",
     ]  # who graded, as the record says
-    assert list(needed_again({})) == []
+    assert list(list_rerun_flags({})) == []
 
 
 def test_what_broke_before_its_first_turn_can_be_run_again_and_what_was_skipped_need_not() -> None:
     broken = trial("a", "error", source="a.jsonl:1", error="before hooks:setup: RuntimeError: no database")
-    assert command_again(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
-    assert command_again(trial("a", "skipped", source="a.jsonl:1"), {}) is None
-    assert command_again(trial("a", "failed", [turn(1, "generated")]), {}) is None  # no file holds it
+    assert build_rerun_command(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
+    assert build_rerun_command(trial("a", "skipped", source="a.jsonl:1"), {}) is None
+    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # no file holds it

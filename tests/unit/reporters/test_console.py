@@ -29,8 +29,8 @@ from viva.model.event import Event, Note, TrialStarted, TurnEnded, TurnStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
-from viva.reporters.console import Progress
-from viva.reporters.visible import columns
+from viva.reporters.console import ProgressLine
+from viva.reporters.visible import display_width
 
 SAMPLE = """\
 ═══════════════════════════════════════════════════════════════
@@ -391,7 +391,7 @@ def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
     wide = trial("W" * 50, "failed", [turn(1, said, said, error=said)], name=said, error=said, hint=said, fault="agent")
     events = [started(), *map(over, [*all_kinds(), wide]), ended()]
     for text in (shown(events, width=60), shown(events, width=60, verbose=True)):
-        long = [line for line in text.splitlines() if columns(line) > 60]
+        long = [line for line in text.splitlines() if display_width(line) > 60]
         assert [line for line in long if "viva test -i" not in line and "viva runs show" not in line] == []
 
 
@@ -400,7 +400,7 @@ def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
 def test_a_tool_call_keeps_to_its_line(name: str, error: str | None) -> None:
     call = ToolCallRecord(name, {"金額": "三千五百" * 9, "type": "travel"}, error=error)
     lines = shown([over(trial("A", turns=[turn(1, "x", tool_calls=[call])]))], verbose=True, width=60).splitlines()
-    assert max(map(columns, lines)) <= 60
+    assert max(map(display_width, lines)) <= 60
     assert ("failed: " in "".join(lines)) == (error is not None)
 
 
@@ -472,14 +472,14 @@ def test_progress_says_what_it_has_cost_so_far_and_that_some_prices_are_unknown(
 @pytest.mark.parametrize("width", [80, 60, 56, 40])
 def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> None:
     now = [0.0]
-    progress = Progress(lambda: now[0])
-    progress.begin(10_000)
+    progress = ProgressLine(lambda: now[0])
+    progress.start(10_000)
     now[0] = 100.0
     for status in ("passed", "failed", "error", "skipped"):
         for _ in range(300):
             progress.add(trial("A", status, usage=Usage(calls=1, cost_usd=0.01)))
-    line = progress.line(width)
-    assert columns(line) < width
+    line = progress.render(width)
+    assert display_width(line) < width
     assert (
         line
         == {

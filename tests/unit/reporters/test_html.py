@@ -37,7 +37,7 @@ from viva.model.message import Usage
 from viva.model.record import TrialRecord
 from viva.reporters import attached
 from viva.reporters.html import HtmlReport
-from viva.reporters.page import embedded, page
+from viva.reporters.page import encode_for_script, load_page
 
 PLANTED = "</script><script>alert(1)</script><!--<script>\u2028\u2029\x1b[31m\u202e&amp;"
 
@@ -230,7 +230,7 @@ def test_what_was_said_never_leaves_its_place(tmp_path: Path) -> None:
 @given(st.text())
 @settings(max_examples=60, deadline=None)
 def test_embedded_json_reads_back_and_holds_no_markup(text: str) -> None:
-    raw = embedded({text: [text]}).decode()
+    raw = encode_for_script({text: [text]}).decode()
     assert not set("<\u2028\u2029") & set(raw)
     assert json.loads(raw) == {text: [text]}
 
@@ -259,10 +259,10 @@ def test_only_the_page_itself_may_run_and_it_may_ask_nobody(tmp_path: Path) -> N
 
 
 def test_served_the_same_page_has_no_data_and_asks_its_own_server() -> None:
-    read = Read(page().whole.decode())
+    read = Read(load_page().content.decode())
     assert [attributes for attributes, _ in read.scripts] == [{}]
-    assert read.policy == page().policy
-    assert "connect-src 'self'" in page().policy
+    assert read.policy == load_page().policy
+    assert "connect-src 'self'" in load_page().policy
 
 
 def sent(source: str, **fields: Any) -> TrialRecord:
@@ -271,7 +271,7 @@ def sent(source: str, **fields: Any) -> TrialRecord:
 
 
 def attachments_of(folder: Path, record: TrialRecord) -> dict[str, str]:
-    return attached.attached_to([codec.encode(record)], folder)
+    return attached.load_attachments([codec.encode(record)], folder)
 
 
 @pytest.fixture
@@ -301,5 +301,5 @@ def test_a_link_that_leaves_the_suite_is_not_followed(suite: Path) -> None:
 
 def test_a_document_or_a_huge_picture_stays_a_name(suite: Path) -> None:
     assert attachments_of(suite, sent("file://re%20ceipt.png", media_type="text/html")) == {}
-    (suite / "suite" / "huge.png").write_bytes(b"x" * (attached.MAX_BYTES + 1))
+    (suite / "suite" / "huge.png").write_bytes(b"x" * (attached.MAX_ATTACHMENT_BYTES + 1))
     assert attachments_of(suite, sent("file://huge.png")) == {}

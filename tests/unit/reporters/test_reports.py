@@ -37,14 +37,14 @@ from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.model.talk import FileChange
 from viva.record.journal import Journal
-from viva.reporters.events import EventLines
+from viva.reporters.events import JsonEventReporter
 from viva.reporters.html import HtmlReport
 from viva.reporters.json import JsonReport
 from viva.reporters.jsonl import JsonlReport
 from viva.reporters.junit import JunitReport
-from viva.reporters.markdown import MarkdownReport, as_text
+from viva.reporters.markdown import MarkdownReport, escape_markdown
 from viva.reporters.report import Report
-from viva.reporters.visible import one_line
+from viva.reporters.visible import fit_line
 
 SUFFIXES = {
     ".jsonl": JsonlReport,
@@ -80,7 +80,7 @@ def runs(case: str, *statuses: str, **fields: Any) -> list[TrialRecord]:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_report_is_found_by_its_extension(suffix: str) -> None:  # N34
-    assert catalog.find("reporter", suffix) is SUFFIXES[suffix]
+    assert catalog.find_component("reporter", suffix) is SUFFIXES[suffix]
 
 
 @pytest.mark.parametrize("report", SUFFIXES.values())
@@ -224,7 +224,7 @@ def test_a_case_that_was_cut_off_is_an_error_that_says_what_is_missing(
     assert json.loads(written(JsonReport, tmp_path, cut_off))["cases"][0]["status"] == "error"
     (error,) = ET.fromstring(written(JunitReport, tmp_path, cut_off)).iter("error")
     assert (error.get("type"), error.get("message")) == ("undetermined", said)
-    assert as_text(said) in written(MarkdownReport, tmp_path, cut_off)
+    assert escape_markdown(said) in written(MarkdownReport, tmp_path, cut_off)
     assert said in written(HtmlReport, tmp_path, cut_off)
 
 
@@ -405,8 +405,8 @@ def test_markup_that_an_agent_said_is_text_in_markdown(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_any_text_in_a_cell_renders_as_itself(said: str) -> None:
-    line = one_line(said, 100)
-    page = rendered(f"| a | b |\n| --- | --- |\n| <code>{as_text(line)}</code> | end |\n")
+    line = fit_line(said, 100)
+    page = rendered(f"| a | b |\n| --- | --- |\n| <code>{escape_markdown(line)}</code> | end |\n")
     assert page.text["code"] == [line]
     assert page.text["td"][1] == "end"
 
@@ -426,7 +426,7 @@ def test_markdown_fits_into_a_comment_and_counts_what_does_not(tmp_path: Path) -
 
 def test_events_are_one_line_of_json_each_in_utf_8() -> None:
     raw = BytesIO()
-    sink = EventLines(TextIOWrapper(raw, encoding="latin-1"))
+    sink = JsonEventReporter(TextIOWrapper(raw, encoding="latin-1"))
     events: list[Event] = [started(), Note("東京\nx"), over(passed_dynamic()), ended()]
     sink.receive(events[:2])
     sink.receive(events[2:])
@@ -438,5 +438,5 @@ def test_events_are_one_line_of_json_each_in_utf_8() -> None:
 
 def test_events_go_to_a_stream_without_bytes_too() -> None:
     stream = StringIO()
-    EventLines(stream).receive((Note("東京"),))
+    JsonEventReporter(stream).receive((Note("東京"),))
     assert json.loads(stream.getvalue()) == {"event": "note", "text": "東京"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.reporters.visible import columns, literal, one_line, question, short_id, visible, visible_lines, wrapped
+from viva.reporters.visible import display_width, format_value, fit_line, find_question, shorten_id, escape_controls, escape_multiline, wrap_text
 
 ANYTHING = st.text(st.characters())  # lone surrogates too
 JSON = st.recursive(
@@ -18,55 +18,55 @@ HARMFUL = set(map(chr, [*CONTROLS, *BREAKS, *REORDERING, *range(0xD800, 0xE000)]
 
 
 def test_escapes_controls_and_overrides_are_spelled_out() -> None:
-    assert visible("\x1b[31mred\x07\x7f\x9b0m\u202eabc\ud800") == "␛[31mred␇␡\\x9b0m\\u202eabc\\ud800"
+    assert escape_controls("\x1b[31mred\x07\x7f\x9b0m\u202eabc\ud800") == "␛[31mred␇␡\\x9b0m\\u202eabc\\ud800"
 
 
 def test_words_of_any_language_and_joined_emoji_stay() -> None:
     said = "Größe 東京 شكرا 👩‍🚀"
-    assert visible(said) == said
+    assert escape_controls(said) == said
 
 
 def test_several_lines_keep_their_breaks_and_nothing_else() -> None:
-    assert visible_lines("a\r\n\tb\x1b[2J\rc") == "a\n\tb␛[2J␍c"
+    assert escape_multiline("a\r\n\tb\x1b[2J\rc") == "a\n\tb␛[2J␍c"
 
 
 def test_one_line_is_one_line() -> None:
-    assert one_line("first\n\n  second\tthird", 40) == "first ⏎ second third"
+    assert fit_line("first\n\n  second\tthird", 40) == "first ⏎ second third"
 
 
 @given(ANYTHING, st.integers(5, 60))
 def test_a_line_has_no_harmful_character_and_fits(text: str, room: int) -> None:
-    line = one_line(text, room)
+    line = fit_line(text, room)
     assert not HARMFUL & set(line)
-    assert columns(line) <= room
+    assert display_width(line) <= room
 
 
 @given(ANYTHING, st.integers(5, 60), st.integers(1, 4))
 def test_wrapped_lines_fit_and_are_few(text: str, room: int, most: int) -> None:
-    lines = wrapped(text, room, most)
+    lines = wrap_text(text, room, most)
     assert 1 <= len(lines) <= most
-    assert all(columns(line) <= room and not HARMFUL & set(line) for line in lines)
+    assert all(display_width(line) <= room and not HARMFUL & set(line) for line in lines)
 
 
 def test_wrapping_breaks_between_words_and_says_that_there_is_more() -> None:
-    assert wrapped("one two three four five six", 10, 2) == ["one two", "three fou…"]
-    assert wrapped("one two three four", 10, 2) == ["one two", "three four"]
+    assert wrap_text("one two three four five six", 10, 2) == ["one two", "three fou…"]
+    assert wrap_text("one two three four", 10, 2) == ["one two", "three four"]
 
 
 def test_wide_characters_take_two_columns() -> None:
-    assert one_line("東京東京東京", 7) == "東京東…"
-    assert columns("e\u0301東") == 3
+    assert fit_line("東京東京東京", 7) == "東京東…"
+    assert display_width("e\u0301東") == 3
 
 
 @given(JSON, st.integers(5, 200))
 def test_a_literal_is_short_and_harmless(value: object, room: int) -> None:
-    text = literal(value, room)
+    text = format_value(value, room)
     assert not HARMFUL & set(text)
     assert len(text) <= 10 * room  # a spelled-out character takes up to ten
 
 
 def test_a_literal_reads_like_code() -> None:
-    assert literal({"amount": 3500, "type": "travel", "a b": [1, None, True], "x": {}}, 99) == (
+    assert format_value({"amount": 3500, "type": "travel", "a b": [1, None, True], "x": {}}, 99) == (
         '{amount: 3500, type: "travel", "a b": [1, null, true], x: {}}'
     )
 
@@ -75,8 +75,8 @@ def test_a_deep_or_huge_literal_costs_only_what_is_shown() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert literal(deep, 20) == "[" * 19 + "…"
-    assert literal({"x": "y" * 5_000_000}, 12) == '{x: "yyyyyy…'
+    assert format_value(deep, 20) == "[" * 19 + "…"
+    assert format_value({"x": "y" * 5_000_000}, 12) == '{x: "yyyyyy…'
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_deep_or_huge_literal_costs_only_what_is_shown() -> None:
     ],
 )
 def test_the_question_is_found_in_what_was_said(said: str, asked: str) -> None:  # N34
-    assert question(said) == asked
+    assert find_question(said) == asked
 
 
 @pytest.mark.parametrize(
@@ -103,5 +103,5 @@ def test_the_question_is_found_in_what_was_said(said: str, asked: str) -> None: 
     ],
 )
 def test_a_long_id_is_cut_in_the_middle(said: str, room: int, shown: str) -> None:
-    assert short_id(said, room) == shown
-    assert columns(short_id(said, room)) <= room
+    assert shorten_id(said, room) == shown
+    assert display_width(shorten_id(said, room)) <= room

@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.schemas.positions import error_place, json_line, toml_line, yaml_lines
+from viva.schemas.positions import explain_json_error, find_json_line, find_toml_line, yaml_line_finder
 
 TEXT = b"""
 { "id": "a",
@@ -40,12 +40,12 @@ TEXT = b"""
     ],
 )
 def test_a_place_in_json_has_its_line_or_that_of_its_parent(place: tuple[str | int, ...], line: int):
-    assert json_line(TEXT, place) == line
+    assert find_json_line(TEXT, place) == line
 
 
 def test_text_without_anything_is_line_one():
-    assert json_line(b"", ("a",)) == 1
-    assert json_line(b"\xff\xfe", ("a",)) == 1
+    assert find_json_line(b"", ("a",)) == 1
+    assert find_json_line(b"\xff\xfe", ("a",)) == 1
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_text_without_anything_is_line_one():
     ],
 )
 def test_where_json_breaks_is_said_in_words_that_help(raw: bytes, place: tuple[int, str]):
-    assert error_place(raw, ValueError("?")) == place
+    assert explain_json_error(raw, ValueError("?")) == place
 
 
 def test_yaml_lines_count_documents_and_members():
-    line = yaml_lines("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
+    line = yaml_line_finder("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
     assert [line(0), line(0, 0), line(0, 0, "b"), line(0, 0, "b", 1), line(1, "k"), line(1, "absent")] == [
         2,
         2,
@@ -108,4 +108,4 @@ connectors.c.model = "m"
     ],
 )
 def test_a_key_in_toml_has_its_line_or_that_of_its_table(place: tuple[str | int, ...], line: int):
-    assert toml_line(TOML, place) == line
+    assert find_toml_line(TOML, place) == line

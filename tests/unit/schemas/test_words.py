@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
-from viva.schemas.words import Complaint, complaints, kind_of, unknown_name
+from viva.schemas.words import SchemaViolation, find_violations, describe_type, format_unknown_name
 
 
 def said(value: Any) -> list[str]:
-    return [complaint.what for complaint in complaints("native", value)]
+    return [complaint.message for complaint in find_violations("native", value)]
 
 
 def test_what_fits_has_no_complaints():
     assert (
-        complaints("native", {"id": "a", "input": "x", "options": {"anything": [1]}, "metadata": {"k": None}}) == []
+        find_violations("native", {"id": "a", "input": "x", "options": {"anything": [1]}, "metadata": {"k": None}}) == []
     )  # N4
 
 
 def test_a_typo_is_one_complaint_and_not_two():
     """A misspelt required key is missing and unexpected: the second says it all."""
-    found = complaints("native", {"id": "a", "input": "x", "assertions": [{"type": "contains", "valeu": "x"}]})
-    assert found == [Complaint(("assertions", 0), "unknown key 'valeu'; did you mean 'value'?", "valeu", "value")]  # N2
+    found = find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "contains", "valeu": "x"}]})
+    assert found == [SchemaViolation(("assertions", 0), "unknown key 'valeu'; did you mean 'value'?", "valeu", "value")]  # N2
 
 
 def test_a_missing_key_beside_a_foreign_one_is_two():
@@ -43,18 +43,18 @@ def test_a_missing_key_beside_a_foreign_one_is_two():
     ],
 )
 def test_types_have_their_articles(value: Any, kind: str):
-    assert kind_of(value) == kind
+    assert describe_type(value) == kind
 
 
 def test_names_that_are_near_are_offered_and_else_all():
     assert (
-        unknown_name("type", "contians", ["contains", "equals"])
+        format_unknown_name("type", "contians", ["contains", "equals"])
         == "unknown type \"contians\"; did you mean 'contains'?"
     )
     assert (
-        unknown_name("type", "zzz", ["contains", "equals"]) == 'unknown type "zzz"; should be one of contains, equals'
+        format_unknown_name("type", "zzz", ["contains", "equals"]) == 'unknown type "zzz"; should be one of contains, equals'
     )
-    assert unknown_name("type", 5, ["contains"]) == "unknown type 5; should be one of contains"
+    assert format_unknown_name("type", 5, ["contains"]) == "unknown type 5; should be one of contains"
 
 
 def test_a_long_value_is_not_quoted_whole():
@@ -63,12 +63,12 @@ def test_a_long_value_is_not_quoted_whole():
 
 
 def test_the_type_of_an_assertion_is_complained_about_where_it_stands():
-    found = complaints("native", {"id": "a", "input": "x", "assertions": [{"type": "nope"}]})
+    found = find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "nope"}]})
     assert [complaint.path for complaint in found] == [("assertions", 0, "type")]
 
 
 def test_assertions_of_plugins_are_left_to_the_catalog():
     """A type with a colon is a dotted path."""
     assert (
-        complaints("native", {"id": "a", "input": "x", "assertions": [{"type": "my.checks:Polite", "level": 3}]}) == []
+        find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "my.checks:Polite", "level": 3}]}) == []
     )

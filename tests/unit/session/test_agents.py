@@ -9,16 +9,16 @@ from viva import config
 from viva.agents.python import PythonAgent
 from viva.agents.scripted import ScriptedAgent
 from viva.errors import BadInput
-from viva.session.agents import Agents
-from viva.session.evaluators import evaluator_check
+from viva.session.agents import AgentFactory
+from viva.session.evaluators import create_evaluator_check
 
 
 @pytest.fixture
 def agents(tmp_path: Path):
-    def made(text: str = "", connector: str | None = None) -> Agents:
+    def made(text: str = "", connector: str | None = None) -> AgentFactory:
         (tmp_path / "viva.toml").write_text(text, encoding="utf-8")
         (tmp_path / "a.py").write_text("def a(messages): return 'a'\n", encoding="utf-8")
-        return Agents(config.load(None, tmp_path), connector)
+        return AgentFactory(config.load_settings(None, tmp_path), connector)
 
     return made
 
@@ -201,17 +201,17 @@ def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path)
             ask()
     with pytest.raises(BadInput, match=r"viva.toml:1: .*MY_KEY is not set"):
         agents("[connectors.c]\nprovider = 'anthropic'\napi_key_env = 'MY_KEY'\n").under_test("claude-haiku-4-5")
-    assert Agents(config.load(None, tmp_path), replaying=True).under_test("gpt-4o").kind == "chat"
-    assert Agents(config.load(None, tmp_path, only_look=True)).under_test("gpt-4o").kind == "chat"
+    assert AgentFactory(config.load_settings(None, tmp_path), is_replaying=True).find_agent_under_test("gpt-4o").kind == "chat"
+    assert AgentFactory(config.load_settings(None, tmp_path, allow_unset=True)).find_agent_under_test("gpt-4o").kind == "chat"
 
 
 @pytest.mark.usefixtures("keyless")
 def test_a_missing_key_of_an_evaluator_is_told_where_it_is_named(agents, tmp_path: Path):
     known = agents("[defaults]\nevaluator = 'gpt-4o'\n")
-    settings = config.load(None, tmp_path)
-    (flag,) = evaluator_check(known, settings, "o3")("o3")
+    settings = config.load_settings(None, tmp_path)
+    (flag,) = create_evaluator_check(known, settings, "o3")("o3")
     assert flag.message == "--evaluator: model 'o3' needs a key: the environment variable OPENAI_API_KEY is not set"
-    (default,) = evaluator_check(known, settings)("gpt-4o")
+    (default,) = create_evaluator_check(known, settings)("gpt-4o")
     assert (Path(default.file).name, default.line) == ("viva.toml", 2)
 
 
@@ -233,8 +233,8 @@ def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents, monkey
 
 def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_path: Path):
     known = agents(A + "[connectors.c]\nmodel = 'm'\nmodels = ['x-*']\n[connectors.d]\nmodels = ['y-*']\n")
-    settings = config.load(None, tmp_path)
-    wrong_with = evaluator_check(known, settings)
+    settings = config.load_settings(None, tmp_path)
+    wrong_with = create_evaluator_check(known, settings)
     for name in ("a", "agents:a", "c", "x-1", "viva.rules"):
         assert wrong_with(name) == ()
     (problem,) = wrong_with("d")
@@ -242,5 +242,5 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     assert "such as y-*" in problem.message
     (problem,) = wrong_with("judge-9")
     assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.message
-    (problem,) = evaluator_check(known, settings, "gone")("gone")
+    (problem,) = create_evaluator_check(known, settings, "gone")("gone")
     assert problem.message.startswith("--evaluator: no agent or connector is called 'gone'")

@@ -178,7 +178,7 @@ def test_a_case_runs_until_it_is_decided():  # N33
     test = viva.SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
     result = run(case(), sequential=test)
     assert result.passed
-    assert len(list(result.records())) == test.fewest_to_pass < 40
+    assert len(list(result.records())) == test.min_passes < 40
     with pytest.raises(viva.BadInput, match="cannot both be meant"):
         run(case(), sequential=test, runs=5)
     with pytest.raises(viva.BadInput, match="raise max_runs"):

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from viva.model.message import Reply
-from viva.session.asserting import Assertions
-from viva.session.tester import Fatal, Skip, T, noted
-from viva.testing.evidence import talk_of
+from viva.session.asserting import SoftAssertions
+from viva.session.tester import FailTest, SkipTest, T, collect_results
+from viva.testing.evidence import make_trial_state
 
 REPLY = Reply("I submitted it", data={"total": 3500, "items": ["taxi", "hotel"], "ok": True})
 
@@ -62,7 +62,7 @@ def alone(_work):
 
 @pytest.fixture
 def t():
-    return T(talk_of("hello"), alone)
+    return T(make_trial_state("hello"), alone)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_each_assertion_holds_or_says_why_not(t, method, good, bad, said):  # N3
     check = getattr(t.assert_, method)
     assert check(*good) is True
     assert check(*bad, message="so it must be") is False
-    passed, failed = noted(t._talk)
+    passed, failed = collect_results(t._talk)
     assert passed.verdict.passed
     assert failed.verdict.status == "failed"
     assert said in failed.verdict.reason
@@ -106,18 +106,18 @@ def test_each_name_of_the_specification_is_the_same_as_its_snake_case_name():  #
     ]
     for name in names:
         snake = "json_path" if name == "JSONPath" else re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
-        assert getattr(Assertions, name) is getattr(Assertions, snake)
+        assert getattr(SoftAssertions, name) is getattr(SoftAssertions, snake)
 
 
 def test_every_assertion_is_in_the_table():
     tested = {row[0] for row in TABLE} | {"agent"}
-    assert tested == {name for name in vars(Assertions) if not name.startswith("_") and name.islower()}
+    assert tested == {name for name in vars(SoftAssertions) if not name.startswith("_") and name.islower()}
 
 
 def test_a_claim_that_cannot_be_evaluated_is_an_error(t):  # N24
     assert t.assert_.match("x", "(") is False
     assert t.assert_.json_path({}, "$[") is False
-    assert [each.verdict.status for each in noted(t._talk)] == ["error", "error"]
+    assert [each.verdict.status for each in collect_results(t._talk)] == ["error", "error"]
     assert not t.failed
 
 
@@ -130,13 +130,13 @@ def test_any_value_can_be_told_of(t, value):
 
     t.assert_.equal(value, "something else")
     t.assert_.contains(value, "something else")
-    for each in noted(t._talk):
+    for each in collect_results(t._talk):
         codec.encode(each.verdict)
         assert each.verdict.status == "failed"
 
 
 def test_assertions_are_soft_and_belong_to_the_last_turn():
-    talk = talk_of("one", "two")
+    talk = make_trial_state("one", "two")
     t = T(talk, alone)
     assert t.assert_.nil(1) is False
     t.error("wrong", 5)
@@ -146,21 +146,21 @@ def test_assertions_are_soft_and_belong_to_the_last_turn():
 
 
 def test_before_the_first_turn_they_belong_to_the_case():
-    talk = talk_of()
+    talk = make_trial_state()
     T(talk, alone).assert_.true_(True)
     assert len(talk.final_results) == 1
 
 
 def test_fatal_notes_and_ends(t):
-    with pytest.raises(Fatal):
+    with pytest.raises(FailTest):
         t.fatal("no", "way")
-    assert [(each.assertion.definition["type"], each.verdict.reason) for each in noted(t._talk)] == [("fatal", "no way")]
+    assert [(each.assertion.definition["type"], each.verdict.reason) for each in collect_results(t._talk)] == [("fatal", "no way")]
 
 
 def test_a_test_that_catches_exceptions_does_not_catch_its_own_end(t):
-    assert not issubclass(Fatal, Exception)
-    assert not issubclass(Skip, Exception)
-    with pytest.raises(Skip, match="not today"):
+    assert not issubclass(FailTest, Exception)
+    assert not issubclass(SkipTest, Exception)
+    with pytest.raises(SkipTest, match="not today"):
         t.skip("not today")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.tracebacks import Frame, Traceback
-from viva.session.causes import RELATED, are_like, causes_of
+from viva.session.causes import RELATED_OVERLAP, are_similar, extract_causes
 
 
 def failed(said: str = "go", *verdicts: dict[str, Any], tools: tuple[str, ...] = (), **more: Any) -> TrialRecord:
@@ -84,19 +84,19 @@ RUBRIC = {"type": "rubric", "label": "rubric of 2 criteria", "criteria": ["is ki
     ],
 )  # fmt: skip
 def test_the_same_cause(one: TrialRecord, other: TrialRecord, same: bool):
-    assert are_like(causes_of(other), causes_of(one)) == same
-    assert are_like(causes_of(one), causes_of(one))
+    assert are_similar(extract_causes(other), extract_causes(one)) == same
+    assert are_similar(extract_causes(one), extract_causes(one))
 
 
 def test_every_check_that_failed_has_to_fail_again():
     both = failed("a", text("cancelled"), {"type": "regex", "label": "regex", "reason": "r", "actual": "cancelled"})
-    assert not are_like(causes_of(failed("a", text("cancelled"))), causes_of(both))
-    assert are_like(causes_of(both), causes_of(failed("a", text("cancelled"))))
+    assert not are_similar(extract_causes(failed("a", text("cancelled"))), extract_causes(both))
+    assert are_similar(extract_causes(both), extract_causes(failed("a", text("cancelled"))))
 
 
 def test_the_same_agent_may_find_other_words_for_it():
     one, other = (
-        causes_of(failed("a", text(words)))
+        extract_causes(failed("a", text(words)))
         for words in ("I am sorry, I cannot do that for you", "Unfortunately I cannot do that here")
     )
-    assert (are_like(one, other), are_like(one, other, RELATED)) == (False, True)
+    assert (are_similar(one, other), are_similar(one, other, RELATED_OVERLAP)) == (False, True)

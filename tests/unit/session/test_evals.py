@@ -13,8 +13,8 @@ from viva.model.event import SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.session.evals import eval_summary, read_summary, task_summary
-from viva.stats.deciding import Rule
+from viva.session.evals import build_eval_summary, parse_eval_summary, build_task_summary
+from viva.stats.deciding import PassRule
 
 SUITE = "acme.support.evals.demo"
 MARK = "MARKER-8f3a"
@@ -59,7 +59,7 @@ def standing(**fields: Any) -> SuiteSummary:
 
 def written(*records: TrialRecord, **fields: Any) -> dict[str, Any]:
     asked = {name: fields.pop(name) for name in ("model_class", "diff_ref", "rule") if name in fields}
-    return json.loads(codec.encode(eval_summary(standing(**fields), records, **asked)))
+    return json.loads(codec.encode(build_eval_summary(standing(**fields), records, **asked)))
 
 
 def test_all_that_is_known_is_there_and_nothing_else():
@@ -111,7 +111,7 @@ def test_a_cost_that_is_unknown_is_left_out():
 
 def test_a_task_that_ended_before_it_could_be_checked_has_no_score():
     for status in ("failed", "error", "skipped"):
-        found = task_summary([record(status=status, score=None)])
+        found = build_task_summary([record(status=status, score=None)])
         assert (found.score, found.passed) == (0.0, False)  # section 3: score 0, passed false
 
 
@@ -154,13 +154,13 @@ def test_records_of_other_suites_are_not_looked_at():
 
 
 def test_repeats_are_one_task():
-    found = written(record(trial=2, score=0.0, status="failed"), record(trial=1), rule=Rule(min_pass=0.5))
+    found = written(record(trial=2, score=0.0, status="failed"), record(trial=1), rule=PassRule(min_pass=0.5))
     assert found["tasks"] == [{"taskId": "a", "score": 0.5, "passed": True, "costUsd": 0.0, "latencyMs": 100}]
 
 
 def test_a_summary_that_was_written_can_be_read():
-    made = eval_summary(standing(), [record()])
-    assert read_summary(codec.encode(made), "s.json") == made
+    made = build_eval_summary(standing(), [record()])
+    assert parse_eval_summary(codec.encode(made), "s.json") == made
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_a_summary_that_was_written_can_be_read():
 )
 def test_what_is_no_summary_is_refused(raw: bytes):
     with pytest.raises(BadInput, match=r"s\.json: is no eval summary"):
-        read_summary(raw, "s.json")
+        parse_eval_summary(raw, "s.json")

@@ -3,7 +3,7 @@
 import pytest
 
 import viva
-from viva.session.expectations import claim_from
+from viva.session.expectations import build_assertion
 
 WRITTEN = {
     "equals": (viva.equals({"a": 1}), {"type": "equals", "value": {"a": 1}}),
@@ -46,12 +46,12 @@ WRITTEN = {
 @pytest.mark.parametrize(("assertion", "written"), WRITTEN.values(), ids=WRITTEN)
 def test_each_writes_what_a_file_would_hold(assertion, written):  # N25
     assert assertion == written
-    assert claim_from(assertion, ".").definition == written
+    assert build_assertion(assertion, ".").definition == written
 
 
 def test_a_script_is_found_from_the_folder(tmp_path):  # N8
     (tmp_path / "vv_expect.py").write_text("def amount(output): return True")
-    assert claim_from(viva.script("vv_expect:amount"), str(tmp_path)).check.label == 'script "vv_expect:amount"'
+    assert build_assertion(viva.script("vv_expect:amount"), str(tmp_path)).check.label == 'script "vv_expect:amount"'
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_script_is_found_from_the_folder(tmp_path):  # N8
 )
 def test_what_is_wrong_is_said_as_for_a_file(assertion, what):  # N2, N24
     with pytest.raises(viva.BadInput) as raised:
-        claim_from(assertion, ".")
+        build_assertion(assertion, ".")
     assert what in str(raised.value)
 
 
 def test_a_message_can_be_added():
-    claim = claim_from(viva.contains("x") | {"message": "It must say x", "weight": 2}, ".", over="case")
+    claim = build_assertion(viva.contains("x") | {"message": "It must say x", "weight": 2}, ".", scope="case")
     assert (claim.message, claim.weight, claim.over) == ("It must say x", 2.0, "case")

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from viva.formats.reading import Reading
+from viva.formats.reading import LoadOptions
 from viva.model.case import Case, Interactive, Key, Origin, Suite, UserMessage
 from viva.model.message import Message
 from viva.model.talk import TrialState
 from viva.protocols import PersonPrompt, PersonChoice, PersonQuestion
-from viva.session.people import LEFT_OUT, NOBODY, Keeper, People
-from viva.testing.evidence import NoHelpers, Silent, StillClock
+from viva.session.people import SKIPPED_BY_FLAG, SKIPPED_WITHOUT_TERMINAL, ConversationSaver, PersonPolicy
+from viva.testing.evidence import NoHelpers, SilentUser, FrozenClock
 from viva.users.person import Person
 
 
@@ -21,47 +21,47 @@ class Somebody:
     def show_notice(self, text: str) -> None: ...
 
 
-PLAIN = Case(id="plain", user=Silent())
-WANTING = Case(id="wanting", user=Silent(), interactive=Interactive(enabled=True))
-SKIPPED = Case(id="skipped", user=Silent(), interactive=Interactive(enabled=True), skip_reason="not today")
+PLAIN = Case(id="plain", user=SilentUser())
+WANTING = Case(id="wanting", user=SilentUser(), interactive=Interactive(enabled=True))
+SKIPPED = Case(id="skipped", user=SilentUser(), interactive=Interactive(enabled=True), skip_reason="not today")
 
 
-def people(asking: PersonPrompt | None, *, everywhere: bool = False, left_out: bool = False) -> People:
-    return People(asking, everywhere, left_out, Keeper(Reading(), Path()))
+def people(asking: PersonPrompt | None, *, everywhere: bool = False, left_out: bool = False) -> PersonPolicy:
+    return PersonPolicy(asking, everywhere, left_out, ConversationSaver(LoadOptions(), Path()))
 
 
 def test_a_person_speaks_where_one_is_wanted() -> None:
     """In cases with `interactive.enabled`; in all with --interactive; never in a script test, whose code speaks."""
     here, everywhere = people(Somebody()), people(Somebody(), everywhere=True)
-    code = Case(id="code", user=Silent(), one_session=False)
-    assert here.placed(PLAIN) is PLAIN
-    assert isinstance(here.placed(WANTING).user, Person)
-    assert isinstance(everywhere.placed(PLAIN).user, Person)
-    assert everywhere.placed(code) is code
-    assert (here.take_part(0), here.take_part(1), everywhere.take_part(0)) == (False, True, True)
-    assert here.note(1) is None
+    code = Case(id="code", user=SilentUser(), one_session=False)
+    assert here.add_person(PLAIN) is PLAIN
+    assert isinstance(here.add_person(WANTING).user, Person)
+    assert isinstance(everywhere.add_person(PLAIN).user, Person)
+    assert everywhere.add_person(code) is code
+    assert (here.is_active(0), here.is_active(1), everywhere.is_active(0)) == (False, True, True)
+    assert here.explain_skips(1) is None
 
 
 def test_cases_that_want_a_person_are_left_out_when_asked() -> None:
     """--skip-interactive skips them with a reason, without another word, and leaves the others as they are."""
     without = people(Somebody(), left_out=True)
-    assert without.placed(WANTING).skip_reason == LEFT_OUT
-    assert without.placed(SKIPPED).skip_reason == "not today"
-    assert without.placed(PLAIN) is PLAIN
-    assert not without.take_part(1)
-    assert people(None, left_out=True).note(1) is None
+    assert without.add_person(WANTING).skip_reason == SKIPPED_BY_FLAG
+    assert without.add_person(SKIPPED).skip_reason == "not today"
+    assert without.add_person(PLAIN) is PLAIN
+    assert not without.is_active(1)
+    assert people(None, left_out=True).explain_skips(1) is None
 
 
 def test_without_a_terminal_it_is_as_if_they_were_left_out() -> None:
     """They are skipped and one line says so; --interactive changes nothing but that it is said in any case."""
     nobody, everywhere = people(None), people(None, everywhere=True)
-    assert nobody.placed(WANTING).skip_reason == NOBODY
-    assert nobody.placed(PLAIN) is PLAIN
-    assert everywhere.placed(PLAIN) is PLAIN
-    assert not everywhere.take_part(1)
-    assert nobody.note(0) is None
-    assert "2 cases with interactive.enabled skipped" in (nobody.note(2) or "")
-    assert "no terminal" in (everywhere.note(0) or "")
+    assert nobody.add_person(WANTING).skip_reason == SKIPPED_WITHOUT_TERMINAL
+    assert nobody.add_person(PLAIN) is PLAIN
+    assert everywhere.add_person(PLAIN) is PLAIN
+    assert not everywhere.is_active(1)
+    assert nobody.explain_skips(0) is None
+    assert "2 cases with interactive.enabled skipped" in (nobody.explain_skips(2) or "")
+    assert "no terminal" in (everywhere.explain_skips(0) or "")
 
 
 def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     running = tmp_path / "suite.jsonl"
     running.write_text("", encoding="utf-8")
     suite = Suite(id="suite.jsonl", cases=none, count=0, origin=Origin("suite.jsonl"))
-    keeper = Keeper(Reading(), tmp_path, [suite])
-    talk = TrialState(PLAIN, Key("suite", "plain"), NoHelpers(), StillClock())
+    keeper = ConversationSaver(LoadOptions(), tmp_path, [suite])
+    talk = TrialState(PLAIN, Key("suite", "plain"), NoHelpers(), FrozenClock())
     said = [UserMessage(Message("user", "Hi"))]
     assert keeper.save("suite.jsonl", talk, said) == "not saved: suite.jsonl is being run; choose another file"
     assert keeper.save("suite", talk, said).startswith("not saved: ")

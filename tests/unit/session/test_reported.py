@@ -8,7 +8,7 @@ import pytest
 import viva
 from viva.model.record import TrialRecord
 from viva.testing import OpenAIServer
-from viva.testing.http_server import HttpServer, json_answer
+from viva.testing.http_server import HttpServer, json_response
 
 OK = [{"type": "contains", "value": "x"}]
 
@@ -50,7 +50,7 @@ def test_usage_of_an_http_agent_is_priced_by_the_model_beside_it(tmp_path: Path)
         "choices": [{"message": {"content": "x"}}],
         "usage": {"prompt_tokens": 1_000_000, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}},
     }
-    with HttpServer(lambda _: json_answer(answer)) as server:
+    with HttpServer(lambda _: json_response(answer)) as server:
         (record,) = run(tmp_path, case(assertions=[{"type": "max_cost", "value": 0.01}]), agent=server.url)
     assert (record.status, record.cost_usd) == ("failed", pytest.approx(0.15))
 
@@ -121,7 +121,7 @@ def test_an_unknown_key_is_a_warning_once_with_the_nearest_one(tmp_path: Path) -
 def test_a_protocol_state_is_taken_from_a_dict_and_by_a_path(tmp_path: Path) -> None:
     (record,) = run(tmp_path, case(), agent=lambda messages: {"content": "x", "protocol_state": "input-required"})
     assert (record.turns[0].awaiting_input, record.turns[0].awaiting_reason) == (True, "protocol_state")  # N22
-    with HttpServer(lambda _: json_answer({"content": "x", "status": {"state": "input-required"}})) as server:
+    with HttpServer(lambda _: json_response({"content": "x", "status": {"state": "input-required"}})) as server:
         (tmp_path / "viva.toml").write_text(
             f"[agents.a]\ntype = 'http'\nurl = '{server.url}'\nprotocol_state = '$.status.state'\n"
         )

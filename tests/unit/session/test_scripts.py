@@ -332,7 +332,7 @@ def test_a_module_has_tests_or_a_generator(tmp_path):  # N8
     )
     found = find_script_tests(tests, (str(tmp_path),))
     assert found is not None
-    assert [(each.name, each.takes) for each in found] == [("test_b", ("t",)), ("TestA", ("t", "ctx"))]
+    assert [(each.name, each.parameters) for each in found] == [("test_b", ("t",)), ("TestA", ("t", "ctx"))]
     one = find_script_tests(f"{tests}.TestA", (str(tmp_path),))
     assert one is not None
     assert [each.name for each in one] == ["TestA"]

@@ -11,20 +11,20 @@ from viva.agents.cli.command import CommandAgent
 from viva.agents.cli.gemini import GeminiCli
 from viva.config import Settings
 from viva.errors import BadInput
-from viva.session.agents import Agents
-from viva.session.terminal_agents import CLIS
+from viva.session.agents import AgentFactory
+from viva.session.terminal_agents import CLI_NAMES
 
 
 def settings(folder: Path, text: str) -> Settings:
     (folder / "viva.toml").write_text(text, encoding="utf-8")
-    found = config.load(folder / "viva.toml", folder)
+    found = config.load_settings(folder / "viva.toml", folder)
     found.environ = {"PATH": "/bin", "MY_KEY": "value-of-my-key", "GEMINI_API_KEY": "value-of-gemini-key"}
     return found
 
 
-@pytest.mark.parametrize("name", CLIS)
+@pytest.mark.parametrize("name", CLI_NAMES)
 def test_a_cli_can_be_named_without_a_config(tmp_path, name):
-    agent = Agents(Settings(folder=tmp_path)).under_test(name)
+    agent = AgentFactory(Settings(folder=tmp_path)).find_agent_under_test(name)
     assert agent.kind == name
     assert agent.parallel == 2  # N19
     assert "workspace" in agent.agent.provides
@@ -32,7 +32,7 @@ def test_a_cli_can_be_named_without_a_config(tmp_path, name):
 
 def test_the_gemini_cli_is_meant_also_where_a_connector_is_called_so(tmp_path):
     found = settings(tmp_path, '[connectors.gemini]\nmodels = ["gemini-*"]\n')
-    assert isinstance(Agents(found).under_test("gemini").agent, GeminiCli)  # P3
+    assert isinstance(AgentFactory(found).find_agent_under_test("gemini").agent, GeminiCli)  # P3
 
 
 def test_a_cli_of_the_config_has_what_the_config_says(tmp_path):
@@ -50,7 +50,7 @@ parallel = 5
 env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
 """,
     )
-    named = Agents(found).named("mine")
+    named = AgentFactory(found).find_agent("mine")
     agent = named.agent
     assert isinstance(agent, GeminiCli)
     assert agent.called == (f"{tmp_path}/bin/gemini", "--debug")
@@ -66,17 +66,17 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
 
 
 def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
-    agents = Agents(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
-    assert isinstance(agents.named("a").agent, Codex)
+    agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
+    assert isinstance(agents.find_agent("a").agent, Codex)
     assert "hush-hush" not in str(agents.definitions)
 
 
 def test_an_acp_agent_by_reference_and_by_config(tmp_path):
-    agents = Agents(settings(tmp_path, '[agents.a]\ntype = "acp"\ncommand = ["x", "--acp"]\npermissions = ["edit"]\n'))
-    by_reference = agents.under_test("acp:gemini --acp --flag 'a b'").agent
+    agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "acp"\ncommand = ["x", "--acp"]\npermissions = ["edit"]\n'))
+    by_reference = agents.find_agent_under_test("acp:gemini --acp --flag 'a b'").agent
     assert isinstance(by_reference, AcpAgent)
     assert by_reference.command == ("gemini", "--acp", "--flag", "a b")
-    by_config = agents.named("a").agent
+    by_config = agents.find_agent("a").agent
     assert isinstance(by_config, AcpAgent)
     assert by_config.permissions == ("edit",)
 
@@ -89,7 +89,7 @@ command = ["mycli", "{input}"]
 output = "jsonl"
 events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done" }, end = true }]
 """
-    agent = Agents(settings(tmp_path, text)).named("a").agent
+    agent = AgentFactory(settings(tmp_path, text)).find_agent("a").agent
     assert isinstance(agent, CommandAgent)
     assert [rule.end for rule in agent.events] == [False, True]
 
@@ -112,10 +112,10 @@ def test_a_mistake_is_found_before_anything_runs(tmp_path, text, wrong):
     import re
 
     with pytest.raises(BadInput) as raised:
-        Agents(settings(tmp_path, f"[agents.a]\n{text}\n")).named("a")
+        AgentFactory(settings(tmp_path, f"[agents.a]\n{text}\n")).find_agent("a")
     assert wrong in str(raised.value) or re.search(wrong, str(raised.value)), str(raised.value)
 
 
 def test_a_mistyped_name_of_a_cli_is_guessed(tmp_path):
     with pytest.raises(BadInput, match="there is no agent 'gemni'; did you mean gemini"):
-        Agents(Settings(folder=tmp_path)).under_test("gemni")
+        AgentFactory(Settings(folder=tmp_path)).find_agent_under_test("gemni")

@@ -11,9 +11,9 @@ from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
 from viva.record.redaction import Redactor
 from viva.session import terminal_agents
-from viva.session.agents import Agents, NamedAgent
-from viva.session.options import RunOptions, kept, kept_again
-from viva.session.workspaces import Places
+from viva.session.agents import AgentFactory, ConfiguredAgent
+from viva.session.options import RunOptions, dump_options, restore_options
+from viva.session.workspaces import WorkspaceProvider
 from viva.users.script import Script
 
 COPY, EMPTY = WorkspaceSpec("copy", "/r"), WorkspaceSpec("empty", "/r", ("a",))
@@ -26,15 +26,15 @@ def places(
     follows_links: bool = True,
     defaults: Defaults | None = None,
     **asked: Any,
-) -> Places:
+) -> WorkspaceProvider:
     made = ScriptedAgent(("x",))
-    agent = NamedAgent(name="the-agent", agent=made, kind=kind, unasked=unasked, follows_links=follows_links)
+    agent = ConfiguredAgent(name="the-agent", agent=made, kind=kind, auto_approves=unasked, follows_links=follows_links)
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
-    return Places(RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")])
+    return WorkspaceProvider(RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")])
 
 
-def spec(found: Places, **case: Any) -> WorkspaceSpec | None:
-    return found.placed(Case(id="a", user=Script(()), **case)).workspace
+def spec(found: WorkspaceProvider, **case: Any) -> WorkspaceSpec | None:
+    return found.assign_workspace(Case(id="a", user=Script(()), **case)).workspace
 
 
 def test_who_has_a_workspace():
@@ -71,17 +71,17 @@ def test_links_are_copies_for_an_agent_that_does_not_follow_them():
     ]
     modes = [placed.link_mode for each in found if (placed := spec(each, workspace=EMPTY))]
     assert modes == ["symlink", "copy", "symlink", "symlink"]
-    agents = Agents(Settings(folder=Path()))
-    assert [name for name in terminal_agents.CLIS if not agents.named(name).follows_links] == ["gemini"]
+    agents = AgentFactory(Settings(folder=Path()))
+    assert [name for name in terminal_agents.CLI_NAMES if not agents.find_agent(name).follows_links] == ["gemini"]
 
 
 def test_what_a_command_may_do_is_said_before_the_run():
     """P10: and nothing of an agent that is none."""
-    (said,) = places("gemini").notes()
+    (said,) = places("gemini").build_notes()
     assert said == "the-agent runs in auto-approve mode: every tool runs unasked, unconfined (--sandbox bwrap)"
-    (said,) = places("gemini", unasked=False).notes()
+    (said,) = places("gemini", unasked=False).build_notes()
     assert said == "the-agent runs as its config says, unconfined (--sandbox bwrap)"
-    assert list(places("python", unasked=None).notes()) == []
+    assert list(places("python", unasked=None).build_notes()) == []
 
 
 def test_a_sandbox_that_is_not_there_is_said_before_the_run():
@@ -89,7 +89,7 @@ def test_a_sandbox_that_is_not_there_is_said_before_the_run():
         places(sandbox="bwrap")
     with pytest.raises(BadInput, match="bubblewrap is not installed"):
         places(defaults=Defaults(sandbox="bwrap"))
-    assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").notes()) == []
+    assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").build_notes()) == []
 
 
 def test_a_run_that_goes_on_knows_where_it_worked():
@@ -102,6 +102,6 @@ def test_a_run_that_goes_on_knows_where_it_worked():
         keep_workspace=True,
         sandbox="none",
     )
-    again = kept_again(kept(asked, Redactor()))
+    again = restore_options(dump_options(asked, Redactor()))
     for name in ("evaluator", "agent_model", "workspace", "link_mode", "keep_workspace", "sandbox"):
         assert getattr(again, name) == getattr(asked, name)

@@ -12,20 +12,20 @@ from scipy.stats import binomtest, fisher_exact, multinomial, norm, permutation_
 
 from viva.stats.paired import (
     Flips,
-    cases_to_correct_for,
-    fewest_differing,
-    fisher,
+    tarone_correction,
+    min_differing_pairs,
+    fisher_test,
     flips_difference,
-    mcnemar,
+    mcnemar_test,
     paired_difference,
-    trials_to_show_one,
+    min_trials_to_detect,
 )
 
 
 @pytest.mark.parametrize(("broke", "fixed"), [(0, 0), (1, 0), (0, 6), (3, 3), (2, 9), (40, 61), (700, 800)])
 def test_mcnemar_is_the_two_sided_binomial_test(broke, fixed):
-    found = mcnemar([(True, False)] * broke + [(False, True)] * fixed + [(True, True), (False, False)] * 5)
-    assert (found.pairs, found.broke, found.fixed) == (broke + fixed + 10, broke, fixed)
+    found = mcnemar_test([(True, False)] * broke + [(False, True)] * fixed + [(True, True), (False, False)] * 5)
+    assert (found.pairs, found.broken, found.fixed) == (broke + fixed + 10, broke, fixed)
     expected = binomtest(broke, broke + fixed).pvalue if broke + fixed else 1.0
     assert found.p_value == pytest.approx(expected)
 
@@ -36,20 +36,20 @@ def test_fishers_test_is_scipys():
             for passed in range(trials + 1):
                 for passed_now in range(trials_now + 1):
                     table = [[passed, trials - passed], [passed_now, trials_now - passed_now]]
-                    ours = fisher((passed, trials), (passed_now, trials_now))
+                    ours = fisher_test((passed, trials), (passed_now, trials_now))
                     assert ours.p_value == pytest.approx(fisher_exact(table)[1])
-                    assert ours.smallest <= ours.p_value + 1e-12
+                    assert ours.min_p_value <= ours.p_value + 1e-12
 
 
 def test_mcnemar_of_nothing_finds_nothing():
-    assert mcnemar([]).p_value == 1.0
+    assert mcnemar_test([]).p_value == 1.0
 
 
 def flips(before: list[bool], after: list[bool]) -> tuple[float, float]:
     pairs = list(zip(before, after, strict=True))
     difference = paired_difference(pairs)
     assert difference is not None
-    return mcnemar(pairs).p_value, difference.p_value
+    return mcnemar_test(pairs).p_value, difference.p_value
 
 
 def test_on_passes_and_failures_the_difference_has_mcnemars_p():
@@ -194,7 +194,7 @@ def test_where_nothing_changed_mcnemar_alarms_are_as_rare_as_promised():
     alarms = 0
     for _ in range(2000):
         rates = [random.random() for _ in range(40)]
-        alarms += mcnemar([(random.random() < rate, random.random() < rate) for rate in rates]).p_value <= 0.05
+        alarms += mcnemar_test([(random.random() < rate, random.random() < rate) for rate in rates]).p_value <= 0.05
     assert alarms / 2000 <= 0.05 + 0.015
 
 
@@ -203,13 +203,13 @@ def test_a_real_change_is_found():
     alarms = 0
     for _ in range(200):
         pairs = [(random.random() < 0.9, random.random() < 0.6) for _ in range(60)]
-        alarms += mcnemar(pairs).p_value <= 0.05
+        alarms += mcnemar_test(pairs).p_value <= 0.05
     assert alarms > 180
 
 
 def flips_of(pairs: int, broke: int, fixed: int) -> Flips:
     unchanged = [(True, True)] * (pairs - broke - fixed)
-    return mcnemar([(True, False)] * broke + [(False, True)] * fixed + unchanged)
+    return mcnemar_test([(True, False)] * broke + [(False, True)] * fixed + unchanged)
 
 
 def score_interval(pairs: int, broke: int, fixed: int, confidence: float) -> tuple[float, float]:
@@ -308,26 +308,26 @@ def test_differences_that_are_all_nothing_have_no_interval():
 
 @pytest.mark.parametrize("alpha", [0.05, 0.025, 0.01, 0.03125, 0.5])
 def test_fewer_cases_than_this_can_never_be_significant(alpha: float):
-    fewest = fewest_differing(alpha)
+    fewest = min_differing_pairs(alpha)
     assert flips_of(fewest, fewest, 0).p_value <= alpha  # N36
     assert fewest == 1 or flips_of(fewest, fewest - 1, 0).p_value > alpha
-    assert fewest_differing(0.05) == 6
+    assert min_differing_pairs(0.05) == 6
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 100, 0.01])
 def test_so_many_trials_can_show_a_single_broken_case(alpha: float):
-    trials = trials_to_show_one(alpha)
+    trials = min_trials_to_detect(alpha)
     whole: Any = fisher_exact([[trials, 0], [0, trials]])
     fewer: Any = fisher_exact([[trials - 1, 0], [0, trials - 1]])
     assert whole.pvalue <= alpha < fewer.pvalue  # N36
 
 
 def test_cases_that_can_raise_no_alarm_do_not_count_in_the_correction():
-    assert cases_to_correct_for([], 0.05) == 1
-    assert cases_to_correct_for([1.0] * 100, 0.05) == 1
-    assert cases_to_correct_for([1.0] * 100 + [0.001] * 3, 0.05) == 3
-    assert cases_to_correct_for([0.008] * 25, 0.05) == 7  # beyond 6 none of them can reach it
-    assert cases_to_correct_for([0.0001] * 25, 0.05) == 25
+    assert tarone_correction([], 0.05) == 1
+    assert tarone_correction([1.0] * 100, 0.05) == 1
+    assert tarone_correction([1.0] * 100 + [0.001] * 3, 0.05) == 3
+    assert tarone_correction([0.008] * 25, 0.05) == 7  # beyond 6 none of them can reach it
+    assert tarone_correction([0.0001] * 25, 0.05) == 25
 
 
 @pytest.mark.parametrize("trials", [3, 5, 10])
@@ -337,8 +337,8 @@ def test_many_cases_raise_no_more_alarms_than_one(trials: int):
     for _ in range(1000):
         rates = [random.choice((0.2, 0.5, 0.9)) for _ in range(20)]
         counts = [[sum(random.random() < rate for _ in range(trials)) for _ in range(2)] for rate in rates]
-        tests = [fisher((before, trials), (after, trials)) for before, after in counts]
-        k = cases_to_correct_for([test.smallest for test in tests], 0.05)
+        tests = [fisher_test((before, trials), (after, trials)) for before, after in counts]
+        k = tarone_correction([test.min_p_value for test in tests], 0.05)
         alarms += any(test.p_value <= 0.05 / k for test in tests)
     print(f"{trials} trials: {alarms / 1000:.3f}")
     assert alarms / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5  # N36

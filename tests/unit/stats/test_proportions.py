@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from unit.stats.tau_bench import AIRLINE, RETAIL, Published
-from viva.stats.proportions import Interval, Tally, anytime_interval, case_correlation, suite_rate, wilson
+from viva.stats.proportions import Interval, Tally, anytime_interval, case_correlation, estimate_suite_rate, wilson_interval
 
 
 @pytest.mark.parametrize("judged", [1, 2, 7, 20, 1000])
@@ -15,18 +15,18 @@ from viva.stats.proportions import Interval, Tally, anytime_interval, case_corre
 def test_wilson_is_scipys(judged, confidence):
     for passed in {0, 1, judged // 3, judged - 1, judged}:
         theirs = binomtest(passed, judged).proportion_ci(confidence, method="wilson")
-        ours = wilson(passed, judged, confidence)
+        ours = wilson_interval(passed, judged, confidence)
         assert ours is not None
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
 def test_wilson_of_nothing_is_none():
-    assert wilson(0, 0) is None
+    assert wilson_interval(0, 0) is None
 
 
 def test_wilson_ends_exactly_at_zero_and_one():
     for judged in range(1, 200):
-        none, all_of_them = wilson(0, judged), wilson(judged, judged)
+        none, all_of_them = wilson_interval(0, judged), wilson_interval(judged, judged)
         assert none is not None
         assert all_of_them is not None
         assert none.low == 0.0
@@ -37,54 +37,54 @@ def test_wilson_ends_exactly_at_zero_and_one():
 def test_impossible_counts_and_confidences_are_refused():
     for passed, judged in [(2, 1), (-1, 3), (0, -1)]:
         with pytest.raises(ValueError, match="cannot have passed"):
-            wilson(passed, judged)
+            wilson_interval(passed, judged)
     for confidence in (0.0, 1.0, 95.0):
         with pytest.raises(ValueError, match="not between 0 and 1"):
-            wilson(1, 2, confidence)
+            wilson_interval(1, 2, confidence)
 
 
 def test_a_suite_without_judged_trials_has_no_rate():
-    assert suite_rate([]) is None
-    assert suite_rate([Tally(0, 0), Tally(0, 0)]) is None
+    assert estimate_suite_rate([]) is None
+    assert estimate_suite_rate([Tally(0, 0), Tally(0, 0)]) is None
 
 
 def test_each_case_counts_once_however_often_it_ran():
-    found = suite_rate([Tally(0, 1), Tally(99, 99), Tally(0, 0)])
+    found = estimate_suite_rate([Tally(0, 1), Tally(99, 99), Tally(0, 0)])
     assert found is not None
     assert found.rate == 0.5
     assert (found.cases, found.trials, found.unjudged) == (2, 100, 1)
 
 
 def test_one_trial_a_case_is_plain_wilson():
-    found = suite_rate([Tally(1, 1)] * 7 + [Tally(0, 1)] * 3)
+    found = estimate_suite_rate([Tally(1, 1)] * 7 + [Tally(0, 1)] * 3)
     assert found is not None
-    assert found.interval == wilson(7, 10)
+    assert found.interval == wilson_interval(7, 10)
 
 
 def test_cases_that_always_end_alike_count_once_however_often_they_run():
-    found = suite_rate([Tally(8, 8)] * 7 + [Tally(0, 8)] * 3)
+    found = estimate_suite_rate([Tally(8, 8)] * 7 + [Tally(0, 8)] * 3)
     assert found is not None
     assert found.effective_trials == pytest.approx(10)
-    plain = wilson(7, 10)
+    plain = wilson_interval(7, 10)
     assert plain is not None
     assert (found.interval.low, found.interval.high) == pytest.approx((plain.low, plain.high))
 
 
 def test_where_all_passed_a_case_counts_once():
-    found = suite_rate([Tally(5, 5)] * 10)
+    found = estimate_suite_rate([Tally(5, 5)] * 10)
     assert found is not None
     assert found.effective_trials == 10
-    assert found.interval == wilson(10, 10)
+    assert found.interval == wilson_interval(10, 10)
 
 
 def test_one_case_has_its_own_interval():
-    found = suite_rate([Tally(15, 20)])
+    found = estimate_suite_rate([Tally(15, 20)])
     assert found is not None
-    assert found.interval == wilson(15, 20)
+    assert found.interval == wilson_interval(15, 20)
 
 
 def test_alike_cases_are_worth_nearly_all_their_trials():
-    found = suite_rate([Tally(2, 4), Tally(3, 4), Tally(2, 4), Tally(1, 4)] * 25)
+    found = estimate_suite_rate([Tally(2, 4), Tally(3, 4), Tally(2, 4), Tally(1, 4)] * 25)
     assert found is not None
     assert 380 < found.effective_trials <= 400
 
@@ -96,7 +96,7 @@ def test_the_correlation_within_cases_is_the_published_one(published: Published)
 
 def test_real_repeats_are_worth_half_their_number():
     """200 trials of 50 tasks with a correlation of 0.4: the interval is that of about 90 trials."""
-    found = suite_rate(AIRLINE.tallies)
+    found = estimate_suite_rate(AIRLINE.tallies)
     assert found is not None
     assert found.trials == 200
     assert 80 < found.effective_trials < 95
@@ -117,8 +117,8 @@ def share_held(rate: float, correlation: float, cases: int, trials: int, runs: i
     ours = naive = 0
     for _ in range(runs):
         tallies = [Tally(passes(random, rate, correlation, trials), trials) for _ in range(cases)]
-        found = suite_rate(tallies)
-        independent = wilson(sum(tally.passed for tally in tallies), cases * trials)
+        found = estimate_suite_rate(tallies)
+        independent = wilson_interval(sum(tally.passed for tally in tallies), cases * trials)
         assert found is not None
         assert independent is not None
         ours += holds(found.interval, rate)
@@ -158,7 +158,7 @@ def test_the_interval_is_as_good_as_wilsons_on_independent_trials(cases, rate):
     own = sum(
         math.comb(cases, passed) * rate**passed * (1 - rate) ** (cases - passed)
         for passed in range(cases + 1)
-        if (interval := wilson(passed, cases)) and holds(interval, rate)
+        if (interval := wilson_interval(passed, cases)) and holds(interval, rate)
     )
     for correlation in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         for trials in (3, 10):
@@ -169,7 +169,7 @@ def test_the_interval_is_as_good_as_wilsons_on_independent_trials(cases, rate):
 def test_an_interval_for_any_number_of_trials_is_wider_than_wilsons_and_holds_the_rate():
     assert anytime_interval(0, 0) is None
     for passed, judged in ((0, 3), (3, 3), (12, 12), (33, 38), (50, 100)):
-        found, fixed = anytime_interval(passed, judged), wilson(passed, judged)
+        found, fixed = anytime_interval(passed, judged), wilson_interval(passed, judged)
         assert found is not None
         assert fixed is not None
         assert 0 <= found.low <= fixed.low <= passed / judged <= fixed.high <= found.high <= 1

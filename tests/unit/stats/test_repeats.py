@@ -7,7 +7,7 @@ import pytest
 
 from unit.stats.tau_bench import AIRLINE, RETAIL, Published
 from viva.stats.proportions import Tally
-from viva.stats.repeats import pass_at_k, pass_hat_k, pass_k
+from viva.stats.repeats import pass_at_k, pass_hat_k, estimate_pass_k
 
 
 @pytest.mark.parametrize("judged", range(1, 8))
@@ -34,9 +34,9 @@ def test_both_are_unbiased(rate):
 @pytest.mark.parametrize("published", [AIRLINE, RETAIL])
 def test_pass_hat_k_is_the_published_one(published: Published):
     for k, expected in enumerate(published.pass_hat, start=1):
-        found = pass_k(published.tallies, k)
+        found = estimate_pass_k(published.tallies, k)
         assert found is not None
-        assert round(found.all_of_them, 3) == expected
+        assert round(found.pass_hat_k, 3) == expected
     flips = sum(0 < tally.passed < 4 for tally in published.tallies)
     assert round(flips / len(published.tallies), 2) == published.flip_share
 
@@ -44,14 +44,14 @@ def test_pass_hat_k_is_the_published_one(published: Published):
 def test_more_than_was_run_cannot_be_told():
     assert pass_at_k(Tally(3, 3), 4) is None
     assert pass_hat_k(Tally(3, 3), 4) is None
-    assert pass_k([Tally(3, 3), Tally(0, 0)], 4) is None
-    assert pass_k([], 1) is None
+    assert estimate_pass_k([Tally(3, 3), Tally(0, 0)], 4) is None
+    assert estimate_pass_k([], 1) is None
 
 
 def test_cases_with_too_few_trials_are_left_out_and_counted():
-    found = pass_k([Tally(2, 2), Tally(0, 2), Tally(1, 1)], 2)
+    found = estimate_pass_k([Tally(2, 2), Tally(0, 2), Tally(1, 1)], 2)
     assert found is not None
-    assert (found.at_least_one, found.all_of_them, found.cases, found.left_out) == (0.5, 0.5, 2, 1)
+    assert (found.pass_at_k, found.pass_hat_k, found.cases, found.excluded_cases) == (0.5, 0.5, 2, 1)
 
 
 def test_k_counts_from_one():

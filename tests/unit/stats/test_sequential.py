@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scipy.stats import binom
 
-from viva.stats.sequential import Decided, SequentialTest
+from viva.stats.sequential import SequentialResult, SequentialTest
 
 
 @dataclass
@@ -96,7 +96,7 @@ def test_the_default_number_of_runs_is_the_smallest_that_decides_on_a_case_that_
     assert course.fails <= beta
     assert course_of(test, test.too_low).passes <= alpha
     fewer = SequentialTest(**asked, max_runs=test.max_runs - 1)
-    assert course_of(fewer, min_pass).undecided > beta or fewer.max_runs < test.fewest_to_pass
+    assert course_of(fewer, min_pass).undecided > beta or fewer.max_runs < test.min_passes
 
 
 def test_the_defaults_of_the_command_line_take_39_trials_at_most():
@@ -120,7 +120,7 @@ def test_clear_cases_are_decided_in_a_fraction_of_the_runs():
     test = SequentialTest(min_pass=0.9, max_runs=300, margin=0.1, beta=0.05)
     assert fixed_runs(test) == 135
     assert course_of(test, 0.5).runs < 12
-    assert course_of(test, 1.0).runs == test.fewest_to_pass == 26
+    assert course_of(test, 1.0).runs == test.min_passes == 26
 
 
 def test_simulated_cases_get_the_decision_they_deserve():
@@ -128,7 +128,7 @@ def test_simulated_cases_get_the_decision_they_deserve():
     test = SequentialTest(min_pass=0.8, max_runs=400, margin=0.1, beta=0.05)
     random = Random(7)
     for rate, wrong in ((test.too_low, "passes"), (test.min_pass, "fails")):
-        ends = [test.follow(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
+        ends = [test.evaluate(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
         decided = [end for end in ends if end is not None]
         assert len(decided) == 1000
         assert sum(end.decision == wrong for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
@@ -147,7 +147,7 @@ def test_it_stops_as_soon_as_no_decision_can_be_reached():
     test = SequentialTest(min_pass=0.9, max_runs=30, margin=0.1, beta=0.05)
     assert test.decide(21, 1) is None
     assert test.decide(22, 1) == "undecided"
-    assert test.follow([True] * 5 + [False] + [True] * 24) == Decided("undecided", 22, 1, 0)
+    assert test.evaluate([True] * 5 + [False] + [True] * 24) == SequentialResult("undecided", 22, 1, 0)
 
 
 def test_a_decision_that_the_last_run_can_still_bring_is_waited_for():
@@ -159,26 +159,26 @@ def test_a_decision_that_the_last_run_can_still_bring_is_waited_for():
 
 def test_too_few_runs_to_pass_can_be_told_beforehand():
     test = SequentialTest(min_pass=0.9, max_runs=10, margin=0.1, beta=0.05)
-    assert test.fewest_to_pass > test.max_runs
+    assert test.min_passes > test.max_runs
     assert all(test.decide(passed, 0) != "passes" for passed in range(11))
     assert test.decide(0, 5) == "fails"
 
 
 def test_errors_use_up_runs_and_are_no_evidence():
     test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.1, beta=0.05)
-    assert test.follow([None] * 14 + [True] * 26) == Decided("passes", 26, 0, 14)
-    assert test.follow([None] * 40) == Decided("undecided", 0, 0, 36)
+    assert test.evaluate([None] * 14 + [True] * 26) == SequentialResult("passes", 26, 0, 14)
+    assert test.evaluate([None] * 40) == SequentialResult("undecided", 0, 0, 36)
 
 
 def test_runs_behind_the_decision_do_not_change_it():
     test = SequentialTest(min_pass=0.9, max_runs=100, margin=0.1, beta=0.05)
-    assert test.follow([False] * 5 + [True] * 90) == Decided("fails", 0, 5, 0)
+    assert test.evaluate([False] * 5 + [True] * 90) == SequentialResult("fails", 0, 5, 0)
 
 
 def test_unfinished_runs_are_undetermined_not_undecided():
     test = SequentialTest(min_pass=0.9, max_runs=100, margin=0.1, beta=0.05)
-    assert test.follow([]) is None
-    assert test.follow([True] * 25) is None
+    assert test.evaluate([]) is None
+    assert test.evaluate([True] * 25) is None
 
 
 def test_the_margin_shrinks_with_a_low_bar():

@@ -5,26 +5,26 @@ from random import Random
 import numpy as np
 import pytest
 
-from viva.stats.values import Summary, nearest_rank, summarize
+from viva.stats.values import ValueSummary, nearest_rank, summarize_values
 
 
 def test_no_values_have_no_summary():
-    assert summarize([]) is None
+    assert summarize_values([]) is None
 
 
 def test_one_value_is_every_number_of_its_summary():
-    assert summarize([3.5]) == Summary(1, 3.5, 3.5, 3.5)
+    assert summarize_values([3.5]) == ValueSummary(1, 3.5, 3.5, 3.5)
 
 
 def test_order_does_not_matter():
     values = [float(value) for value in range(1, 101)]
     Random(1).shuffle(values)
-    assert summarize(values) == Summary(100, 50.5, 50.0, 95.0)
+    assert summarize_values(values) == ValueSummary(100, 50.5, 50.0, 95.0)
 
 
 def test_p95_is_the_maximum_below_twenty_values_and_not_from_twenty_on():
-    assert summarize(range(1, 20)) == Summary(19, 10.0, 10, 19)
-    assert summarize(range(1, 21)) == Summary(20, 10.5, 10, 19)
+    assert summarize_values(range(1, 20)) == ValueSummary(19, 10.0, 10, 19)
+    assert summarize_values(range(1, 21)) == ValueSummary(20, 10.5, 10, 19)
 
 
 @pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 99, 100, 101])

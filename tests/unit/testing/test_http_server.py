@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from viva.testing import Answer, HttpServer, json_answer
+from viva.testing import StubResponse, HttpServer, json_response
 
 
 def connect(server: HttpServer) -> "closing[http.client.HTTPConnection]":
@@ -15,7 +15,7 @@ def connect(server: HttpServer) -> "closing[http.client.HTTPConnection]":
 
 
 def test_it_hears_and_answers():
-    with HttpServer(lambda r: json_answer({"got": r.json}, 201, {"X-A": "b"})) as server, connect(server) as client:
+    with HttpServer(lambda r: json_response({"got": r.json}, 201, {"X-A": "b"})) as server, connect(server) as client:
         client.request("POST", "/p?q=1", b'{"n":1}', {"X-Key": "v"})
         response = client.getresponse()
         assert (response.status, response.reason, response.headers["x-a"], response.read()) == (
@@ -34,7 +34,7 @@ def test_it_hears_and_answers():
 
 
 def test_a_connection_carries_many_requests():
-    with HttpServer(lambda r: Answer(body=b"x")) as server, connect(server) as client:
+    with HttpServer(lambda r: StubResponse(body=b"x")) as server, connect(server) as client:
         for _ in range(3):
             client.request("GET", "/")
             assert client.getresponse().read() == b"x"
@@ -42,7 +42,7 @@ def test_a_connection_carries_many_requests():
 
 
 def test_chunks_are_joined_by_any_client():
-    with HttpServer(lambda r: Answer(chunks=(b"a", b"bc"))) as server, connect(server) as client:
+    with HttpServer(lambda r: StubResponse(chunks=(b"a", b"bc"))) as server, connect(server) as client:
         client.request("GET", "/")
         assert client.getresponse().read() == b"abc"
 
@@ -56,7 +56,7 @@ def test_chunks_are_joined_by_any_client():
     ],
 )
 def test_a_connection_is_dropped_where_asked(cut, error):
-    with HttpServer(lambda r: Answer(body=b"hello", cut=cut)) as server, connect(server) as client:
+    with HttpServer(lambda r: StubResponse(body=b"hello", cut=cut)) as server, connect(server) as client:
         client.request("GET", "/")
         with pytest.raises(error):
             client.getresponse().read()
@@ -64,7 +64,7 @@ def test_a_connection_is_dropped_where_asked(cut, error):
 
 def test_raw_bytes_go_out_as_they_are():
     with (
-        HttpServer(lambda r: Answer(raw=(b"HTTP/1.1 299 Odd\r\n", b"Content-Length: 1\r\n\r\nx"))) as server,
+        HttpServer(lambda r: StubResponse(raw=(b"HTTP/1.1 299 Odd\r\n", b"Content-Length: 1\r\n\r\nx"))) as server,
         connect(server) as client,
     ):
         client.request("GET", "/")
@@ -73,7 +73,7 @@ def test_raw_bytes_go_out_as_they_are():
 
 
 def test_an_answer_is_held_until_it_is_released():
-    with HttpServer(lambda r: Answer(body=b"x", hold=True)) as server, connect(server) as client:
+    with HttpServer(lambda r: StubResponse(body=b"x", hold=True)) as server, connect(server) as client:
         client.request("GET", "/")
         server.wait_for(lambda: len(server.requests) == 1)
         threading.Thread(target=server.release).start()
@@ -81,7 +81,7 @@ def test_an_answer_is_held_until_it_is_released():
 
 
 def test_it_knows_when_a_client_has_gone():
-    with HttpServer(lambda r: Answer(hold=True)) as server:
+    with HttpServer(lambda r: StubResponse(hold=True)) as server:
         with connect(server) as client:
             client.request("GET", "/")
             server.wait_for(lambda: server.open_connections == 1)
@@ -91,7 +91,7 @@ def test_it_knows_when_a_client_has_gone():
 
 
 def test_a_delay_delays():
-    with HttpServer(lambda r: Answer(body=b"x", delay_s=0.01)) as server, connect(server) as client:
+    with HttpServer(lambda r: StubResponse(body=b"x", delay_s=0.01)) as server, connect(server) as client:
         client.request("GET", "/")
         assert client.getresponse().read() == b"x"
 
@@ -111,7 +111,7 @@ def test_a_bug_in_a_handler_is_told_at_the_end():
 
 def test_what_is_not_http_is_refused():
     with (
-        HttpServer(lambda r: Answer()) as server,
+        HttpServer(lambda r: StubResponse()) as server,
         closing(socket.create_connection(("127.0.0.1", server.port))) as client,
     ):
         client.sendall(b"\x16\x03\x01")

@@ -34,7 +34,7 @@ def messages(*said: dict[str, Any], headers: dict[str, str] = ANTHROPIC, **field
 
 def contents(*said: dict[str, Any], headers: dict[str, str] = GEMINI, **fields: Any) -> tuple[int, Any]:
     body = {"contents": list(said) or [{"role": "user", "parts": [{"text": "Hi"}]}], **fields}
-    with GeminiServer([Say(content="Hello", output_tokens=9, thought_tokens=3)]) as server:
+    with GeminiServer([Say(content="Hello", output_tokens=9, reasoning_tokens=3)]) as server:
         return call(server, "/v1beta/models/m:generateContent", body, headers)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import viva.testing
 from viva.model.message import ToolCall
-from viva.testing import OpenAIServer, Say, error_answer
+from viva.testing import OpenAIServer, Say, error_response
 
 
 def ask(server: OpenAIServer, path: str = "/chat/completions", **body) -> Any:
@@ -66,7 +66,7 @@ def test_a_streamed_reply_comes_in_events():
 @pytest.mark.parametrize(
     ("script", "path", "status", "message"),
     [
-        ([error_answer(429, "slow down", {"Retry-After": "3"})], "/chat/completions", 429, "slow down"),
+        ([error_response(429, "slow down", {"Retry-After": "3"})], "/chat/completions", 429, "slow down"),
         ([], "/chat/completions", 400, "the script has 0 lines, and this is request 1"),
         ("x", "/embeddings", 404, "there is nothing at /v1/embeddings"),
     ],

@@ -35,7 +35,7 @@ def test_every_key_has_its_meaning(tmp_path: Path):
     calls = (ToolCall("write_file", {"file_path": "a.txt"}), ToolCall("stop", id="c9"))
     assert load_script(write(tmp_path, WHOLE)) == [
         "Hello!",
-        When(Say(thought="Let me see.", content="I will.", tool_calls=calls), said="create", times=2),
+        When(Say(thought="Let me see.", content="I will.", tool_calls=calls), text="create", times=2),
         When(
             Say(content="Done.", input_tokens=7, output_tokens=3),
             tool="write_file",
@@ -53,7 +53,7 @@ def test_every_key_has_its_meaning(tmp_path: Path):
 def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
     lines = write(tmp_path, '"Hello!"\n{"text": "Bye", "when": "x"}\n', "replies.jsonl")
     listed = write(tmp_path, '["Hello!", {"text": "Bye", "when": "x"}]', "replies.json")
-    assert load_script(lines) == load_script(str(listed)) == ["Hello!", When(Say(content="Bye"), said="x")]
+    assert load_script(lines) == load_script(str(listed)) == ["Hello!", When(Say(content="Bye"), text="x")]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from viva.engine.conversation import run_conversation
 from viva.errors import AgentFailed, Undetermined
 from viva.model.case import Case, UserMessage
 from viva.model.message import Message, Reply
-from viva.testing.evidence import talk_of
+from viva.testing.evidence import make_trial_state
 from viva.users.program import CodeUser
 
 
@@ -26,7 +26,7 @@ async def answer(said):
 
 
 def hold(play, timeout_s=None):
-    talk = talk_of()
+    talk = make_trial_state()
     talk.case = Case(id="program", user=CodeUser(play), one_session=False)
 
     async def held():

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from viva.model.message import Message, Reply, ToolCall
-from viva.testing.evidence import talk_of
+from viva.testing.evidence import make_trial_state
 from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, parse_simulator_reply
 
 
@@ -65,7 +65,7 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
 )
 def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
     with pytest.raises(ValueError, match=said.replace("$", r"\$")):
-        SimulatorGuard(talk_of("Which order?"), FACTS).parse(Reply(text))
+        SimulatorGuard(make_trial_state("Which order?"), FACTS).parse(Reply(text))
 
 
 @pytest.mark.parametrize(
@@ -82,28 +82,28 @@ def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
     ],
 )
 def test_what_a_user_may_say_is_not(text: str):
-    SimulatorGuard(talk_of("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(Reply(text))
+    SimulatorGuard(make_trial_state("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(Reply(text))
 
 
 def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29
     same = ["Refund me", "refund  me"]
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(talk_of("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
-    SimulatorGuard(talk_of("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
-    SimulatorGuard(talk_of("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(Reply("Refund me"))
-    SimulatorGuard(talk_of("Which?", "What?", inputs=same), {}, may_repeat=True).parse(Reply("Refund me"))
+        SimulatorGuard(make_trial_state("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorGuard(make_trial_state("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(Reply("Refund me"))
+    SimulatorGuard(make_trial_state("Which?", "What?", inputs=same), {}, may_repeat=True).parse(Reply("Refund me"))
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(talk_of("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(Reply("Refund me"))
+        SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(Reply("Refund me"))
 
 
 def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
     replies = [Reply("One moment.", tool_calls=(ToolCall("look", {"page": n}),)) for n in (1, 2)]
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(talk_of(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
+        SimulatorGuard(make_trial_state(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
 
 
 def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
-    talk = talk_of()
+    talk = make_trial_state()
     talk.case = structs.replace(talk.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
     with pytest.raises(ValueError, match="it repeats the assistant's last reply"):
         SimulatorGuard(talk, {}).parse(Reply("How can I help?"))
@@ -147,7 +147,7 @@ def test_only_what_is_surely_another_value_of_the_very_slot_counts(text: str, sl
 )
 def test_half_an_answer_is_asked_for_again(reply: Reply):  # N29
     with pytest.raises(ValueError, match=r"it (is|has|was)"):
-        SimulatorGuard(talk_of("Which?"), {}).parse(reply)
+        SimulatorGuard(make_trial_state("Which?"), {}).parse(reply)
 
 
 def test_no_word_on_the_goal_means_that_it_is_not_achieved():

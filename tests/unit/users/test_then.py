@@ -11,7 +11,7 @@ from viva.errors import AgentFailed, HelperFailed, Role
 from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
 from viva.model.talk import TrialState
-from viva.testing.evidence import talk_of
+from viva.testing.evidence import make_trial_state
 from viva.users.script import Script
 from viva.users.simulator import SimulatorGuard, Simulator
 from viva.users.then import UserSequence
@@ -47,7 +47,7 @@ def script(*texts: str) -> Script:
 
 def spoken(user: Any, count: int, helpers: Any = None) -> list[str]:
     """The first lines that a user says, whatever the agent answers."""
-    talk = talk_of("ok")
+    talk = make_trial_state("ok")
     talk.helpers = helpers or talk.helpers
 
     async def heard() -> list[str]:
@@ -89,7 +89,7 @@ def test_a_fault_comes_back_from_where_the_line_was_said():
     """The loop raises it there, and neither user may live with it."""
 
     async def thrown() -> None:
-        lines = UserSequence(script("a"), script("b")).speak(talk_of())
+        lines = UserSequence(script("a"), script("b")).speak(make_trial_state())
         await anext(lines)
         await lines.athrow(AgentFailed("boom"))
 
@@ -112,4 +112,4 @@ def test_one_who_cannot_end_the_talk_has_to_say_something():
     assert spoken(user, 2, Played({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
     with pytest.raises(HelperFailed, match="it is empty, but the conversation goes on"):
         spoken(user, 1, Played({"input": "", "goal_achieved": True}))
-    assert SimulatorGuard(talk_of("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved
+    assert SimulatorGuard(make_trial_state("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved

@@ -11,7 +11,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.model.event import RunResumed
 from viva.record.journal import Journal
-from viva.viewer.data import RunFile, Runs
+from viva.viewer.data import RunJournal, ProjectRuns
 
 
 @pytest.fixture
@@ -20,44 +20,44 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def test_a_run_that_grows_shows_what_has_ended_so_far(journal: Journal):
-    run = RunFile(journal.path)
+    run = RunJournal(journal.path)
     journal.append(started(3))
-    assert run.overview().cases == []
+    assert run.load_overview().cases == []
     journal.append(over(trial("late", turns=[turn(1, "x")]), index=2))
-    assert [(row.index, row.id) for row in run.overview().cases] == [(2, "late")]
+    assert [(row.index, row.id) for row in run.load_overview().cases] == [(2, "late")]
     journal.append(over(trial("early", turns=[turn(1, "x")]), index=0))
-    assert [(row.index, row.id) for row in run.overview().cases] == [(0, "early"), (2, "late")]
-    assert run.overview() is run.overview()  # nothing new: nothing is made again
+    assert [(row.index, row.id) for row in run.load_overview().cases] == [(0, "early"), (2, "late")]
+    assert run.load_overview() is run.load_overview()  # nothing new: nothing is made again
 
 
 def test_a_case_keeps_its_number_while_others_end(journal: Journal):
     """The number of a case is the place of its first trial, so it does not move as earlier cases end."""
-    run = RunFile(journal.path)
+    run = RunJournal(journal.path)
     journal.append(over(trial("b", trial=2), index=3))
-    (row,) = run.overview().cases
+    (row,) = run.load_overview().cases
     assert row.index == 2
     journal.append(over(trial("a"), index=0))
     journal.append(over(trial("b", trial=1), index=2))
     run.refresh()
-    case = run.case(2)
+    case = run.load_case(2)
     assert case is not None
     assert [(record.id, record.trial) for record in case.records()] == [("b", 1), ("b", 2)]
-    assert run.case(1) is None
+    assert run.load_case(1) is None
 
 
 def test_a_line_that_is_not_complete_waits_for_its_end(journal: Journal):
-    run = RunFile(journal.path)
+    run = RunJournal(journal.path)
     journal.append(over(trial("a")))
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole + whole[:30])
-    assert len(run.overview().cases) == 1
+    assert len(run.load_overview().cases) == 1
     journal.path.write_bytes(whole + whole.replace(b'"index":0', b'"index":1'))
-    assert len(run.overview().cases) == 2
+    assert len(run.load_overview().cases) == 2
 
 
 def test_only_what_is_new_is_read(journal: Journal):
     """What was read is not looked at again, even if it is no JSON any more."""
-    run = RunFile(journal.path)
+    run = RunJournal(journal.path)
     journal.append(over(trial("a")))
     run.refresh()
     size = journal.path.stat().st_size
@@ -65,44 +65,44 @@ def test_only_what_is_new_is_read(journal: Journal):
         file.write(b"#" * (size - 1))
     journal.append(over(trial("b"), index=1))
     run.refresh()
-    assert run.case(1) is not None
+    assert run.load_case(1) is not None
 
 
 def test_a_run_is_live_until_its_end_or_the_end_of_who_writes_it(journal: Journal):
-    run = RunFile(journal.path)
+    run = RunJournal(journal.path)
     journal.append(started())
     run.refresh()
-    assert run.live
+    assert run.is_live
     journal.append(ended())
     run.refresh()
-    assert not run.live
+    assert not run.is_live
     journal.append(RunResumed("r1", "2026"))
     run.refresh()
-    assert run.live
+    assert run.is_live
     journal.close()
-    assert not run.live
+    assert not run.is_live
 
 
 def test_a_line_that_is_no_event_is_named(journal: Journal):
     journal.path.write_bytes(b'{"event":"run_started"}\n')
     with pytest.raises(BadInput, match=r"journal\.jsonl.*byte 0: is no event"):
-        RunFile(journal.path).refresh()
+        RunJournal(journal.path).refresh()
 
 
 def test_a_run_without_its_journal_is_not_there(tmp_path: Path):
     history = History(tmp_path)
-    history.begin(started())
+    history.add_run(started())
     with pytest.raises(BadInput, match="the journal of run r1 is gone"):
-        Runs(history).find("r1")
+        ProjectRuns(history).find("r1")
 
 
 def test_many_runs_do_not_stay_open(tmp_path: Path):
     history = History(tmp_path)
-    runs = Runs(history)
+    runs = ProjectRuns(history)
     for n in range(40):
         event = structs.replace(started(), run=f"run{n:02}")
-        history.begin(event)
-        Journal(history.journal(f"run{n:02}")).append(event)
+        history.add_run(event)
+        Journal(history.journal_path(f"run{n:02}")).append(event)
     before = len(os.listdir("/proc/self/fd"))
     for n in range(40):
         assert runs.find(f"run{n:02}").started is not None

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from rooms import folders, opened
 from viva.model.case import WorkspaceSpec
-from viva.workspace.environment import environment
-from viva.workspace.folders import Folder
+from viva.workspace.environment import build_environment
+from viva.workspace.folders import TrialWorkspace
 
 HOST = {
     "PATH": "/bin",
@@ -28,8 +28,8 @@ HOST = {
 def test_a_command_gets_path_locale_proxy_its_key_and_a_home_and_tmpdir_of_its_own(tmp_path: Path):
     """P10."""
 
-    async def use(folder: Folder) -> None:
-        found = environment(HOST, folder, ["GEMINI_API_KEY", "NOT_SET"], {"ADDED": "by config", "BOTH": "config"})
+    async def use(folder: TrialWorkspace) -> None:
+        found = build_environment(HOST, folder, ["GEMINI_API_KEY", "NOT_SET"], {"ADDED": "by config", "BOTH": "config"})
         home = folder.home
         assert found == {
             "PATH": "/bin",

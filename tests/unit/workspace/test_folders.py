@@ -13,7 +13,7 @@ import pytest
 from rooms import KEY, files, folders, git, opened, put, tree
 from viva.errors import TrialFault, Undetermined
 from viva.model.case import Key, LinkMode, WorkspaceSpec
-from viva.workspace.folders import Folder, sweep
+from viva.workspace.folders import TrialWorkspace, remove_stale_workspaces
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def repo(tmp_path: Path) -> Path:
     return root
 
 
-async def look(folder: Folder) -> set[str]:
+async def look(folder: TrialWorkspace) -> set[str]:
     return files(folder.path)
 
 
@@ -53,7 +53,7 @@ def test_a_copy_has_what_git_knows_and_does_not_ignore(base: Path, repo: Path):
     """P5: of the repository that holds the working folder, without the suite's own files and `.viva`."""
     spec = WorkspaceSpec("copy", str(repo / "src"), exclude=(str(repo / "suite.yaml"),))
 
-    async def use(folder: Folder) -> set[str]:
+    async def use(folder: TrialWorkspace) -> set[str]:
         assert (Path(folder.path) / "link").readlink() == Path("src/main.py")
         assert os.access(Path(folder.path) / "src/main.py", os.X_OK)
         assert not os.access(Path(folder.path) / "README.md", os.X_OK)
@@ -136,7 +136,7 @@ def test_no_link_of_a_copy_leads_out_of_it(has_git: bool, base: Path, repo: Path
     if not has_git:
         shutil.rmtree(repo / ".git")
 
-    async def use(folder: Folder) -> tuple[dict[str, bytes | str | None], list[str]]:
+    async def use(folder: TrialWorkspace) -> tuple[dict[str, bytes | str | None], list[str]]:
         (Path(folder.path) / "src/absolute").write_text("changed")
         return tree(folder.path), await folder.warnings()
 
@@ -167,7 +167,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def test_links_stand_at_the_same_relative_path(base: Path, host: Path):
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         place = Path(folder.path)
         assert place.joinpath("skills/deep").readlink() == host / "skills/deep"
         assert place.joinpath("one.txt").readlink() == host / "one.txt"
@@ -178,7 +178,7 @@ def test_links_stand_at_the_same_relative_path(base: Path, host: Path):
 
 
 def test_a_link_below_another_is_there_already(base: Path, host: Path):
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         return list(folder.link_targets)
 
     assert opened(folders(base), linking(host, "skills/deep", "skills"), use) == [str(host / "skills")]
@@ -187,7 +187,7 @@ def test_a_link_below_another_is_there_already(base: Path, host: Path):
 def test_the_folder_itself_is_linked_entry_by_entry(base: Path, host: Path):
     put(host, ".viva/x")
 
-    async def use(folder: Folder) -> set[str]:
+    async def use(folder: TrialWorkspace) -> set[str]:
         return {path.name for path in Path(folder.path).iterdir()}
 
     assert opened(folders(base), linking(host, "."), use) == {"skills", "one.txt", "suite.yaml"}
@@ -198,7 +198,7 @@ def test_copied_links_leave_out_the_suite_and_what_nobody_wants(base: Path, host
     put(host, "skills/suite.yaml")
     spec = linking(host, "skills", "one.txt", mode="copy", leave_out=(str(host / "skills/suite.yaml"),))
 
-    async def use(folder: Folder) -> set[str]:
+    async def use(folder: TrialWorkspace) -> set[str]:
         put(folder.path, "skills/a.md", "changed")
         assert await folder.warnings() == []
         assert not folder.link_targets
@@ -224,7 +224,7 @@ def test_a_copy_never_leaves_out_what_the_case_names(base: Path, host: Path, pat
         put(host, name)
     spec = linking(host, *paths, mode="copy", leave_out=(str(host / "books/own.yaml"), str(host / "suite.yaml")))
 
-    async def use(folder: Folder) -> set[str]:
+    async def use(folder: TrialWorkspace) -> set[str]:
         return files(folder.path)
 
     assert opened(folders(base), spec, use) == expected
@@ -238,7 +238,7 @@ def test_copied_links_follow_what_leads_out_and_stop_at_cycles(base: Path, host:
     (host / "elsewhere/back").symlink_to("../skills")
     (host / "skills/self").symlink_to("self")
 
-    async def use(folder: Folder) -> dict[str, bytes | str | None]:
+    async def use(folder: TrialWorkspace) -> dict[str, bytes | str | None]:
         return tree(folder.path)
 
     found = opened(folders(base), linking(host, "skills", mode="copy"), use)
@@ -267,7 +267,7 @@ def test_a_path_that_leads_outside_through_a_link_is_not_linked(mode: LinkMode, 
         with pytest.raises(Undetermined, match=f"link_paths: '{path}' leads outside the working folder"):
             opened(folders(base), linking(host, path, mode=mode), look)
 
-    async def use(folder: Folder) -> tuple[set[str], list[str]]:
+    async def use(folder: TrialWorkspace) -> tuple[set[str], list[str]]:
         return {path.name for path in Path(folder.path).iterdir()}, await folder.warnings()
 
     names, warnings = opened(folders(base), linking(host, ".", mode=mode), use)
@@ -281,7 +281,7 @@ def test_a_copied_link_holds_nothing_of_outside(base: Path, host: Path, tmp_path
     (host / "skills/away").symlink_to(tmp_path / "elsewhere")
     (host / "skills/away.txt").symlink_to(tmp_path / "elsewhere/secret.txt")
 
-    async def use(folder: Folder) -> tuple[set[str], list[str]]:
+    async def use(folder: TrialWorkspace) -> tuple[set[str], list[str]]:
         return files(folder.path), await folder.warnings()
 
     found, warnings = opened(folders(base), linking(host, "skills", mode="copy"), use)
@@ -298,7 +298,7 @@ def test_a_link_to_a_circle_is_a_link_to_nothing(base: Path, host: Path):
 def test_a_link_that_holds_the_workspace_itself_has_an_end(tmp_path: Path):
     put(tmp_path, "x.txt")
 
-    async def use(folder: Folder) -> tuple[str, ...]:
+    async def use(folder: TrialWorkspace) -> tuple[str, ...]:
         mark = await folder.take_snapshot()
         put(folder.path, "new.txt")
         return tuple(change.path for change in await folder.changes_since(mark))
@@ -311,7 +311,7 @@ def test_a_link_that_holds_the_workspace_itself_has_an_end(tmp_path: Path):
 def test_what_the_agent_did_to_the_host_through_a_link_is_told(base: Path, host: Path):
     """P5: changed, added and removed, by the paths that it used."""
 
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         place = Path(folder.path)
         put(place, "skills/a.md", "other")
         put(place, "skills/new.md")
@@ -330,7 +330,7 @@ def test_what_the_agent_did_to_the_host_through_a_link_is_told(base: Path, host:
 def test_a_test_that_the_agent_could_read_through_a_link_is_told(base: Path, host: Path):
     """P5."""
 
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         return await folder.warnings()
 
     spec = linking(host, "skills", ".", leave_out=(str(host / "suite.yaml"), str(host / "not-written-yet.jsonl")))
@@ -342,7 +342,7 @@ def test_a_test_that_the_agent_could_read_through_a_link_is_told(base: Path, hos
 
 
 def test_changes_below_a_link_are_changes_of_the_turn(base: Path, host: Path):
-    async def use(folder: Folder) -> list[tuple[str, str]]:
+    async def use(folder: TrialWorkspace) -> list[tuple[str, str]]:
         mark = await folder.take_snapshot()
         put(folder.path, "skills/a.md", "other\n")
         put(folder.path, "one.txt", "!")
@@ -353,7 +353,7 @@ def test_changes_below_a_link_are_changes_of_the_turn(base: Path, host: Path):
 
 
 def test_a_link_that_the_agent_replaces_by_a_file_of_its_own_is_seen(base: Path, host: Path):
-    async def use(folder: Folder) -> list[tuple[str, str, str | None]]:
+    async def use(folder: TrialWorkspace) -> list[tuple[str, str, str | None]]:
         mark = await folder.take_snapshot()
         (Path(folder.path) / "one.txt").unlink()
         put(folder.path, "one.txt", "mine\n")
@@ -370,7 +370,7 @@ def test_a_link_that_the_agent_replaces_by_a_file_of_its_own_is_seen(base: Path,
 
 
 def test_in_place_the_folder_is_the_users_own_and_stays(base: Path, repo: Path):
-    async def use(folder: Folder) -> set[str]:
+    async def use(folder: TrialWorkspace) -> set[str]:
         assert folder.path == str(repo)
         assert folder.is_kept
         mark = await folder.take_snapshot()
@@ -393,7 +393,7 @@ def test_a_replay_never_touches_the_host(kind: str, base: Path, host: Path):
     put(host, "skills/.venv/tool", "x")
     spec = WorkspaceSpec("cwd", str(host)) if kind == "cwd" else linking(host, "skills", leave_out=("skills/a.md",))
 
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         put(folder.path, "skills/a.md", "replayed")
         assert (Path(folder.path) / "skills/.venv/tool").exists() == (kind == "empty")
         return await folder.warnings()
@@ -410,7 +410,7 @@ def test_a_check_sees_the_workspace_and_what_its_own_links_lead_to(base: Path, h
     """P9: a link that the agent made to somewhere else is not followed."""
     put(tmp_path, "secret.txt")
 
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         place = Path(folder.path)
         put(place, "a/b.txt")
         (place / "own").symlink_to("a/b.txt")
@@ -430,7 +430,7 @@ def test_a_check_sees_the_workspace_and_what_its_own_links_lead_to(base: Path, h
 def test_a_workspace_that_became_a_link_shows_nothing(base: Path, tmp_path: Path):
     put(tmp_path, "secret.txt")
 
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         mark = await folder.take_snapshot()
         Path(folder.path).rmdir()
         Path(folder.path).symlink_to(tmp_path)
@@ -445,7 +445,7 @@ def test_a_workspace_that_became_a_link_shows_nothing(base: Path, tmp_path: Path
 
 
 def test_a_workspace_is_named_after_its_case_and_gone_afterwards(base: Path):
-    async def use(folder: Folder) -> str:
+    async def use(folder: TrialWorkspace) -> str:
         assert Path(folder.home).is_dir()
         assert Path(folder.home).stat().st_mode & 0o777 == 0o700
         assert Path(folder.tmp).stat().st_mode & 0o777 == 0o700  # P10
@@ -479,18 +479,18 @@ def test_it_is_gone_too_when_the_trial(how: str, base: Path):
 
 
 def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path):
-    async def use(folder: Folder) -> str:
+    async def use(folder: TrialWorkspace) -> str:
         assert not folder.is_kept
         folder.keep()
         put(folder.path, "x")
         return folder.path
 
     kept = opened(folders(base), WorkspaceSpec("empty"), use)
-    assert sweep(str(base)) == []
+    assert remove_stale_workspaces(str(base)) == []
     assert files(kept) == {"x"}
     assert not (Path(kept).parent / "home").exists()  # P6, P10: logins and sessions of the CLI are not left behind
 
-    async def nothing(folder: Folder) -> str:
+    async def nothing(folder: TrialWorkspace) -> str:
         return folder.path
 
     assert Path(opened(folders(base, keep_always=True), WorkspaceSpec("empty"), nothing)).is_dir()
@@ -544,7 +544,7 @@ def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
 
 
 def test_what_the_agent_has_deleted_is_not_said_to_be_there(base: Path):
-    async def use(folder: Folder) -> bool:
+    async def use(folder: TrialWorkspace) -> bool:
         folder.keep()
         shutil.rmtree(folder.path)
         return folder.is_kept
@@ -554,7 +554,7 @@ def test_what_the_agent_has_deleted_is_not_said_to_be_there(base: Path):
 
 
 def test_what_was_made_unremovable_is_removed(base: Path):
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         put(folder.path, "locked/deep/x").parent.chmod(0o500)
         (Path(folder.path) / "locked").chmod(0o000)
 
@@ -592,7 +592,7 @@ def test_what_a_killed_process_has_left_is_swept_and_what_a_running_one_uses_is_
     assert viva.stdin is not None
     path = Path(viva.stdout.readline().strip())
     put(base, "viva-of-somebody-else/work/x")
-    assert sweep(str(base)) == []
+    assert remove_stale_workspaces(str(base)) == []
     assert path.is_dir()
     viva.kill()
     viva.wait()
@@ -607,10 +607,10 @@ def test_what_a_killed_process_has_left_is_swept_and_what_a_running_one_uses_is_
 def test_a_folder_whose_maker_seems_gone_but_whose_lock_is_held_is_left_alone(base: Path):
     """Another container has process ids of its own."""
 
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         marker = Path(folder.path).parent / ".viva-workspace"
         marker.write_text("999999999 1\n")
-        assert sweep(str(base)) == []
+        assert remove_stale_workspaces(str(base)) == []
 
     opened(folders(base), WorkspaceSpec("empty"), use)
 
@@ -619,7 +619,7 @@ def test_a_replay_tells_what_was_told_though_the_host_has_changed_since(base: Pa
     """The run that was recorded may have changed it itself."""
     spec = linking(host, "skills", "one.txt")
 
-    async def act(folder: Folder) -> tuple[object, ...]:
+    async def act(folder: TrialWorkspace) -> tuple[object, ...]:
         mark = await folder.take_snapshot()
         put(folder.path, "skills/a.md", "other")
         put(folder.path, "skills/new.md", "new")
@@ -631,7 +631,7 @@ def test_a_replay_tells_what_was_told_though_the_host_has_changed_since(base: Pa
         (host / "one.txt").unlink()
         return *first, await folder.files_since(mark), await folder.changes_since(mark), await folder.warnings()
 
-    async def replay(folder: Folder) -> tuple[object, ...]:
+    async def replay(folder: TrialWorkspace) -> tuple[object, ...]:
         seen: list[object] = []
         for images, told in (recorded[:2], recorded[2:4]):
             mark = await folder.take_snapshot()

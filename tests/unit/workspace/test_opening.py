@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from rooms import put
-from viva.workspace.opening import open_file
+from viva.workspace.opening import open_regular_file
 
 
 def test_an_ordinary_file_is_read_and_written_with_its_folders(tmp_path: Path):
     path = tmp_path / "a/b/ü.txt"
-    os.close(open_file(str(path), os.O_WRONLY | os.O_CREAT, make_folders=True))
+    os.close(open_regular_file(str(path), os.O_WRONLY | os.O_CREAT, make_folders=True))
     assert path.read_bytes() == b""
     with pytest.raises(FileNotFoundError):
-        open_file(str(tmp_path / "gone/x"))
+        open_regular_file(str(tmp_path / "gone/x"))
     assert not (tmp_path / "gone").exists()
 
 
@@ -27,5 +27,5 @@ def test_nothing_else_is_opened_nor_waited_for(name: str, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
         with pytest.raises(OSError, match=r"^\[Errno \d+\]"):
-            open_file(f"{tmp_path}/{name}", flags, make_folders=True)
+            open_regular_file(f"{tmp_path}/{name}", flags, make_folders=True)
     assert (tmp_path / "real/x").read_text() == "kept"

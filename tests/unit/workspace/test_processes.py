@@ -15,7 +15,7 @@ import uvloop
 
 from real_clis import node
 from viva.errors import AgentFailed, Undetermined, Unreachable
-from viva.workspace.processes import MARK, Process, marked, running, started_at, sweep
+from viva.workspace.processes import TRIAL_VARIABLE, Process, find_trial_processes, run_command, process_start_time, kill_orphans
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 SLEEPS = "echo $$ ready; exec sleep 600"
@@ -38,7 +38,7 @@ def environment() -> dict[str, str]:
 
 def of_ours() -> dict[int, str]:
     """The living processes that this one has to answer for."""
-    return {pid: mark for pid, mark in marked().items() if f"-{os.getpid()}-" in mark}
+    return {pid: mark for pid, mark in find_trial_processes().items() if f"-{os.getpid()}-" in mark}
 
 
 def is_alive(pid: int) -> bool:
@@ -59,7 +59,7 @@ async def ready(process: Process) -> int:
 def test_lines_code_and_errors_of_a_command(run: Run, tmp_path: Path):
     async def scenario() -> None:
         script = "pwd; printf 'a\\r\\nb\\n\\nlast'; echo oops >&2; cat; exit 3"
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
             assert [line async for line in process.lines()] == [str(tmp_path).encode(), b"a", b"b", b"", b"last"]
             assert await process.wait() == 3
             assert process.stderr_tail == "oops\n"
@@ -72,15 +72,15 @@ def test_a_command_sees_only_the_environment_that_it_is_given(run: Run, tmp_path
     """P10: nothing is added but the mark, not even what Python would give itself for a locale."""
 
     async def scenario() -> set[bytes]:
-        async with running(["env"], cwd=str(tmp_path), env={**environment(), "MORE": "ü"}) as process:
+        async with run_command(["env"], cwd=str(tmp_path), env={**environment(), "MORE": "ü"}) as process:
             return {line.partition(b"=")[0] async for line in process.lines()}
 
-    assert run(scenario()) - {b"PWD", b"SHLVL", b"_"} == {b"PATH", b"MORE", MARK.encode()}
+    assert run(scenario()) - {b"PWD", b"SHLVL", b"_"} == {b"PATH", b"MORE", TRIAL_VARIABLE.encode()}
 
 
 def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path):
     async def scenario() -> int:
-        async with running(["sh", "-c", "kill -SEGV $$"], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", "kill -SEGV $$"], cwd=str(tmp_path), env=environment()) as process:
             return await process.wait()
 
     assert asyncio.run(scenario()) == -signal.SIGSEGV
@@ -88,7 +88,7 @@ def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path):
 
 def test_lines_can_be_left_and_taken_up_again(tmp_path: Path):
     async def scenario() -> list[bytes]:
-        async with running(["sh", "-c", "echo a; echo b; printf c"], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", "echo a; echo b; printf c"], cwd=str(tmp_path), env=environment()) as process:
             return [*[await anext(process.lines()) for _ in range(2)], *[line async for line in process.lines()]]
 
     assert asyncio.run(scenario()) == [b"a", b"b", b"c"]
@@ -96,7 +96,7 @@ def test_lines_can_be_left_and_taken_up_again(tmp_path: Path):
 
 def test_what_is_sent_reaches_standard_input(run: Run, tmp_path: Path):
     async def scenario() -> list[bytes]:
-        async with running(["cat"], cwd=str(tmp_path), env=environment(), stdin=True) as process:
+        async with run_command(["cat"], cwd=str(tmp_path), env=environment(), stdin=True) as process:
             await process.send(b"one\n")
             heard = [await anext(process.lines())]
             await process.send(b"two\n")
@@ -111,7 +111,7 @@ def test_a_command_that_cannot_be_started_is_not_the_agents_failure(command: str
     (tmp_path / "not-executable").write_text("x")
 
     async def scenario() -> None:
-        async with running([command], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command([command], cwd=str(tmp_path), env=environment()) as process:
             await process.wait()
 
     with pytest.raises(Unreachable, match=f"{command}: cannot be started: "):  # N17
@@ -120,7 +120,7 @@ def test_a_command_that_cannot_be_started_is_not_the_agents_failure(command: str
 
 def test_a_folder_that_the_agent_has_deleted_is_its_own_doing(tmp_path: Path):
     async def scenario() -> None:
-        async with running(["true"], cwd=str(tmp_path / "gone"), env=environment()):
+        async with run_command(["true"], cwd=str(tmp_path / "gone"), env=environment()):
             pass
 
     with pytest.raises(AgentFailed, match=r"works in is gone: .*gone"):
@@ -132,9 +132,9 @@ def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
 
     async def scenario() -> tuple[int, int, bool]:
         script = "yes 0123456789012345678901234567890123456789 | head -c 100000000; echo; echo end"
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000) as process:
             size = sum([len(line) async for line in process.lines()])
-            return size, await process.wait(), process.overflowed
+            return size, await process.wait(), process.has_overflowed
 
     size, code, overflowed = run(scenario())
     assert (code, overflowed) == (0, True)
@@ -144,7 +144,7 @@ def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
 def test_one_endless_line_is_left_out_and_the_next_one_is_read(run: Run, tmp_path: Path):
     async def scenario() -> tuple[list[bytes], int]:
         script = "echo first; head -c 50000000 /dev/zero; echo; echo last; head -c 200000 /dev/zero"
-        async with running(
+        async with run_command(
             ["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_line_bytes=100_000
         ) as process:
             return [line async for line in process.lines()], process.overlong_lines
@@ -155,7 +155,7 @@ def test_one_endless_line_is_left_out_and_the_next_one_is_read(run: Run, tmp_pat
 def test_the_end_of_what_it_says_on_standard_error_is_kept(tmp_path: Path):
     async def scenario() -> str:
         script = "head -c 3000000 /dev/zero >&2; echo the end >&2"
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
             await process.wait()
             return process.stderr_tail
 
@@ -169,7 +169,7 @@ def test_a_line_that_nobody_waits_for_does_not_stop_the_command(run: Run, tmp_pa
 
     async def scenario() -> int:
         script = "echo first; head -c 3000000 /dev/zero; exit 7"
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
             assert await anext(process.lines()) == b"first"
             return await process.wait()
 
@@ -190,7 +190,7 @@ def test_a_busy_loop_does_not_cut_off_the_last_output(to_file: bool, tmp_path: P
     async def scenario() -> list[bytes]:
         said: list[bytes] = []
         argv = ["seq", "-f", "%050g", "20000"]
-        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=to_file) as process:
+        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=to_file) as process:
             async for line in process.lines():
                 said.append(line)
                 for _ in range(3):
@@ -209,7 +209,7 @@ LAST_WORDS = "trap 'echo last words; echo in trouble >&2; exit' TERM; echo $$ re
 def test_what_it_prints_while_it_is_ended_can_still_be_read(to_file: bool, run: Run, tmp_path: Path):
     async def scenario() -> tuple[list[bytes], str]:
         argv = ["sh", "-c", LAST_WORDS]
-        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=to_file, grace_s=20) as process:
+        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=to_file, grace_s=20) as process:
             await ready(process)
         return [line async for line in process.lines()], process.stderr_tail
 
@@ -225,7 +225,7 @@ def test_a_program_in_javascript_that_exits_at_once_loses_nothing_in_a_file(run:
 
     async def scenario() -> list[tuple[int, bytes]]:
         argv = [str(programs / "node"), "-e", code]
-        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True) as process:
+        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=True) as process:
             return [(len(line), line[-3:]) async for line in process.lines()]
 
     assert run(scenario()) == [(3_000_000, b"xxx"), (3, b"end")]
@@ -235,7 +235,7 @@ def test_a_file_is_read_while_it_grows(run: Run, tmp_path: Path):
     async def scenario() -> list[bytes]:
         os.mkfifo(tmp_path / "fifo")
         script = "echo $$ ready; read _ < fifo; echo done | cat; (echo and; echo more) & wait"
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), to_file=True) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), to_file=True) as process:
             await ready(process)
             (tmp_path / "fifo").write_text("go\n")
             return [line async for line in process.lines()]
@@ -247,9 +247,9 @@ def test_a_file_is_read_while_it_grows(run: Run, tmp_path: Path):
 def test_one_that_floods_a_file_is_ended(script: str, run: Run, tmp_path: Path):
     async def scenario() -> tuple[int, bool, int]:
         argv = ["sh", "-c", script]
-        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
             size = sum([len(line) + 1 async for line in process.lines()])
-            return await process.wait(), process.overflowed, size
+            return await process.wait(), process.has_overflowed, size
 
     code, overflowed, size = run(scenario())
     assert (code < 0, overflowed) == (True, True)
@@ -261,8 +261,8 @@ def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(r
     async def scenario() -> tuple[list[bytes], bool]:
         script = "import os; print('said', flush=True); os.ftruncate(1, 1 << 60)"
         argv = [sys.executable, "-c", script]
-        async with running(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
-            return [line async for line in process.lines()], process.overflowed
+        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+            return [line async for line in process.lines()], process.has_overflowed
 
     assert run(scenario()) in (([b"said"], True), ([], True))
 
@@ -272,7 +272,7 @@ def test_one_that_kills_its_supervisor_and_gets_away_is_not_listened_to_for_ever
     script = "setsid sh -c 'echo $$ ready; yes >&2 & exec yes' & read _ < fifo; kill -KILL $PPID; exec sleep 600"
 
     async def scenario() -> int:
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
             pid = await ready(process)
             (tmp_path / "fifo").write_text("go\n")
             assert await process.wait() == -signal.SIGKILL
@@ -285,7 +285,7 @@ def test_one_that_kills_its_supervisor_and_gets_away_is_not_listened_to_for_ever
 
 def test_a_message_that_no_command_line_can_hold_is_not_the_agents_failure(tmp_path: Path):
     async def scenario() -> None:
-        async with running(["echo", "a\0b"], cwd=str(tmp_path), env=environment()):
+        async with run_command(["echo", "a\0b"], cwd=str(tmp_path), env=environment()):
             pass
 
     with pytest.raises(Undetermined, match="echo: cannot be started: embedded null byte"):
@@ -298,7 +298,7 @@ def test_a_timeout_ends_the_whole_family(script: str, run: Run, tmp_path: Path):
     pids: list[int] = []
 
     async def scenario() -> None:
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
             pids.append(await ready(process))
             assert of_ours()
             async with asyncio.timeout(0.05):
@@ -315,7 +315,7 @@ def test_a_cancelled_task_leaves_nobody_behind_even_if_it_is_cancelled_twice(scr
     pids: list[int] = []
 
     async def work(said: asyncio.Event) -> None:
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
             pids.append(await ready(process))
             said.set()
             await process.wait()
@@ -341,7 +341,7 @@ def test_a_daemon_does_not_outlive_the_command_that_has_ended_well(run: Run, tmp
 
     async def scenario() -> tuple[int, list[bytes], int]:
         os.mkfifo(tmp_path / "fifo")
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
             pid = await ready(process)
             (tmp_path / "fifo").write_text("go\n")
             return pid, [line async for line in process.lines()], await process.wait()
@@ -370,7 +370,7 @@ def test_a_program_whose_first_thread_has_ended_is_no_dead_one(tmp_path: Path):
     """P7: Linux shows it as a zombie, but its other threads run, and its children are still its own. So Node ends."""
 
     async def main() -> int:
-        async with running(
+        async with run_command(
             [sys.executable, "-c", LEADERLESS], cwd=str(tmp_path), env=environment(), grace_s=0.2
         ) as process:
             return await ready(process)
@@ -384,7 +384,7 @@ def test_one_that_listens_to_term_may_put_its_things_in_order(tmp_path: Path):
     script = "trap 'echo tidy > left; exit 0' TERM; echo $$ ready; while :; do sleep 0.01; done"
 
     async def scenario() -> None:
-        async with running(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=20) as process:
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=20) as process:
             await ready(process)
 
     asyncio.run(scenario())
@@ -440,15 +440,15 @@ def test_when_viva_itself_is_killed_its_commands_end_too(script: str, tmp_path: 
 def test_what_even_a_killed_supervisor_has_left_is_swept_at_the_next_start(tmp_path: Path):
     _, pid = killed(DAEMON, tmp_path, with_supervisor=True)
     assert is_alive(pid)
-    assert pid in sweep()
+    assert pid in kill_orphans()
     assert gone(pid)
 
 
 def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
     async def scenario() -> None:
-        async with running(["sh", "-c", SLEEPS], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(["sh", "-c", SLEEPS], cwd=str(tmp_path), env=environment()) as process:
             pid = await ready(process)
-            assert pid not in sweep()
+            assert pid not in kill_orphans()
             assert is_alive(pid)
 
     asyncio.run(scenario())
@@ -457,10 +457,10 @@ def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
 def test_nobody_is_swept_whose_mark_says_nothing_certain(tmp_path: Path):
     """Another container's processes, and marks of other people's making."""
     marks = ["1-1-1-1", "", "x", f"{os.stat('/proc/self/ns/pid').st_ino}-999999999-0-ab"]
-    others = [subprocess.Popen(["sleep", "600"], env={**environment(), MARK: mark}) for mark in marks]
+    others = [subprocess.Popen(["sleep", "600"], env={**environment(), TRIAL_VARIABLE: mark}) for mark in marks]
     try:
-        assert {other.pid for other in others} <= set(marked())
-        assert not {other.pid for other in others} & set(sweep())
+        assert {other.pid for other in others} <= set(find_trial_processes())
+        assert not {other.pid for other in others} & set(kill_orphans())
         assert all(is_alive(other.pid) for other in others)
     finally:
         for other in others:
@@ -469,5 +469,5 @@ def test_nobody_is_swept_whose_mark_says_nothing_certain(tmp_path: Path):
 
 
 def test_the_same_process_id_at_another_time_is_another_process():
-    assert started_at(os.getpid()) > 0
-    assert started_at(2**22 + 1) == 0
+    assert process_start_time(os.getpid()) > 0
+    assert process_start_time(2**22 + 1) == 0

@@ -12,9 +12,9 @@ import bubblewrap
 from rooms import folders, opened, put
 from viva.errors import BadInput
 from viva.model.case import WorkspaceSpec
-from viva.workspace.environment import environment
-from viva.workspace.folders import Folder
-from viva.workspace.processes import marked, running
+from viva.workspace.environment import build_environment
+from viva.workspace.folders import TrialWorkspace
+from viva.workspace.processes import find_trial_processes, run_command
 from viva.workspace.sandbox import Bubblewrap, find_bubblewrap
 
 
@@ -24,9 +24,9 @@ def sandbox() -> Bubblewrap | None:
     return find_bubblewrap(os.environ) if bubblewrap.works() else None
 
 
-async def said(argv: Sequence[str], folder: Folder) -> tuple[int, list[str]]:
-    env = environment(os.environ, folder)
-    async with running(folder.sandbox_command(argv), cwd=folder.path, env=env) as process:
+async def said(argv: Sequence[str], folder: TrialWorkspace) -> tuple[int, list[str]]:
+    env = build_environment(os.environ, folder)
+    async with run_command(folder.sandbox_command(argv), cwd=folder.path, env=env) as process:
         lines = [line.decode() async for line in process.lines()]
         code = await process.wait()
         return code, [*lines, *process.stderr_tail.splitlines()]
@@ -47,7 +47,7 @@ def test_it_writes_to_its_workspace_and_its_home_and_nowhere_else(sandbox: Bubbl
         ls /run/user /run/*.sock > /dev/null 2>&1 || echo sockets are hidden
     """
 
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         _, lines = await said(["sh", "-c", script], folder)
         assert (Path(folder.path) / "file").read_text() == "x\n"
         assert (Path(folder.home) / "file").read_text() == "x\n"
@@ -70,7 +70,7 @@ def test_a_link_that_meanwhile_leads_elsewhere_is_not_writable(sandbox: Bubblewr
     put(tmp_path, "host/linked/a.txt", "a")
     put(tmp_path, "elsewhere/b.txt", "b")
 
-    async def use(folder: Folder) -> tuple[int, list[str]]:
+    async def use(folder: TrialWorkspace) -> tuple[int, list[str]]:
         (tmp_path / "host/linked").rename(tmp_path / "host/was-linked")
         (tmp_path / "host/linked").symlink_to(tmp_path / "elsewhere")
         return await said(["sh", "-c", "echo x > linked/b.txt || echo refused"], folder)
@@ -93,10 +93,10 @@ def test_the_users_home_is_hidden_but_for_programs_installed_there(tmp_path: Pat
     path = f"{home}/.tools/bin:{home}/bin:{os.environ['PATH']}"
     sandbox = find_bubblewrap({"HOME": str(home), "PATH": path})
 
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         env = {"PATH": path, "HOME": folder.home}
         argv = folder.sandbox_command(["sh", "-c", f"hello; mine; ls -A {home}; cat {home}/.ssh/key || echo hidden"])
-        async with running(argv, cwd=folder.path, env=env) as process:
+        async with run_command(argv, cwd=folder.path, env=env) as process:
             return [line.decode() async for line in process.lines()]
 
     found = opened(folders(tmp_path / "base", sandbox=sandbox), WorkspaceSpec("empty"), use)
@@ -110,7 +110,7 @@ def test_the_network_stays(sandbox: Bubblewrap | None, tmp_path: Path):
         port = server.getsockname()[1]
         code = f"import socket; socket.create_connection(('127.0.0.1', {port})); print('connected')"
 
-        async def use(folder: Folder) -> tuple[int, list[str]]:
+        async def use(folder: TrialWorkspace) -> tuple[int, list[str]]:
             return await said([sys.executable, "-c", code], folder)
 
         assert opened(folders(tmp_path, sandbox=sandbox), WorkspaceSpec("empty"), use) == (0, ["connected"])
@@ -121,15 +121,15 @@ def test_a_daemon_inside_ends_with_the_command(sandbox: Bubblewrap | None, tmp_p
     if sandbox is None:
         return
 
-    async def use(folder: Folder) -> None:
+    async def use(folder: TrialWorkspace) -> None:
         script = "setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 600; done' & wait"
         env = {"PATH": os.environ["PATH"]}
-        async with running(folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2) as process:
+        async with run_command(folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2) as process:
             assert await anext(process.lines()) == b"ready"
-            assert any(f"-{os.getpid()}-" in mark for mark in marked().values())
+            assert any(f"-{os.getpid()}-" in mark for mark in find_trial_processes().values())
 
     opened(folders(tmp_path, sandbox=sandbox), WorkspaceSpec("empty"), use)
-    assert not any(f"-{os.getpid()}-" in mark for mark in marked().values())
+    assert not any(f"-{os.getpid()}-" in mark for mark in find_trial_processes().values())
 
 
 def test_without_bubblewrap_it_is_said_what_is_missing(tmp_path: Path):
@@ -144,7 +144,7 @@ def test_a_bubblewrap_that_does_not_work_is_none(tmp_path: Path):
 
 
 def test_without_a_sandbox_the_command_is_as_it_was(tmp_path: Path):
-    async def use(folder: Folder) -> list[str]:
+    async def use(folder: TrialWorkspace) -> list[str]:
         return folder.sandbox_command(["a", "b c"])
 
     assert opened(folders(tmp_path), WorkspaceSpec("empty"), use) == ["a", "b c"]

@@ -9,7 +9,7 @@ import pytest
 from rooms import put, tree
 from viva.model.talk import FileChange, FileImage
 from viva.workspace import snapshot
-from viva.workspace.snapshot import NOTHING, Mark, Texts, look, real_path, shown_path
+from viva.workspace.snapshot import EMPTY_SNAPSHOT, FolderSnapshot, ContentStore, take_snapshot, parse_display_path, display_path
 
 
 class Scene:
@@ -17,17 +17,17 @@ class Scene:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.texts = Texts()
-        self.mark = NOTHING
+        self.texts = ContentStore()
+        self.mark = EMPTY_SNAPSHOT
         self.look()
 
-    def look(self) -> Mark:
-        self.mark = look(str(self.root), self.texts, self.mark)
+    def look(self) -> FolderSnapshot:
+        self.mark = take_snapshot(str(self.root), self.texts, self.mark)
         return self.mark
 
     def changes(self) -> list[FileChange]:
         before = self.mark
-        return list(snapshot.changes(before, self.look(), self.texts))
+        return list(snapshot.list_file_changes(before, self.look(), self.texts))
 
     def one(self) -> FileChange:
         (change,) = self.changes()
@@ -119,10 +119,10 @@ def test_together_differences_have_room_for_so_much_and_no_more(scene: Scene):
 
 def test_texts_beyond_the_room_in_memory_are_told_without_lines(tmp_path: Path):
     put(tmp_path, "a", "x" * 50)
-    texts = Texts(room=60)
-    before = look(str(tmp_path), texts)
+    texts = ContentStore(room=60)
+    before = take_snapshot(str(tmp_path), texts)
     put(tmp_path, "a", "y" * 50)
-    (change,) = snapshot.changes(before, look(str(tmp_path), texts, before), texts)
+    (change,) = snapshot.list_file_changes(before, take_snapshot(str(tmp_path), texts, before), texts)
     assert change.diff == "file of 50 bytes → file of 50 bytes"
 
 
@@ -151,7 +151,7 @@ def test_pipes_and_sockets_are_never_opened(scene: Scene):
         ("socket", "a socket, pipe or device"),
     ]
     before = scene.mark
-    assert snapshot.images(NOTHING, before, 1000, lambda path: f"{scene.root}/{path}") == ()
+    assert snapshot.collect_images(EMPTY_SNAPSHOT, before, 1000, lambda path: f"{scene.root}/{path}") == ()
 
 
 def test_a_folder_that_is_deleted_has_lost_all_its_files(scene: Scene):
@@ -169,16 +169,16 @@ def test_names_that_are_no_text_can_be_told_and_found_again(raw: bytes, scene: S
     put(scene.root, name, "x")
     shown = scene.one().path
     assert shown.encode()
-    assert real_path(shown) == name
-    assert shown_path(real_path(shown)) == shown
+    assert parse_display_path(shown) == name
+    assert display_path(parse_display_path(shown)) == shown
 
 
 def test_ordinary_names_are_told_as_they_are():
-    assert shown_path("a/größe x.txt") == "a/größe x.txt"
+    assert display_path("a/größe x.txt") == "a/größe x.txt"
 
 
-def images(scene: Scene, before: Mark) -> tuple[FileImage, ...]:
-    return snapshot.images(before, scene.mark, 10_000, lambda path: f"{scene.root}/{path}")
+def images(scene: Scene, before: FolderSnapshot) -> tuple[FileImage, ...]:
+    return snapshot.collect_images(before, scene.mark, 10_000, lambda path: f"{scene.root}/{path}")
 
 
 def test_whole_files_can_be_put_elsewhere(scene: Scene, tmp_path: Path):
@@ -188,7 +188,7 @@ def test_whole_files_can_be_put_elsewhere(scene: Scene, tmp_path: Path):
         put(scene.root, name, name)
     before = scene.mark
     scene.look()
-    snapshot.put(str(other), images(scene, before))
+    snapshot.restore_files(str(other), images(scene, before))
     assert tree(other) == tree(scene.root)
 
     for name in ("goes", "folder/goes", "was-file", "was-folder/x"):
@@ -202,7 +202,7 @@ def test_whole_files_can_be_put_elsewhere(scene: Scene, tmp_path: Path):
     put(scene.root, "run", "#!").chmod(0o755)
     before = scene.mark
     scene.look()
-    snapshot.put(str(other), images(scene, before))
+    snapshot.restore_files(str(other), images(scene, before))
     assert tree(other) == tree(scene.root)
     assert os.access(other / "run", os.X_OK)
 
@@ -211,7 +211,7 @@ def test_too_much_for_a_cassette_is_refused_as_a_whole(scene: Scene):
     put(scene.root, "a", "x" * 20_000)
     before = scene.mark
     scene.look()
-    with pytest.raises(snapshot.TooLarge) as refused:
+    with pytest.raises(snapshot.ImagesTooLarge) as refused:
         images(scene, before)
     assert refused.value.size == 20_000
 
@@ -219,9 +219,9 @@ def test_too_much_for_a_cassette_is_refused_as_a_whole(scene: Scene):
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".."])
 def test_nothing_is_put_outside(path: str, tmp_path: Path):
     with pytest.raises(ValueError, match="outside of the workspace"):
-        snapshot.put(str(tmp_path), [FileImage(path, b"x")])
+        snapshot.restore_files(str(tmp_path), [FileImage(path, b"x")])
     with pytest.raises(ValueError, match="outside of the workspace"):
-        snapshot.put(str(tmp_path), [FileImage(path)])
+        snapshot.restore_files(str(tmp_path), [FileImage(path)])
 
 
 def test_nothing_is_put_or_removed_through_a_link(tmp_path: Path):
@@ -229,14 +229,14 @@ def test_nothing_is_put_or_removed_through_a_link(tmp_path: Path):
     root.mkdir()
     put(outside, "kept", "x")
     (root / "away").symlink_to(outside)
-    snapshot.put(str(root), [FileImage("away/kept")])
+    snapshot.restore_files(str(root), [FileImage("away/kept")])
     assert (outside / "kept").read_text() == "x"
-    snapshot.put(str(root), [FileImage("away/kept", b"replayed")])
+    snapshot.restore_files(str(root), [FileImage("away/kept", b"replayed")])
     assert (outside / "kept").read_text() == "x"
     assert (root / "away/kept").read_bytes() == b"replayed"
 
 
 def test_too_many_files_are_not_watched_and_that_is_said(tmp_path: Path):
-    many = Mark({}, whole=False)
-    (change,) = snapshot.changes(many, many, Texts())
+    many = FolderSnapshot({}, is_complete=False)
+    (change,) = snapshot.list_file_changes(many, many, ContentStore())
     assert "too many to watch" in change.path

@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.dialect import Asked, Dialect
+from viva.agents.cli.dialect import TurnRequest, CliSpec
 from viva.agents.cli.events import (
-    Called,
+    ToolStarted,
     CliEvent,
-    Ended,
-    Opened,
-    Returned,
-    Said,
-    Troubled,
-    Used,
-    model_call,
-    texts_in,
+    EndReported,
+    SessionStarted,
+    ToolEnded,
+    TextPrinted,
+    TroubleReported,
+    UsageReported,
+    build_model_call,
+    join_texts,
 )
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
@@ -36,7 +36,7 @@ class _Block(Struct, gc=False):
     is_error: bool | None = None
 
 
-class Tokens(Struct, gc=False):
+class ClaudeUsage(Struct, gc=False):
     """Tokens of a message, in Anthropic's words: what came from a cache and went there is counted apart."""
 
     input_tokens: TokenCount = 0
@@ -49,7 +49,7 @@ class _Message(Struct, gc=False):
     id: str = ""
     model: str = ""
     content: str | list[_Block] = ""
-    usage: Tokens | None = None
+    usage: ClaudeUsage | None = None
 
 
 class _OfModel(Struct, gc=False, rename="camel"):
@@ -64,7 +64,7 @@ class _Denial(Struct, gc=False):
     tool_use_id: str = ""
 
 
-class Line(Struct, gc=False):
+class ClaudeLine(Struct, gc=False):
     """A line of the stream."""
 
     type: str
@@ -79,12 +79,12 @@ class Line(Struct, gc=False):
     error_status: int | None = None
     stop_reason: str | None = None
     model: str = ""
-    usage: Tokens | None = None
+    usage: ClaudeUsage | None = None
     models: dict[str, _OfModel] | None = field(default=None, name="modelUsage")
     permission_denials: list[_Denial] | None = None
 
 
-_lines = codec.Decoder[Line](Line)
+_lines = codec.Decoder[ClaudeLine](ClaudeLine)
 _REFUSED = re.compile(
     r"(?:<tool_use_error>)?(?:Error: )?(?:No such tool available|InputValidationError|Claude requested permissions?"
     r"|Qwen Code requires permission|The user doesn't want to proceed|Permission to use|Tool \"[^\"]+\" (?:is )?not )"
@@ -92,53 +92,53 @@ _REFUSED = re.compile(
 """How Claude Code and qwen-code say that a tool did not run."""
 
 
-def stream_events(data: bytes, used: Callable[[Line], Iterator[Used]]) -> Iterator[CliEvent]:
+def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[UsageReported]]) -> Iterator[CliEvent]:
     """What a line tells; `used` is what it tells about tokens, in which the speakers of this stream differ."""
-    line: Line = _lines.decode(data)
+    line: ClaudeLine = _lines.decode(data)
     match line.type:
         case "system" if line.subtype == "init":
-            yield Opened(line.session_id, line.model)
+            yield SessionStarted(line.session_id, line.model)
         case "system" if line.subtype == "api_retry":
-            yield Troubled(f"API error {line.error_status or ''}: {line.error or 'no answer'}")
+            yield TroubleReported(f"API error {line.error_status or ''}: {line.error or 'no answer'}")
         case "assistant" | "user" if line.message is not None:
             yield from _of_message(line, line.message)
-            yield from used(line)
+            yield from parse_usage(line)
         case "result" if line.is_error is not None:
             for denial in line.permission_denials or ():
-                yield Returned(denial.tool_use_id, "refused", None)
-            yield from used(line)
-            yield Ended(_failure(line), line.stop_reason, line.result)
+                yield ToolEnded(denial.tool_use_id, "refused", None)
+            yield from parse_usage(line)
+            yield EndReported(_failure(line), line.stop_reason, line.result)
         case _:
             return
 
 
-def _of_message(line: Line, message: _Message) -> Iterator[CliEvent]:
+def _of_message(line: ClaudeLine, message: _Message) -> Iterator[CliEvent]:
     own = line.type == "assistant" and line.parent_tool_use_id is None  # a helper's words are not the agent's
     if isinstance(message.content, str):
         if own and message.content:
-            yield Said(message.content, begins=True)
+            yield TextPrinted(message.content, is_new_message=True)
         return
     for block in message.content:
         match block.type:
             case "text" if own and block.text:
-                yield Said(block.text, begins=True)
+                yield TextPrinted(block.text, is_new_message=True)
             case "tool_use":
-                yield Called(block.name, block.input, block.id)
+                yield ToolStarted(block.name, block.input, block.id)
             case "tool_result":
                 yield _returned(block)
             case _:
                 continue
 
 
-def _returned(block: _Block) -> Returned:
-    said = texts_in(block.content or "")
+def _returned(block: _Block) -> ToolEnded:
+    said = join_texts(block.content or "")
     if not block.is_error:
-        return Returned(block.tool_use_id, "ok", said)
+        return ToolEnded(block.tool_use_id, "ok", said)
     refused = isinstance(said, str) and _REFUSED.match(said)
-    return Returned(block.tool_use_id, "refused" if refused else "error", said)
+    return ToolEnded(block.tool_use_id, "refused" if refused else "error", said)
 
 
-def _failure(line: Line) -> str | None:
+def _failure(line: ClaudeLine) -> str | None:
     if not line.is_error and line.subtype == "success":
         return None
     if isinstance(line.result, str) and line.result:
@@ -153,75 +153,75 @@ def _message(error: Any) -> str:
     return error if isinstance(error, str) else codec.compact_json(error)
 
 
-def tokens_of(provider: str, model: str, tokens: Tokens, cost: float | None = None) -> ModelCall:
+def to_model_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
     read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
-    return model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
+    return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
 
 
-def _used(line: Line) -> Iterator[Used]:
+def _used(line: ClaudeLine) -> Iterator[UsageReported]:
     """Its last line counts by models, with their cost: the turn or, in newer versions, the session. Until then each message
     has its own.
     """
     if line.type == "result" and line.models:
-        turn = tokens_of("anthropic", "", line.usage) if line.usage else None
+        turn = to_model_call("anthropic", "", line.usage) if line.usage else None
         own = turn.input_tokens + turn.output_tokens if turn else None
-        yield Used(tuple(_of_model(model, of) for model, of in line.models.items()), "session", own=own)
+        yield UsageReported(tuple(_of_model(model, of) for model, of in line.models.items()), "session", turn_tokens=own)
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
-        yield Used((tokens_of("anthropic", message.model, message.usage or Tokens()),), "step", message.id)
+        yield UsageReported((to_model_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id)
 
 
 def _of_model(model: str, of: _OfModel) -> ModelCall:
     read, written = of.cache_read_input_tokens, of.cache_creation_input_tokens
-    return model_call("anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None)
+    return build_model_call("anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None)
 
 
-def events(data: bytes) -> Iterator[CliEvent]:
-    return stream_events(data, _used)
+def parse_line(data: bytes) -> Iterator[CliEvent]:
+    return parse_stream_line(data, _used)
 
 
-def _argv(asked: Asked) -> list[str]:
+def _argv(asked: TurnRequest) -> list[str]:
     argv = ["--print", "--output-format", "stream-json", "--verbose", "--permission-mode", asked.approval]
     if asked.session is not None:
         argv += ["--resume", asked.session]
     if asked.model:
         argv += ["--model", asked.model]
-    for folder in asked.linked:
+    for folder in asked.linked_folders:
         argv += ["--add-dir", folder]
-    return argv if asked.piped else [*argv, "--", asked.prompt]
+    return argv if asked.on_stdin else [*argv, "--", asked.prompt]
 
 
-def _settings(_asked: Asked) -> dict[str, str]:
+def _settings(_asked: TurnRequest) -> dict[str, str]:
     quiet = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     if os.geteuid() == 0:  # it lets root do without questions only where it is told that nothing can happen
         quiet["IS_SANDBOX"] = "1"
     return quiet
 
 
-CLAUDE = Dialect(
+CLAUDE = CliSpec(
     name="claude",
     title="Claude Code",
     package="@anthropic-ai/claude-code",
-    oldest="2.0.0",
-    approvals=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
+    min_version="2.0.0",
+    approval_modes=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
     keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-    keyless=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
-    variables=(
+    keyless_variables=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
+    passed_variables=(
         "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
         "ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "AWS_REGION",
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK",
     ),
-    logins=(".claude/.credentials.json",),
-    argv=_argv,
-    pipes=True,
-    prints_to_file=True,
-    events=events,
-    settings=_settings,
-    no_login=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
+    login_files=(".claude/.credentials.json",),
+    build_argv=_argv,
+    long_prompt_on_stdin=True,
+    stdout_to_file=True,
+    parse_line=parse_line,
+    build_variables=_settings,
+    no_login_pattern=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
 )  # fmt: skip
 
 
 class ClaudeCode(CliAgent, frozen=True, kw_only=True, dict=True):
     """Claude Code."""
 
-    speaks: ClassVar[Dialect] = CLAUDE
+    speaks: ClassVar[CliSpec] = CLAUDE

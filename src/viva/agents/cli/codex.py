@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.cli.dialect import Asked, Dialect
-from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
+from viva.agents.cli.dialect import TurnRequest, CliSpec
+from viva.agents.cli.events import ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, TroubleReported, UsageReported, build_model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
 from viva.model.message import TokenCount
@@ -55,23 +55,23 @@ class _Line(Struct, gc=False):
 _lines = codec.Decoder[_Line](_Line)
 
 
-def events(data: bytes) -> Iterator[CliEvent]:
+def parse_line(data: bytes) -> Iterator[CliEvent]:
     """What a line tells. Its tokens are those of the whole thread up to now."""
     line: _Line = _lines.decode(data)
     match line.type:
         case "thread.started":
-            yield Opened(line.thread_id)
+            yield SessionStarted(line.thread_id)
         case "item.started" | "item.updated" | "item.completed" if line.item is not None:
             yield from _of_item(line.item, done=line.type == "item.completed")
         case "error":
-            yield Troubled(line.message)
+            yield TroubleReported(line.message)
         case "turn.completed":
             if (used := line.usage) is not None:
-                call = model_call("openai", "", used.input_tokens, used.output_tokens, used.cached_input_tokens)
-                yield Used((call,), "session")
-            yield Ended()
+                call = build_model_call("openai", "", used.input_tokens, used.output_tokens, used.cached_input_tokens)
+                yield UsageReported((call,), "session")
+            yield EndReported()
         case "turn.failed":
-            yield Ended((line.error or _Error()).message)
+            yield EndReported((line.error or _Error()).message)
         case _:
             return
 
@@ -79,22 +79,22 @@ def events(data: bytes) -> Iterator[CliEvent]:
 def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
     match item.type:
         case "agent_message" if done and item.text:
-            yield Said(item.text, begins=True)
+            yield TextPrinted(item.text, is_new_message=True)
             return
         case "command_execution":
-            yield Called(item.type, {"command": item.command}, item.id)
+            yield ToolStarted(item.type, {"command": item.command}, item.id)
             output: Any = item.aggregated_output
         case "file_change":
-            yield Called(item.type, {"changes": item.changes}, item.id)
+            yield ToolStarted(item.type, {"changes": item.changes}, item.id)
             output = item.changes
         case "mcp_tool_call":
-            yield Called(f"{item.server}.{item.tool}", item.arguments, item.id)
+            yield ToolStarted(f"{item.server}.{item.tool}", item.arguments, item.id)
             output = item.result
         case "web_search":
-            yield Called(item.type, {"query": item.query}, item.id)
+            yield ToolStarted(item.type, {"query": item.query}, item.id)
             output = ""
         case "error" if done:  # it goes on: something that the user should know
-            yield Troubled(item.message, is_warning=True)
+            yield TroubleReported(item.message, is_warning=True)
             return
         case _:  # reasoning, plans
             return
@@ -102,28 +102,28 @@ def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
         yield _returned(item, output)
 
 
-def _returned(item: _Item, output: Any) -> Returned:
+def _returned(item: _Item, output: Any) -> ToolEnded:
     if item.status == "declined":
-        return Returned(item.id, "refused", output)
+        return ToolEnded(item.id, "refused", output)
     failed = item.status == "failed" or item.exit_code not in (None, 0) or item.error is not None
     if not failed:
-        return Returned(item.id, "ok", "" if output is None else output)
+        return ToolEnded(item.id, "ok", "" if output is None else output)
     said = item.error if isinstance(item.error, str) else codec.compact_json(item.error) if item.error else output
-    return Returned(item.id, "error", said or f"exit code {item.exit_code}")
+    return ToolEnded(item.id, "error", said or f"exit code {item.exit_code}")
 
 
-def _argv(asked: Asked) -> list[str]:
+def _argv(asked: TurnRequest) -> list[str]:
     argv = ["exec", "--json", "--skip-git-repo-check"]
     argv += [_UNASKED] if asked.approval == "bypass" else ["--sandbox", asked.approval]
     if asked.model:
         argv += ["--model", asked.model]
-    for folder in asked.linked:
+    for folder in asked.linked_folders:
         argv += ["--add-dir", folder]
     for key, value in _provider(asked.env).items():
         argv += ["-c", f"{key}={codec.compact_json(value)}"]
     if asked.session is not None:
         argv += ["resume", asked.session]
-    return [*argv, "--", "-" if asked.piped else asked.prompt]
+    return [*argv, "--", "-" if asked.on_stdin else asked.prompt]
 
 
 def _provider(env: Mapping[str, str]) -> dict[str, Any]:
@@ -135,31 +135,31 @@ def _provider(env: Mapping[str, str]) -> dict[str, Any]:
     return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
 
 
-def _settings(asked: Asked) -> dict[str, str]:
+def _settings(asked: TurnRequest) -> dict[str, str]:
     env = asked.env
     # Without a login it looks at this one alone.
     return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
 
 
-CODEX = Dialect(
+CODEX = CliSpec(
     name="codex",
     title="Codex",
     package="@openai/codex",
-    oldest="0.61.0",
-    approvals=("bypass", "workspace-write", "read-only"),
+    min_version="0.61.0",
+    approval_modes=("bypass", "workspace-write", "read-only"),
     keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
-    keyless=("OPENAI_BASE_URL",),
-    variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
-    logins=(".codex/auth.json",),
-    argv=_argv,
-    pipes=True,
-    events=events,
-    settings=_settings,
-    no_login=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
+    keyless_variables=("OPENAI_BASE_URL",),
+    passed_variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
+    login_files=(".codex/auth.json",),
+    build_argv=_argv,
+    long_prompt_on_stdin=True,
+    parse_line=parse_line,
+    build_variables=_settings,
+    no_login_pattern=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
 )  # fmt: skip
 
 
 class Codex(CliAgent, frozen=True, kw_only=True, dict=True):
     """Codex."""
 
-    speaks: ClassVar[Dialect] = CODEX
+    speaks: ClassVar[CliSpec] = CODEX

@@ -25,25 +25,25 @@ from msgspec import Struct
 
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import Asked, Dialect
-from viva.agents.cli.events import Awaits, Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used
+from viva.agents.cli.dialect import TurnRequest, CliSpec
+from viva.agents.cli.events import InputRequested, ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, TroubleReported, UsageReported
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.terminal import CliAgent
-from viva.agents.replies import calls_from
+from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.lookup import compile_path, values_at
 from viva.model.talk import to_text
 
-Output = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
+OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
 _SPOKEN = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
 _PLACE = re.compile(r"\{(\w+)\}")
 _PLACES = ("input", "session", "model", "workspace", "home")
 
 
-class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a line means that holds all of `when`: paths of its parts, and whether it ends the turn."""
 
     when: Mapping[str, Any] = {}
@@ -63,26 +63,26 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if name not in ("when", "end") and (path := getattr(self, name)) is not None:
                 compile_path(path)
 
-    def events(self, line: Mapping[str, Any]) -> Iterator[CliEvent]:
+    def parse_line(self, line: Mapping[str, Any]) -> Iterator[CliEvent]:
         if not _holds(line, self.when):
             return
         if (session := _one(line, self.session)) is not None:
-            yield Opened(str(session))
+            yield SessionStarted(str(session))
         if self.text is not None:
-            yield Said("".join(to_text(value) for value in _values(line, self.text)))
+            yield TextPrinted("".join(to_text(value) for value in _values(line, self.text)))
         key, error = str(_one(line, self.id) or ""), _one(line, self.error)
         if (tool := _one(line, self.tool)) is not None:
-            yield Called(str(tool), _decoded(_one(line, self.arguments)), key)
+            yield ToolStarted(str(tool), _decoded(_one(line, self.arguments)), key)
         if self.result is not None:
-            yield Returned(key, "error", to_text(error)) if error else Returned(key, "ok", _one(line, self.result) or "")
+            yield ToolEnded(key, "error", to_text(error)) if error else ToolEnded(key, "ok", _one(line, self.result) or "")
         if isinstance(used := _one(line, self.usage), Mapping | list):
-            yield Used(calls_from(used))
+            yield UsageReported(parse_model_calls(used))
         if waits := _one(line, self.awaiting):
-            yield Awaits("input-required", waits if isinstance(waits, str) else "")
+            yield InputRequested("input-required", waits if isinstance(waits, str) else "")
         if self.end:
-            yield Ended(to_text(error) if error else None)
+            yield EndReported(to_text(error) if error else None)
         elif error and self.result is None:
-            yield Troubled(to_text(error))
+            yield TroubleReported(to_text(error))
 
 
 class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
@@ -90,8 +90,8 @@ class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
 
     resume: tuple[str, ...] = ()
     model_args: tuple[str, ...] = ()
-    output: Output = "text"
-    events: tuple[Rule, ...] = ()
+    output: OutputFormat = "text"
+    events: tuple[LineRule, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -110,33 +110,33 @@ class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
             raise ValueError('`events` say how to read lines: they need output = "jsonl"')
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> CliSpec:
         return self._dialect
 
     @cached_property
-    def _dialect(self) -> Dialect:
+    def _dialect(self) -> CliSpec:
         spoken = _SPOKEN.get(self.output)
-        return Dialect(
+        return CliSpec(
             name=self.command[0],
             title=self.command[0],
-            argv=self._argv,
-            events=spoken.events if spoken else self._events,
-            plain=self.output == "text",
-            by_stdin=not any("{input}" in word for word in self.command),
-            resumes=bool(self.resume),
-            names_sessions=False,
-            prints_to_file=spoken is not None and spoken.prints_to_file,
+            build_argv=self._argv,
+            parse_line=spoken.parse_line if spoken else self._events,
+            is_plain_text=self.output == "text",
+            prompt_on_stdin=not any("{input}" in word for word in self.command),
+            can_resume=bool(self.resume),
+            reports_session=False,
+            stdout_to_file=spoken is not None and spoken.stdout_to_file,
         )
 
     @property
     def called(self) -> tuple[str, ...]:
         return (self.command[0],)
 
-    def _argv(self, asked: Asked) -> list[str]:
+    def _argv(self, asked: TurnRequest) -> list[str]:
         template = self.resume[1:] if asked.session is not None and self.resume else self.command[1:]
         places = {
             "input": asked.prompt,
-            "session": asked.session or asked.fresh,
+            "session": asked.session or asked.new_session,
             "model": asked.model,
             "workspace": asked.workspace,
             "home": asked.env.get("HOME", ""),
@@ -149,7 +149,7 @@ class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
         if not isinstance(line, dict):
             raise codec.DecodeError("no object")
         for rule in self.events:
-            yield from rule.events(cast("dict[str, Any]", line))
+            yield from rule.parse_line(cast("dict[str, Any]", line))
 
 
 def _holds(value: Any, wanted: Any) -> bool:

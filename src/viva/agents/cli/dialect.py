@@ -9,7 +9,7 @@ from msgspec import Struct
 from viva.agents.cli.events import CliEvent
 from viva.model import codec
 
-NO_LOGIN: Final = re.compile(
+NO_LOGIN_PATTERN: Final = re.compile(
     r"not logged in|please (?:run|use) \S*login|log ?in (?:first|again|required)|(?:login|sign.?in|authentication) (?:is )?required"
     r"|please (?:log|sign) ?in|not authenticated|(?:missing|invalid|no|incorrect) api.?key|api.?key (?:is )?(?:not valid|missing|required|invalid)",
     re.IGNORECASE,
@@ -17,27 +17,27 @@ NO_LOGIN: Final = re.compile(
 """How a CLI says that it has no login, in words that all of them share."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class TurnRequest(Struct, frozen=True, kw_only=True):
     """What one turn asks of a CLI. `session` is None for the first, and `fresh` an id that it may take; `linked` are folders
     beside the workspace that it may use. A prompt that is `piped` comes on standard input.
     """
 
     prompt: str
-    piped: bool = False
+    on_stdin: bool = False
     session: str | None = None
-    fresh: str = ""
+    new_session: str = ""
     workspace: str = ""
     model: str = ""
     approval: str = ""
-    linked: Sequence[str] = ()
+    linked_folders: Sequence[str] = ()
     env: Mapping[str, str] = {}
 
 
-def nothing(_asked: Any) -> dict[str, str]:
+def no_variables(_asked: Any) -> dict[str, str]:
     return {}
 
 
-class Dialect(Struct, frozen=True, kw_only=True):
+class CliSpec(Struct, frozen=True, kw_only=True):
     """A CLI.
 
     `package` is what npm calls it; `oldest` the first version that does what is needed here. `approvals` are its words
@@ -57,39 +57,39 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    argv: Callable[[Asked], list[str]]
-    events: Callable[[bytes], Iterable[CliEvent]]
+    build_argv: Callable[[TurnRequest], list[str]]
+    parse_line: Callable[[bytes], Iterable[CliEvent]]
     package: str = ""
-    oldest: str = ""
-    approvals: tuple[str, ...] = ("",)
+    min_version: str = ""
+    approval_modes: tuple[str, ...] = ("",)
     keys: tuple[str, ...] = ()
-    logins: tuple[str, ...] = ()
-    keyless: tuple[str, ...] = ()
+    login_files: tuple[str, ...] = ()
+    keyless_variables: tuple[str, ...] = ()
     needs_login: bool = True
-    variables: tuple[str, ...] = ()
-    settings: Callable[[Asked], dict[str, str]] = nothing
-    files: Callable[[Mapping[str, str]], dict[str, str]] = nothing
-    no_login: re.Pattern[str] = NO_LOGIN
-    log: str = ""
-    log_trouble: re.Pattern[str] | None = None
-    plain: bool = False
-    by_stdin: bool = False
-    pipes: bool = False
-    prints_to_file: bool = False
-    resumes: bool = True
-    names_sessions: bool = True
+    passed_variables: tuple[str, ...] = ()
+    build_variables: Callable[[TurnRequest], dict[str, str]] = no_variables
+    build_home_files: Callable[[Mapping[str, str]], dict[str, str]] = no_variables
+    no_login_pattern: re.Pattern[str] = NO_LOGIN_PATTERN
+    log_file: str = ""
+    log_error_pattern: re.Pattern[str] | None = None
+    is_plain_text: bool = False
+    prompt_on_stdin: bool = False
+    long_prompt_on_stdin: bool = False
+    stdout_to_file: bool = False
+    can_resume: bool = True
+    reports_session: bool = True
     follows_links: bool = True
 
 
-def read(dialect: Dialect, line: bytes) -> list[CliEvent] | None:
+def parse_events(dialect: CliSpec, line: bytes) -> list[CliEvent] | None:
     """The events of a line; None if it is no line of the CLI's stream."""
     try:
         line.decode()  # in what it skips, the decoder does not look for bytes that are no text
-        return list(dialect.events(line))
+        return list(dialect.parse_line(line))
     except (codec.DecodeError, UnicodeDecodeError):  # ValidationError is one: JSON, but of another shape
         return None
 
 
-def pretty(value: Any) -> str:
+def format_settings(value: Any) -> str:
     """A settings file."""
     return codec.pretty_json(codec.encode(value)).decode() + "\n"

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.dialect import Asked, Dialect, pretty
-from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Troubled, Used, model_call
+from viva.agents.cli.dialect import TurnRequest, CliSpec, format_settings
+from viva.agents.cli.events import ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, TroubleReported, UsageReported, build_model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
 from viva.model.message import TokenCount
@@ -50,54 +50,54 @@ _REFUSED = frozenset({"policy_violation", "tool_not_registered", "path_not_in_wo
 """Why a tool did not run. One that the approval mode does not offer is called all the same, now and then, and then not found."""
 
 
-def events(data: bytes) -> Iterator[CliEvent]:
+def parse_line(data: bytes) -> Iterator[CliEvent]:
     """What a line tells. The echo of the user's message is not the agent's text."""
     line: _Line = _lines.decode(data)
     match line.type:
         case "init":
-            yield Opened(line.session_id)
+            yield SessionStarted(line.session_id)
         case "message" if line.role == "assistant":
-            yield Said(line.content)
+            yield TextPrinted(line.content)
         case "tool_use":
-            yield Called(line.tool_name, line.parameters, line.tool_id)
+            yield ToolStarted(line.tool_name, line.parameters, line.tool_id)
         case "tool_result":
             yield _returned(line)
         case "error":
-            yield Troubled(line.message, is_warning=True)
+            yield TroubleReported(line.message, is_warning=True)
         case "result" if line.status in ("success", "error"):
             if line.stats is not None:
                 models = line.stats.models or {"": line.stats}  # older ones tell only the sum
-                yield Used(tuple(_call(model, tokens) for model, tokens in models.items()))
+                yield UsageReported(tuple(_call(model, tokens) for model, tokens in models.items()))
             error = line.error or _Error()  # without one, an `error` line before has told what went wrong
-            yield Ended(error.message or error.type if line.status == "error" else None)
+            yield EndReported(error.message or error.type if line.status == "error" else None)
         case _:
             return
 
 
-def _returned(line: _Line) -> Returned:
+def _returned(line: _Line) -> ToolEnded:
     if line.status == "success":
-        return Returned(line.tool_id, "ok", "" if line.output is None else line.output)
+        return ToolEnded(line.tool_id, "ok", "" if line.output is None else line.output)
     error = line.error or _Error()
-    return Returned(line.tool_id, "refused" if error.type in _REFUSED else "error", error.message or line.output)
+    return ToolEnded(line.tool_id, "refused" if error.type in _REFUSED else "error", error.message or line.output)
 
 
 def _call(model: str, tokens: _Tokens) -> Any:
-    return model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
+    return build_model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
 
 
-def argv(asked: Asked) -> list[str]:
+def build_argv(asked: TurnRequest) -> list[str]:
     words = ["--output-format=stream-json", f"--approval-mode={asked.approval}"]
-    if not asked.piped:  # one word for flag and value: a message may begin with a dash
+    if not asked.on_stdin:  # one word for flag and value: a message may begin with a dash
         words.append(f"--prompt={asked.prompt}")
     if asked.session is not None:
         words.append(f"--resume={asked.session}")
     if asked.model:
         words.append(f"--model={asked.model}")
     # It refuses paths that lead out of the workspace, those through a link too. A comma would be the end of a name.
-    return words + [f"--include-directories={folder}" for folder in asked.linked if "," not in folder]
+    return words + [f"--include-directories={folder}" for folder in asked.linked_folders if "," not in folder]
 
 
-def _settings(_asked: Asked) -> dict[str, str]:
+def _settings(_asked: TurnRequest) -> dict[str, str]:
     # A folder that is not trusted silently loses the approval mode. Its launcher starts it a second time, for more memory
     # than it needs here: that costs a third of every turn.
     return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
@@ -118,30 +118,30 @@ def _files(env: Mapping[str, str]) -> dict[str, str]:
         "general": quiet,
         "privacy": {"usageStatisticsEnabled": False},
     }
-    return {".gemini/settings.json": pretty(known)}
+    return {".gemini/settings.json": format_settings(known)}
 
 
-GEMINI = Dialect(
+GEMINI = CliSpec(
     name="gemini",
     title="Gemini CLI",
     package="@google/gemini-cli",
-    oldest="0.30.0",
-    approvals=("yolo", "auto_edit", "default", "plan"),
+    min_version="0.30.0",
+    approval_modes=("yolo", "auto_edit", "default", "plan"),
     keys=_KEYS,
-    keyless=("GOOGLE_GENAI_USE_VERTEXAI",),
-    variables=(
+    keyless_variables=("GOOGLE_GENAI_USE_VERTEXAI",),
+    passed_variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
         "GOOGLE_CLOUD_LOCATION", "GEMINI_MODEL",
     ),
-    logins=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
-    argv=argv,
-    pipes=True,
-    prints_to_file=True,
+    login_files=(".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
+    build_argv=build_argv,
+    long_prompt_on_stdin=True,
+    stdout_to_file=True,
     follows_links=False,  # its file tools refuse a linked file, and its glob does not look behind links
-    events=events,
-    settings=_settings,
-    files=_files,
-    no_login=re.compile(
+    parse_line=parse_line,
+    build_variables=_settings,
+    build_home_files=_files,
+    no_login_pattern=re.compile(
         r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"
         r"|please (?:run .*to )?(?:log|sign) ?in|authentication (?:failed|required)|API_KEY_INVALID|not authenticated",
         re.IGNORECASE,
@@ -152,4 +152,4 @@ GEMINI = Dialect(
 class GeminiCli(CliAgent, frozen=True, kw_only=True, dict=True):
     """The Gemini CLI."""
 
-    speaks: ClassVar[Dialect] = GEMINI
+    speaks: ClassVar[CliSpec] = GEMINI

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from viva.agents.cli.dialect import Dialect
-from viva.agents.cli.trouble import one_line
+from viva.agents.cli.dialect import CliSpec
+from viva.agents.cli.trouble import to_one_line
 from viva.errors import TrialFault, Unreachable
 from viva.model import codec
 from viva.model.case import Key, WorkspaceSpec
 from viva.protocols import WorkspaceFactory
-from viva.workspace.environment import environment
-from viva.workspace.processes import running
+from viva.workspace.environment import build_environment
+from viva.workspace.processes import run_command
 
 _ASKED_S = 10.0
 _ASKED_BYTES = 1_000_000
@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 _known: dict[tuple[str, int], str | None] = {}
 
 
-class Installed(Struct, frozen=True):
+class Installation(Struct, frozen=True):
     """What is known of a CLI on this machine. `missing` is why it cannot be used."""
 
     executable: str | None = None
@@ -36,7 +36,7 @@ class Installed(Struct, frozen=True):
     missing: str | None = None
 
 
-def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
+def find_executable(command: str, environ: Mapping[str, str], dialect: CliSpec) -> str:
     """The program behind a command; Unreachable if there is none."""
     found = shutil.which(command, path=environ.get("PATH", os.defpath))
     if found is None:
@@ -45,20 +45,20 @@ def located(command: str, environ: Mapping[str, str], dialect: Dialect) -> str:
     return str(Path(found).absolute())
 
 
-async def too_old(
-    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: WorkspaceFactory | None
+async def check_version(
+    executable: str, host: Mapping[str, str], dialect: CliSpec, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """What is wrong with its version; None if nothing is, or if nobody can say. See `version_of`."""
-    if not dialect.oldest:
+    if not dialect.min_version:
         return None
-    version = await version_of(executable, host, dialect, workspaces)
-    if version is None or _order(version) >= _order(dialect.oldest):
+    version = await find_version(executable, host, dialect, workspaces)
+    if version is None or _order(version) >= _order(dialect.min_version):
         return None
-    return f"{dialect.title} {version} is too old: {dialect.oldest} or newer is needed"
+    return f"{dialect.title} {version} is too old: {dialect.min_version} or newer is needed"
 
 
-async def version_of(
-    executable: str, host: Mapping[str, str], dialect: Dialect, workspaces: WorkspaceFactory | None
+async def find_version(
+    executable: str, host: Mapping[str, str], dialect: CliSpec, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """Its version; None if it does not say. Looked up once for each program as it stands there now.
 
@@ -74,28 +74,28 @@ async def version_of(
     return _known[key]
 
 
-async def look_at(
+async def inspect_installation(
     command: str,
     environ: Mapping[str, str],
-    dialect: Dialect,
-    logins: str | None,
+    dialect: CliSpec,
+    login_home: str | None,
     workspaces: WorkspaceFactory | None = None,
-) -> Installed:
+) -> Installation:
     """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
     try:
-        executable = located(command, environ, dialect)
+        executable = find_executable(command, environ, dialect)
     except Unreachable as gone:
-        return Installed(missing=gone.message)
-    version = await version_of(executable, environ, dialect, workspaces)
-    old = await too_old(executable, environ, dialect, workspaces)
-    return Installed(executable, version, old or missing_login(environ, dialect, logins))
+        return Installation(missing=gone.message)
+    version = await find_version(executable, environ, dialect, workspaces)
+    old = await check_version(executable, environ, dialect, workspaces)
+    return Installation(executable, version, old or find_login_problem(environ, dialect, login_home))
 
 
-def missing_login(environ: Mapping[str, str], dialect: Dialect, logins: str | None) -> str | None:
+def find_login_problem(environ: Mapping[str, str], dialect: CliSpec, login_home: str | None) -> str | None:
     """What is to be done where it has neither a key nor, in the HOME `logins`, a login; None if it may reach its model."""
-    if any(environ.get(key) for key in (*dialect.keys, *dialect.keyless)) or not dialect.keys:
+    if any(environ.get(key) for key in (*dialect.keys, *dialect.keyless_variables)) or not dialect.keys:
         return None
-    if logins is not None and any((Path(logins) / name).is_file() for name in dialect.logins):
+    if login_home is not None and any((Path(login_home) / name).is_file() for name in dialect.login_files):
         return None
     return f'no login: set {" or ".join(dialect.keys)}, or log in and say login = "copy" in viva.toml'
 
@@ -122,12 +122,12 @@ def _beside(executable: str, package: str) -> str | None:
 async def _asked(executable: str, host: Mapping[str, str], workspaces: WorkspaceFactory) -> str | None:
     try:
         async with workspaces(WorkspaceSpec("empty"), _KEY) as workspace, asyncio.timeout(_ASKED_S):
-            argv, env = workspace.sandbox_command([executable, "--version"]), environment(host, workspace)
-            async with running(argv, cwd=workspace.path, env=env, max_bytes=_ASKED_BYTES) as process:
+            argv, env = workspace.sandbox_command([executable, "--version"]), build_environment(host, workspace)
+            async with run_command(argv, cwd=workspace.path, env=env, max_bytes=_ASKED_BYTES) as process:
                 text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
     except (TimeoutError, TrialFault):
         return None
-    number = _NUMBER.search(one_line(text))
+    number = _NUMBER.search(to_one_line(text))
     return number[0] if number else None
 
 

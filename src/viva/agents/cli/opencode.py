@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.dialect import Asked, Dialect
-from viva.agents.cli.events import Called, CliEvent, Ended, Opened, Returned, Said, Used, model_call
+from viva.agents.cli.dialect import TurnRequest, CliSpec
+from viva.agents.cli.events import ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, UsageReported, build_model_call
 from viva.agents.cli.terminal import CliAgent
 from viva.model import codec
 from viva.model.message import TokenCount
@@ -55,38 +55,38 @@ _GOES_ON = frozenset({"tool-calls", "tool_calls", "unknown", ""})
 _REFUSED = re.compile(r"rejected permission|permission denied|prevents you from using", re.IGNORECASE)
 
 
-def events(data: bytes) -> Iterator[CliEvent]:
+def parse_line(data: bytes) -> Iterator[CliEvent]:
     """What a line tells. It has no last line: a step that does not end to let a tool run ends the turn."""
     line: _Line = _lines.decode(data)
     part = line.part
     if line.session:
-        yield Opened(line.session)
+        yield SessionStarted(line.session)
     match line.type:
         case "text" if part.text:
-            yield Said(part.text, begins=True)
+            yield TextPrinted(part.text, is_new_message=True)
         case "tool_use":
-            yield Called(part.tool, part.state.input, part.call)
+            yield ToolStarted(part.tool, part.state.input, part.call)
             yield from _returned(part)
         case "step_finish":
             if (used := part.tokens) is not None:
                 read = used.input + used.cache.read + used.cache.write
-                call = model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
-                yield Used((call,), "step", part.id)
+                call = build_model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
+                yield UsageReported((call,), "step", part.id)
             if part.reason not in _GOES_ON:
-                yield Ended(None, part.reason)
+                yield EndReported(None, part.reason)
         case "error":
-            yield Ended(_message(line.error))
+            yield EndReported(_message(line.error))
         case _:
             return
 
 
-def _returned(part: _Part) -> Iterator[Returned]:
+def _returned(part: _Part) -> Iterator[ToolEnded]:
     state = part.state
     if state.status == "completed":
-        yield Returned(part.call, "ok", "" if state.output is None else state.output)
+        yield ToolEnded(part.call, "ok", "" if state.output is None else state.output)
     elif state.status == "error":
         said = state.error if isinstance(state.error, str) else codec.compact_json(state.error)
-        yield Returned(part.call, "refused" if _REFUSED.search(said) else "error", said)
+        yield ToolEnded(part.call, "refused" if _REFUSED.search(said) else "error", said)
 
 
 def _message(error: Any) -> str:
@@ -101,7 +101,7 @@ def _message(error: Any) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _argv(asked: Asked) -> list[str]:
+def _argv(asked: TurnRequest) -> list[str]:
     argv = ["run", "--format", "json"]
     if asked.session is not None:
         argv += ["--session", asked.session]
@@ -114,7 +114,7 @@ def _argv(asked: Asked) -> list[str]:
     return argv
 
 
-def _model(asked: Asked) -> tuple[str, str]:
+def _model(asked: TurnRequest) -> tuple[str, str]:
     """Provider and model. A bare name belongs to whoever there is a key for, or to the address that was given instead."""
     provider, slash, model = asked.model.partition("/")
     if slash:
@@ -124,7 +124,7 @@ def _model(asked: Asked) -> tuple[str, str]:
     return "elsewhere" if known == "openai" and asked.env.get("OPENAI_BASE_URL") else known, asked.model
 
 
-def _settings(asked: Asked) -> dict[str, str]:
+def _settings(asked: TurnRequest) -> dict[str, str]:
     """Its config. Other addresses than the providers' own are named in it, and the model, which it may not know there."""
     env = asked.env
     addresses = {"anthropic": ("ANTHROPIC_BASE_URL", "/v1"), "google": ("GOOGLE_GEMINI_BASE_URL", "/v1beta")}
@@ -148,29 +148,29 @@ def _settings(asked: Asked) -> dict[str, str]:
     return {**more, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
 
 
-OPENCODE = Dialect(
+OPENCODE = CliSpec(
     name="opencode",
     title="opencode",
     package="opencode-ai",
-    oldest="1.17.18",
-    approvals=("auto", "default", "plan"),
+    min_version="1.17.18",
+    approval_modes=("auto", "default", "plan"),
     keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
     needs_login=False,
-    variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
-    logins=(".local/share/opencode/auth.json",),
-    log=".local/share/opencode/log/opencode.log",
+    passed_variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
+    login_files=(".local/share/opencode/auth.json",),
+    log_file=".local/share/opencode/log/opencode.log",
     # Its stream is silent while it tries again, which it does for ever. What only wanted a title for the session is `small`.
-    log_trouble=re.compile(r'level=ERROR .*message="stream error" .*\bsmall=false .*\berror(?:\.error)?="?(AI_(?:APICall|Retry)Error: [^"]*)'),
-    argv=_argv,
-    by_stdin=True,  # words of its command line it puts in quotes
-    prints_to_file=True,
-    events=events,
-    settings=_settings,
-    no_login=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),
+    log_error_pattern=re.compile(r'level=ERROR .*message="stream error" .*\bsmall=false .*\berror(?:\.error)?="?(AI_(?:APICall|Retry)Error: [^"]*)'),
+    build_argv=_argv,
+    prompt_on_stdin=True,  # words of its command line it puts in quotes
+    stdout_to_file=True,
+    parse_line=parse_line,
+    build_variables=_settings,
+    no_login_pattern=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),
 )  # fmt: skip
 
 
 class Opencode(CliAgent, frozen=True, kw_only=True, dict=True):
     """opencode."""
 
-    speaks: ClassVar[Dialect] = OPENCODE
+    speaks: ClassVar[CliSpec] = OPENCODE

@@ -4,34 +4,34 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from viva.agents.cli.claude import Line, stream_events, tokens_of
-from viva.agents.cli.dialect import Asked, Dialect, pretty
-from viva.agents.cli.events import CliEvent, Ended, Used
-from viva.agents.cli.gemini import argv
+from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
+from viva.agents.cli.dialect import TurnRequest, CliSpec, format_settings
+from viva.agents.cli.events import CliEvent, EndReported, UsageReported
+from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.terminal import CliAgent
 
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 
 
-def _used(line: Line) -> Iterator[Used]:
+def _used(line: ClaudeLine) -> Iterator[UsageReported]:
     """Its last line counts the whole session up to now, also the calls in which it looks for what to remember."""
     if line.type == "result" and line.usage is not None:
-        yield Used((tokens_of("openai", "", line.usage),), "session")
+        yield UsageReported((to_model_call("openai", "", line.usage),), "session")
     elif line.type == "assistant" and (message := line.message) is not None and message.usage is not None:
-        yield Used((tokens_of("openai", message.model, message.usage),), "step", message.id)
+        yield UsageReported((to_model_call("openai", message.model, message.usage),), "step", message.id)
 
 
-def events(data: bytes) -> Iterator[CliEvent]:
+def parse_line(data: bytes) -> Iterator[CliEvent]:
     """What a line tells. It calls a turn a success whose only word is that its model could not be asked."""
-    for event in stream_events(data, _used):
+    for event in parse_stream_line(data, _used):
         match event:
-            case Ended(error=None, result=str(said)) if _API_ERROR.fullmatch(said):
-                yield Ended(said)
+            case EndReported(error=None, result=str(said)) if _API_ERROR.fullmatch(said):
+                yield EndReported(said)
             case _:
                 yield event
 
 
-def _settings(_asked: Asked) -> dict[str, str]:
+def _settings(_asked: TurnRequest) -> dict[str, str]:
     return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
 
 
@@ -43,34 +43,34 @@ def _files(env: Mapping[str, str]) -> dict[str, str]:
         "general": quiet,
         "privacy": {"usageStatisticsEnabled": False},
     }
-    return {".qwen/settings.json": pretty(known)}
+    return {".qwen/settings.json": format_settings(known)}
 
 
 _KINDS = {"OPENAI_API_KEY": "openai", "ANTHROPIC_API_KEY": "anthropic", "GEMINI_API_KEY": "gemini"}
 
-QWEN = Dialect(
+QWEN = CliSpec(
     name="qwen",
     title="qwen-code",
     package="@qwen-code/qwen-code",
-    oldest="0.5.0",
-    approvals=("yolo", "auto-edit", "default", "plan"),
+    min_version="0.5.0",
+    approval_modes=("yolo", "auto-edit", "default", "plan"),
     keys=tuple(_KINDS),
-    variables=(
+    passed_variables=(
         "OPENAI_BASE_URL",
         "OPENAI_MODEL",
         "ANTHROPIC_BASE_URL",
         "ANTHROPIC_MODEL",
         "QWEN_MODEL",
     ),
-    logins=(".qwen/oauth_creds.json",),
-    log=".qwen/debug/{session}.txt",
-    argv=argv,
-    pipes=True,
-    prints_to_file=True,
-    events=events,
-    settings=_settings,
-    files=_files,
-    no_login=re.compile(
+    login_files=(".qwen/oauth_creds.json",),
+    log_file=".qwen/debug/{session}.txt",
+    build_argv=build_argv,
+    long_prompt_on_stdin=True,
+    stdout_to_file=True,
+    parse_line=parse_line,
+    build_variables=_settings,
+    build_home_files=_files,
+    no_login_pattern=re.compile(
         r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
         r"|invalid api.?key|incorrect api.?key",
         re.IGNORECASE,
@@ -81,4 +81,4 @@ QWEN = Dialect(
 class QwenCode(CliAgent, frozen=True, kw_only=True, dict=True):
     """qwen-code."""
 
-    speaks: ClassVar[Dialect] = QWEN
+    speaks: ClassVar[CliSpec] = QWEN

@@ -24,19 +24,19 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from viva.agents.cli.dialect import Asked, Dialect, read
-from viva.agents.cli.events import CliEvent, Ended, Said, Unfolding
-from viva.agents.cli.installed import located, missing_login, too_old
-from viva.agents.cli.place import placed, spare
-from viva.agents.cli.trouble import one_line
-from viva.agents.cli.watch import Watch
+from viva.agents.cli.dialect import TurnRequest, CliSpec, parse_events
+from viva.agents.cli.events import CliEvent, EndReported, TextPrinted, CliTurn
+from viva.agents.cli.installed import find_executable, find_login_problem, check_version
+from viva.agents.cli.place import open_cli_workspace, choose_workspaces
+from viva.agents.cli.trouble import to_one_line
+from viva.agents.cli.watch import OutputMonitor
 from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import SessionContext, Workspace
-from viva.workspace.environment import environment
-from viva.workspace.processes import Process, running
+from viva.workspace.environment import build_environment
+from viva.workspace.processes import Process, run_command
 
 _WORD_BYTES = 100_000
 """Linux takes no word of a command line that is longer than 128 KiB."""
@@ -60,10 +60,10 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     env: Mapping[str, str] = {}
     login: Literal["copy"] | None = None
 
-    speaks: ClassVar[Dialect]
+    speaks: ClassVar[CliSpec]
 
     def __post_init__(self) -> None:
-        known = self.speaks.approvals
+        known = self.speaks.approval_modes
         if self.approval and self.approval not in known:
             raise ValueError(f"{self.speaks.title} knows no approval {self.approval!r}; there are {', '.join(known)}")
 
@@ -72,7 +72,7 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> CliSpec:
         return self.speaks
 
     @property
@@ -82,12 +82,12 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def approves(self) -> str:
         """How much it may do unasked, in its own words."""
-        return self.approval or self.dialect.approvals[0]
+        return self.approval or self.dialect.approval_modes[0]
 
     @property
     def is_unasked(self) -> bool:
         """Does it run every tool without asking?"""
-        return self.approves == self.dialect.approvals[0]
+        return self.approves == self.dialect.approval_modes[0]
 
     @property
     def follows_links(self) -> bool:
@@ -96,38 +96,38 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
-        executable = located(self.called[0], self.host, self.dialect)
-        asked_in = None if self.command else spare(context)
-        if (old := await too_old(executable, self.host, self.dialect, asked_in)) is not None:
+        executable = find_executable(self.called[0], self.host, self.dialect)
+        asked_in = None if self.command else choose_workspaces(context)
+        if (old := await check_version(executable, self.host, self.dialect, asked_in)) is not None:
             raise Unreachable(old)
-        async with placed(context) as workspace:
-            env = furnished(self.dialect, self.host, workspace, self.env, self.login)
+        async with open_cli_workspace(context) as workspace:
+            env = prepare_environment(self.dialect, self.host, workspace, self.env, self.login)
             # Without a login some wait for ever. A command or flags of the user's own may bring one that is not seen here.
             is_plain = self.dialect.needs_login and not (self.command or self.args)
-            if is_plain and (missing := missing_login(env, self.dialect, workspace.home)) is not None:
+            if is_plain and (missing := find_login_problem(env, self.dialect, workspace.home)) is not None:
                 raise Unreachable(f"{self.dialect.title} has {missing}")
             yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
 
 
-def furnished(
-    dialect: Dialect,
+def prepare_environment(
+    dialect: CliSpec,
     host: Mapping[str, str],
     workspace: Workspace,
-    added: Mapping[str, str],
+    extra_env: Mapping[str, str],
     login: Literal["copy"] | None = None,
 ) -> dict[str, str]:
     """The environment of a CLI in a workspace, whose private HOME then holds its settings and, if wanted, its login."""
-    passed = dialect.variables if login == "copy" else (*dialect.keys, *dialect.variables)
-    env = environment(host, workspace, passed, added)
+    passed = dialect.passed_variables if login == "copy" else (*dialect.keys, *dialect.passed_variables)
+    env = build_environment(host, workspace, passed, extra_env)
     home = Path(workspace.home)
     try:
-        for name in dialect.logins if login == "copy" else ():
+        for name in dialect.login_files if login == "copy" else ():
             source, target = Path(host.get("HOME", "/")) / name, home / name
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
                 target.chmod(0o600)
-        for name, text in dialect.files(env).items():
+        for name, text in dialect.build_home_files(env).items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
     except OSError as wrong:  # a full disk; a login that only others may read
@@ -157,34 +157,34 @@ class CliSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         prompt, dialect = self._prompt(message), self._dialect
-        asked = Asked(
+        asked = TurnRequest(
             prompt=prompt,
-            piped=dialect.by_stdin or (dialect.pipes and len(prompt.encode()) > _WORD_BYTES),
+            on_stdin=dialect.prompt_on_stdin or (dialect.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
             session=self._resumed(),
-            fresh=self._fresh,
+            new_session=self._fresh,
             workspace=self._workspace.path,
             model=str(options.get("model") or self._agent.model),
             approval=self._agent.approves,
             # A CLI takes no single file for a place that it may use; the Gemini CLI would not even start.
-            linked=[place for place in self._workspace.link_targets if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
+            linked_folders=[place for place in self._workspace.link_targets if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
             env=self._env,
         )
-        argv = self._workspace.sandbox_command([*self._command, *dialect.argv(asked), *self._agent.args])
-        turn = Unfolding(self._used, asked.model)
-        work = _Running(Watch(dialect, turn, self._workspace.home))
+        argv = self._workspace.sandbox_command([*self._command, *dialect.build_argv(asked), *self._agent.args])
+        turn = CliTurn(self._used, asked.model)
+        work = _Running(OutputMonitor(dialect, turn, self._workspace.home))
         self._turns += 1
-        env = {**dialect.settings(asked), **self._env}
+        env = {**dialect.build_variables(asked), **self._env}
         try:
-            code = await work.run(argv, self._workspace.path, env, prompt if asked.piped else None)
+            code = await work.run(argv, self._workspace.path, env, prompt if asked.on_stdin else None)
         finally:  # what a turn used was used, and what it did was done, however it ended
-            for call in turn.used:
+            for call in turn.usage:
                 self._context.meter(call)
-            self._used = turn.used_by_session
+            self._used = turn.session_usage
             work.report(self._context.progress)
-        work.judge(code, asked.session if dialect.names_sessions else None)
+        work.judge(code, asked.session if dialect.reports_session else None)
         self._session = turn.session or self._session
-        reply = turn.reply()
-        if not dialect.resumes:
+        reply = turn.build_reply()
+        if not dialect.can_resume:
             self._said += [message, Message("assistant", reply.content)]
         return reply
 
@@ -192,18 +192,18 @@ class CliSession:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
             raise Undetermined(f"{self._dialect.title} is given text only, and this message comes with {names}")
-        new = self._turns == 0 or not self._dialect.resumes
-        return with_history(self._said, message.text) if new else message.text
+        new = self._turns == 0 or not self._dialect.can_resume
+        return prepend_history(self._said, message.text) if new else message.text
 
     def _resumed(self) -> str | None:
-        if self._turns == 0 or not self._dialect.resumes:
+        if self._turns == 0 or not self._dialect.can_resume:
             return None
-        if self._session is None and self._dialect.names_sessions:
+        if self._session is None and self._dialect.reports_session:
             raise AgentFailed("its first turn named no session, so that nobody can go on with it")
         return self._session or self._fresh
 
 
-def with_history(history: Iterable[Message], text: str) -> str:
+def prepend_history(history: Iterable[Message], text: str) -> str:
     """A message with what was said before it, for those who cannot be given a history."""
     said = "\n\n".join(f"{message.role}: {message.text}" for message in history)
     return f"This conversation went on before, as follows.\n\n{said}\n\nNow the user says:\n\n{text}" if said else text
@@ -218,7 +218,7 @@ async def _type(process: Process, text: str) -> None:
 class _Running:
     """One turn: the process, what it prints, and what that means in the end."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: OutputMonitor) -> None:
         self._watch = watch
         self._dialect, self._turn = watch.dialect, watch.turn
         self._overflowed = False
@@ -229,31 +229,31 @@ class _Running:
         """
         process: Process | None = None
         try:
-            to_file = self._dialect.prints_to_file
-            async with running(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
+            to_file = self._dialect.stdout_to_file
+            async with run_command(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
                 return await self._heard_out(process, typed)
         except asyncio.CancelledError:
             if process is not None:  # it has ended by now; some of what it printed nobody has read yet
                 async for line in process.lines():
                     for event in self._events(line) or ():
-                        self._turn.add(event)
+                        self._turn.add_event(event)
             raise
         finally:
             if process is not None:
-                self._watch.stderr, self._overflowed = process.stderr_tail, process.overflowed
+                self._watch.stderr, self._overflowed = process.stderr_tail, process.has_overflowed
 
     def report(self, progress: CallProgress) -> None:
         """What is known of the turn, for a turn that ends without a usable reply."""
-        progress.partial = self._turn.reply()
-        progress.warnings += [f"{self._dialect.title}: {one_line(warning)}" for warning in self._turn.warnings]
-        self._watch.report(progress)
+        progress.partial = self._turn.build_reply()
+        progress.warnings += [f"{self._dialect.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
+        self._watch.report_progress(progress)
 
     async def _heard_out(self, process: Process, typed: str | None) -> int | None:
         patience = asyncio.timeout(None)
         beside = [asyncio.ensure_future(_type(process, typed))] if typed is not None else []
         try:
             async with patience:
-                beside.append(asyncio.ensure_future(self._watch.out(process, patience)))
+                beside.append(asyncio.ensure_future(self._watch.watch_for_login(process, patience)))
                 async for line in process.lines():
                     self._take(line, process, patience)
                 code = await process.wait()
@@ -265,44 +265,44 @@ class _Running:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        if self._dialect.plain and code == 0 and not process.overflowed:
-            self._turn.add(Ended())
+        if self._dialect.is_plain_text and code == 0 and not process.has_overflowed:
+            self._turn.add_event(EndReported())
         return code
 
     def _events(self, line: bytes) -> list[CliEvent] | None:
-        if self._dialect.plain:
-            return [Said(line.decode(errors="replace"), begins=True)]
-        return read(self._dialect, line)
+        if self._dialect.is_plain_text:
+            return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
+        return parse_events(self._dialect, line)
 
     def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
         events = self._events(line)
         if events is None:
-            self._watch.noise(line)
+            self._watch.add_other_line(line)
             return
         for event in events:
-            self._turn.add(event)
-            if not self._dialect.plain:  # of a plain text nobody knows whether it is a reply or a complaint
-                self._watch.heard(event, process)
-            if isinstance(event, Ended):
+            self._turn.add_event(event)
+            if not self._dialect.is_plain_text:  # of a plain text nobody knows whether it is a reply or a complaint
+                self._watch.add_event(event, process)
+            if isinstance(event, EndReported):
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
 
     def judge(self, code: int | None, asked_for: str | None) -> None:
         """Nothing, if the turn is a reply; else the fault that it is."""
-        turn, ended, watch = self._turn, self._turn.ended, self._watch
+        turn, ended, watch = self._turn, self._turn.end, self._watch
         if asked_for is not None and turn.session is not None and turn.session != asked_for:
             raise AgentFailed(f"session {asked_for} was to go on, but {turn.session} answered")
         if ended is not None and ended.error is None:
             if not code:
                 return
-        elif (fault := watch.fault(ended.error if ended else None)) is not None:
+        elif (fault := watch.find_fault(ended.error if ended else None)) is not None:
             raise fault
-        words = watch.last_words()
+        words = watch.output_tail()
         raise AgentFailed(f"{self._how(code)}: {words}" if words else self._how(code))
 
     def _how(self, code: int | None) -> str:
-        if self._overflowed and self._turn.ended is None:
+        if self._overflowed and self._turn.end is None:
             return "it printed too much, and its result was not among what could be kept"
         if code:
             exit_ = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-            return f"{exit_}, after its result" if self._turn.ended is not None else f"{exit_}, without a result"
+            return f"{exit_}, after its result" if self._turn.end is not None else f"{exit_}, without a result"
         return "it ended without a result"

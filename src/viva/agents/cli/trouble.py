@@ -21,19 +21,19 @@ _BINARY = 0.2
 _LONGEST = 400
 
 
-def busy_line(line: str) -> str | None:
+def find_provider_trouble(line: str) -> str | None:
     """The line, if it says that the provider answered 429 or 5xx or not at all; what a tool of the agent met does not count."""
     if _OF_A_TOOL.match(line) or not (_BUSY.search(line) or _NETWORK.search(line)):
         return None
-    return one_line(line)
+    return to_one_line(line)
 
 
-def is_provider_fault(error: str) -> bool:
+def is_provider_error(error: str) -> bool:
     """Is this error of a turn one of the provider (401, 403, 429, 5xx, not to be reached), not of what was asked?"""
     return any(pattern.search(error) for pattern in (_BUSY, _BARRED, _NETWORK))
 
 
-def readable(text: str) -> str:
+def clean_output(text: str) -> str:
     """The text without colours; where there are bytes that are no text, or base64, it says how much of them there is."""
     lines: list[str] = []
     binary = 0
@@ -62,9 +62,9 @@ def _amount(size: int, kind: str) -> str:
     return f"[{f'{size / 1000:,.0f} kB' if size > 999 else f'{size} bytes'} of {kind} data]"
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """A text as one line that can be shown."""
-    flat = " ".join(readable(text).split())
+    flat = " ".join(clean_output(text).split())
     return flat if len(flat) <= _LONGEST else flat[:_LONGEST] + "…"
 
 
@@ -72,9 +72,9 @@ _READ_CHARS = 32_000
 """What stands before is not shown anyway, and looking for data in it takes time."""
 
 
-def last_words(text: str) -> str:
+def format_tail(text: str) -> str:
     """The end of what was printed, without stack traces, colours and what is always printed."""
-    lines = [line.rstrip() for line in readable(text[-_READ_CHARS:]).splitlines()]
+    lines = [line.rstrip() for line in clean_output(text[-_READ_CHARS:]).splitlines()]
     telling = [line for line in lines if line and not line.lstrip().startswith("at ") and not _CHATTER.match(line)]
     kept = "\n".join(telling)
     return kept if len(kept) <= TAIL_CHARS else "…" + kept[-TAIL_CHARS:]

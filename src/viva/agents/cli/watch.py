@@ -6,12 +6,12 @@ import time
 from collections import deque
 from typing import Protocol
 
-from viva.agents.cli.dialect import Dialect
-from viva.agents.cli.events import Called, CliEvent, Opened, Returned, Said, Troubled, Unfolding
-from viva.agents.cli.trouble import busy_line, is_provider_fault, last_words, one_line
+from viva.agents.cli.dialect import CliSpec
+from viva.agents.cli.events import ToolStarted, CliEvent, SessionStarted, ToolEnded, TextPrinted, TroubleReported, CliTurn
+from viva.agents.cli.trouble import find_provider_trouble, is_provider_error, format_tail, to_one_line
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.model.progress import CallProgress
-from viva.workspace.opening import open_file
+from viva.workspace.opening import open_regular_file
 
 _LOGIN_S = 5.0
 """One that asks for a login and says nothing more in this time waits for somebody who is not there."""
@@ -22,17 +22,17 @@ _TELLING = 20
 """A shorter line is one of several that tell of the same, such as `status: 503`."""
 
 
-class Speaking(Protocol):
+class HasStderr(Protocol):
     """A process with a standard error."""
 
     @property
     def stderr_tail(self) -> str: ...
 
 
-class Watch:
+class OutputMonitor:
     """What is known beside the stream of a turn."""
 
-    def __init__(self, dialect: Dialect, turn: Unfolding, home: str = "") -> None:
+    def __init__(self, dialect: CliSpec, turn: CliTurn, home: str = "") -> None:
         self.dialect = dialect
         self.turn = turn
         self.stderr = ""
@@ -44,24 +44,24 @@ class Watch:
         self._got_on = False
         self._log_from = self._log()[0]  # what stands there already is about earlier turns
 
-    def noise(self, line: bytes) -> None:
+    def add_other_line(self, line: bytes) -> None:
         """A line that is none of its stream."""
         if line.strip():
             self._noise.append(line[:_NOISE_BYTES])  # it may be one of very many: only the last are looked at
 
-    def heard(self, event: CliEvent, process: Speaking) -> None:
+    def add_event(self, event: CliEvent, process: HasStderr) -> None:
         match event:
-            case Opened():
+            case SessionStarted():
                 self._log_from = self._log()[0]
-            case Said() | Called() | Returned():  # so far it has got; earlier trouble is over
+            case TextPrinted() | ToolStarted() | ToolEnded():  # so far it has got; earlier trouble is over
                 self._stderr_before, self._told, self._got_on = process.stderr_tail, None, True
                 self._log_from = self._log()[0]
-            case Troubled(text=text):
-                self._told = busy_line(text) or self._told
+            case TroubleReported(text=text):
+                self._told = find_provider_trouble(text) or self._told
             case _:
                 return
 
-    async def out(self, process: Speaking, patience: asyncio.Timeout) -> None:
+    async def watch_for_login(self, process: HasStderr, patience: asyncio.Timeout) -> None:
         """Looks out whether it asks for a login and then waits: that ends our patience."""
         since: float | None = None
         while self.turn.session is None:
@@ -75,34 +75,34 @@ class Watch:
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
 
-    def report(self, progress: CallProgress) -> None:
+    def report_progress(self, progress: CallProgress) -> None:
         """What stands in the way of the turn, and the end of what was printed."""
-        progress.stderr_tail = self.last_words()
+        progress.stderr_tail = self.output_tail()
         if self.turn.session is None and (asks := self._login_line()):
             progress.provider_trouble = f"{self.dialect.title} needs a login: {asks}"
         elif trouble := self._trouble():
             progress.provider_trouble = f"{self.dialect.title}: {trouble}"
 
-    def fault(self, error: str | None) -> TrialFault | None:
+    def find_fault(self, error: str | None) -> TrialFault | None:
         """What a turn means that ended with this error, or with none at all; None if nothing more can be told."""
         if asks := self._login_line(error or ""):
             return Unreachable(f"{self.dialect.title} needs a login: {asks}")
         if error is not None:
-            said = one_line(error)
-            return Unreachable(said) if is_provider_fault(error) else AgentFailed(said)
+            said = to_one_line(error)
+            return Unreachable(said) if is_provider_error(error) else AgentFailed(said)
         trouble = self._trouble()
         return Unreachable(trouble) if trouble else None
 
-    def last_words(self) -> str:
-        return last_words("\n".join((*(line.decode(errors="replace") for line in self._noise), self.stderr)))
+    def output_tail(self) -> str:
+        return format_tail("\n".join((*(line.decode(errors="replace") for line in self._noise), self.stderr)))
 
     def _login_line(self, error: str = "") -> str | None:
         """What it says of a login that it has not."""
         noise = (line[:2000].decode(errors="replace") for line in self._noise)
         beside = () if self._got_on else (*self.stderr.splitlines(), *noise)  # later it may be a tool's complaint
         for line in (error, *beside):
-            if self.dialect.no_login.search(line):
-                return one_line(line)
+            if self.dialect.no_login_pattern.search(line):
+                return to_one_line(line)
         return None
 
     def _trouble(self) -> str | None:
@@ -111,23 +111,23 @@ class Watch:
             return self._told
         before, now = self._stderr_before, self.stderr
         fresh = now.removeprefix(before) if now.startswith(before) else now.rpartition(before[-200:])[2]
-        told = [busy for line in fresh.splitlines() if (busy := busy_line(line))]
+        told = [busy for line in fresh.splitlines() if (busy := find_provider_trouble(line))]
         told += [busy for line in self._log()[1].splitlines() if (busy := self._logged_trouble(line))]
         return next((busy for busy in reversed(told) if len(busy) > _TELLING), told[-1] if told else None)
 
     def _logged_trouble(self, line: str) -> str | None:
-        if self.dialect.log_trouble is None:
-            return busy_line(line)
-        found = self.dialect.log_trouble.search(line)
-        return one_line(found[1]) if found else None
+        if self.dialect.log_error_pattern is None:
+            return find_provider_trouble(line)
+        found = self.dialect.log_error_pattern.search(line)
+        return to_one_line(found[1]) if found else None
 
     def _log(self) -> tuple[int, str]:
         """How long its own log is, and the end of what is new in it; a link there is not followed."""
-        session, log_name = self.turn.session, self.dialect.log
+        session, log_name = self.turn.session, self.dialect.log_file
         if not log_name or ("{session}" in log_name and (session is None or "/" in session)):
             return 0, ""
         try:
-            file = open_file(f"{self._home}/{self.dialect.log.format(session=session)}")
+            file = open_regular_file(f"{self._home}/{self.dialect.log_file.format(session=session)}")
         except OSError:
             return 0, ""
         with os.fdopen(file, "rb") as log:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from terminals import CAPTURES, fake, host, talk
-from viva.agents.cli.command import CommandAgent, Rule
+from viva.agents.cli.command import CommandAgent, LineRule
 from viva.errors import AgentFailed, Unreachable
 
 RULES = (
-    Rule(session="$.sid"),
-    Rule(when={"kind": "text"}, text="$.body.text"),
-    Rule(when={"kind": "call"}, tool="$.name", arguments="$.args", id="$.id"),
-    Rule(when={"kind": "back"}, result="$.out", id="$.id", error="$.failed"),
-    Rule(when={"kind": "asks"}, awaiting="$.what"),
-    Rule(when={"kind": "end", "v": {"n": 1}}, end=True, error="$.error", usage="$.used"),
+    LineRule(session="$.sid"),
+    LineRule(when={"kind": "text"}, text="$.body.text"),
+    LineRule(when={"kind": "call"}, tool="$.name", arguments="$.args", id="$.id"),
+    LineRule(when={"kind": "back"}, result="$.out", id="$.id", error="$.failed"),
+    LineRule(when={"kind": "asks"}, awaiting="$.what"),
+    LineRule(when={"kind": "end", "v": {"n": 1}}, end=True, error="$.error", usage="$.used"),
 )
 
 
@@ -135,14 +135,14 @@ def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], wro
 
 def test_a_path_that_is_none_is_a_mistake_of_the_config():
     with pytest.raises(ValueError, match="is no JSONPath"):
-        Rule(text="$[")
+        LineRule(text="$[")
 
 
 def test_its_version_is_never_asked_for_since_nobody_knows_what_it_would_do(tmp_path):
-    from viva.agents.cli.installed import look_at
+    from viva.agents.cli.installed import inspect_installation
 
     fake(tmp_path, "mycli", f"open({str(tmp_path / 'ran')!r}, 'w')")
     agent = CommandAgent(command=("mycli",), host=host(tmp_path))
-    found = asyncio.run(look_at("mycli", host(tmp_path), agent.dialect, None))
+    found = asyncio.run(inspect_installation("mycli", host(tmp_path), agent.dialect, None))
     assert (found.version, found.missing) == (None, None)
     assert not (tmp_path / "ran").exists()

@@ -10,13 +10,13 @@ from terminals import fake, host
 from viva.agents.acp import AcpAgent
 from viva.agents.cli.command import CommandAgent
 from viva.agents.cli.gemini import GEMINI, GeminiCli
-from viva.agents.cli.installed import Installed, look_at, too_old
+from viva.agents.cli.installed import Installation, inspect_installation, check_version
 from viva.session import terminal_agents
-from viva.workspace.folders import Folders
+from viva.workspace.folders import LocalWorkspaces
 
 
-def looked_at(folder, logins: str | None = None, **env: str) -> Installed:
-    return asyncio.run(look_at("gemini", host(folder, **env), GEMINI, logins, Folders()))
+def looked_at(folder, logins: str | None = None, **env: str) -> Installation:
+    return asyncio.run(inspect_installation("gemini", host(folder, **env), GEMINI, logins, LocalWorkspaces()))
 
 
 def test_the_version_is_read_beside_the_program_where_npm_put_it(tmp_path):
@@ -75,7 +75,7 @@ def test_a_command_that_the_user_has_configured_is_not_run_to_ask_it(tmp_path):
         CommandAgent(command=(str(program),), output="gemini", host=host(tmp_path)),
         AcpAgent(command=(str(nosy(tmp_path)), "--acp"), host=host(tmp_path)),
     ):
-        executable, version, _ = asyncio.run(terminal_agents.looked_at(agent, Folders()))
+        executable, version, _ = asyncio.run(terminal_agents.inspect_program(agent, LocalWorkspaces()))
         assert (executable, version) == (agent.command[0], None)
     assert not (tmp_path / "seen").exists()
 
@@ -94,7 +94,7 @@ def test_one_that_is_too_old_is_missing_too(tmp_path):
 
 def test_versions_are_compared_by_number(tmp_path):
     path = fake(tmp_path, "gemini", "", version="0.100.0")
-    assert asyncio.run(too_old(str(path), dict(os.environ), GEMINI, Folders())) is None
+    assert asyncio.run(check_version(str(path), dict(os.environ), GEMINI, LocalWorkspaces())) is None
 
 
 def test_a_missing_login_is_told_before_anything_runs(tmp_path):

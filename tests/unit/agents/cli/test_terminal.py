@@ -21,8 +21,8 @@ from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Image, Message, Text
 from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
-from viva.workspace.folders import Folders
-from viva.workspace.processes import marked
+from viva.workspace.folders import LocalWorkspaces
+from viva.workspace.processes import find_trial_processes
 
 INIT = 'say(type="init", session_id=option("--resume") or "s-1", model="m")\n'
 DONE = 'say(type="result", status="success", stats={"models": {"m": {"input_tokens": 3, "output_tokens": 2}}})\n'
@@ -128,7 +128,7 @@ def test_a_home_that_cannot_be_set_up_is_nobodys_failure(tmp_path):
     """A full disk, for one; here a file is in the way."""
 
     async def scenario() -> None:
-        async with Folders()(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
+        async with LocalWorkspaces()(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
             Path(workspace.home, ".gemini").write_text("x", encoding="utf-8")
             context = SessionContext(
                 key=Key("s", "c"), workspace=workspace, meter=lambda _call: None, http=HttpTransport()
@@ -435,7 +435,7 @@ def test_nothing_is_left_of_a_cli_that_is_cut_off(tmp_path, body):
     daemon = 'subprocess.Popen(["sleep", "611"], start_new_session=True, stdin=-3, stdout=-3, stderr=-3)\n'
     cut_off(gemini(tmp_path, INIT + daemon + body), 2)
     ours = f"-{os.getpid()}-"
-    assert [pid for pid, mark in marked().items() if ours in mark] == []  # P7
+    assert [pid for pid, mark in find_trial_processes().items() if ours in mark] == []  # P7
 
 
 def test_a_daemon_that_holds_the_pipe_does_not_hold_the_turn(tmp_path):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from viva.agents.cli.events import Opened, Said, Unfolding
+from viva.agents.cli.events import SessionStarted, TextPrinted, CliTurn
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.trouble import last_words
-from viva.agents.cli.watch import Watch
+from viva.agents.cli.trouble import format_tail
+from viva.agents.cli.watch import OutputMonitor
 from viva.model.progress import CallProgress
 
 BUSY = "2026-01-01T00:00:00Z [ERROR] [RETRY] Attempt 1 failed with status 503. Retrying with backoff in 2s...\n"
@@ -21,22 +21,22 @@ class Silent:
     stderr_tail = ""
 
 
-def watching(home: Path, *, log: str = "") -> tuple[Watch, Path]:
+def watching(home: Path, *, log: str = "") -> tuple[OutputMonitor, Path]:
     """A turn of the session `s1` has begun, whose log held this already."""
     file = home / ".qwen" / "debug" / "s1.txt"
     file.parent.mkdir(parents=True)
     file.write_text(log, encoding="utf-8")
-    turn = Unfolding((), "m")
-    watch = Watch(QWEN, turn, str(home))
-    opened = Opened("s1")
-    turn.add(opened)
-    watch.heard(opened, Silent())
+    turn = CliTurn((), "m")
+    watch = OutputMonitor(QWEN, turn, str(home))
+    opened = SessionStarted("s1")
+    turn.add_event(opened)
+    watch.add_event(opened, Silent())
     return watch, file
 
 
-def told(watch: Watch, stderr: str = "") -> tuple[str | None, str]:
+def told(watch: OutputMonitor, stderr: str = "") -> tuple[str | None, str]:
     watch.stderr, progress = stderr, CallProgress()
-    watch.report(progress)
+    watch.report_progress(progress)
     return progress.provider_trouble, progress.stderr_tail
 
 
@@ -55,9 +55,9 @@ def test_what_the_log_told_before_this_turn_or_before_it_got_on_is_over(tmp_path
     watch, file = watching(tmp_path, log=BUSY)
     assert told(watch, "bye") == (None, "bye")
     append(file, BUSY)
-    watch.heard(Said("So then"), Silent())
+    watch.add_event(TextPrinted("So then"), Silent())
     assert told(watch, "bye") == (None, "bye")
-    assert watch.fault(None) is None
+    assert watch.find_fault(None) is None
 
 
 def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path):
@@ -90,18 +90,18 @@ def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: 
     file = tmp_path / ".local" / "share" / "opencode" / "log" / "opencode.log"
     file.parent.mkdir(parents=True)
     file.write_text(STREAM_ERROR.format(small="false", agent="build", said="before"), encoding="utf-8")
-    watch = Watch(OPENCODE, Unfolding((), "m"), str(tmp_path))
-    assert watch.fault(None) is None
+    watch = OutputMonitor(OPENCODE, CliTurn((), "m"), str(tmp_path))
+    assert watch.find_fault(None) is None
     append(file, STREAM_ERROR.format(small=small, agent=agent, said="Overloaded"))
-    fault = watch.fault(None)
+    fault = watch.find_fault(None)
     assert (fault.message if fault else None) == said
-    watch.heard(Said("So then"), Silent())
-    assert watch.fault(None) is None
+    watch.add_event(TextPrinted("So then"), Silent())
+    assert watch.find_fault(None) is None
 
 
 def test_what_is_printed_at_every_start_are_no_last_words():
     printed = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
-    assert last_words(printed + "    at run (x.js:1)\n\x1b[31mboom\x1b[0m\n") == "boom"
+    assert format_tail(printed + "    at run (x.js:1)\n\x1b[31mboom\x1b[0m\n") == "boom"
 
 
 @pytest.mark.parametrize("trick", ["pipe", "folder that is a link", "link", "session that is a path", "no name at all"])
@@ -122,8 +122,8 @@ def test_a_log_that_is_something_else_is_neither_waited_for_nor_followed(trick: 
         file.parent.symlink_to(secrets)
     else:
         session = "../../../secrets/s1" if trick == "session that is a path" else "s\0"
-    watch.turn.add(Opened(session))
-    watch.heard(Opened(session), Silent())
+    watch.turn.add_event(SessionStarted(session))
+    watch.add_event(SessionStarted(session), Silent())
     assert told(watch) == (None, "")
 
 
@@ -143,11 +143,11 @@ BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
     ],
 )
 def test_data_is_not_shown_in_a_message(said: str, shown: str):
-    assert last_words(said) == shown
+    assert format_tail(said) == shown
 
 
 def test_lines_that_are_no_stream_are_shown_without_their_data(tmp_path: Path):
     watch, _ = watching(tmp_path)
-    watch.noise(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
+    watch.add_other_line(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
     watch.stderr = BASE64
-    assert watch.last_words() == '{"parts": [{"inlineData": "[12 kB of base64 data]\n[12 kB of base64 data]'
+    assert watch.output_tail() == '{"parts": [{"inlineData": "[12 kB of base64 data]\n[12 kB of base64 data]'
