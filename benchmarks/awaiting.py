@@ -17,7 +17,7 @@ from msgspec import Struct
 from viva.awaiting.detector import detect
 from viva.model import codec
 from viva.model.message import Reply
-from viva.model.talk import AwaitingState
+from viva.model.turn import AwaitingState
 
 EXAMPLE = """
 Each line of a FILE is a JSON object:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from viva.agents.chat import ChatAgent, Tool
-from viva.agents.dialogue import ModelAgent
+from viva.agents.model_session import ModelAgent
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.message import Message, ModelCall, Reply
@@ -36,7 +36,7 @@ class Told(Struct):
         return self.sent["messages"]
 
 
-def talk(
+def hold_conversation(
     script,
     *said: str | Message,
     options: Mapping[str, Any] | None = None,

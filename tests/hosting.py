@@ -20,13 +20,13 @@ import uvicorn
 
 from viva.host.app import make_app
 from viva.host.host import Host
-from viva.host.opening import load_setup
+from viva.host.setup import load_setup
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
 ECHO = "local.acme.echo"
 SUITE = "acme.evals.basic@1.0.0"
-ENDINGS = ("run.completed", "run.failed", "run.cancelled")
+OUTCOMES = ("run.completed", "run.failed", "run.cancelled")
 
 AGENTS = """
 import asyncio
@@ -275,7 +275,9 @@ def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        opened = load_setup(folder / "viva.toml", folder, bind_address=None, port=port, public_url=None, conformance_routes=conformance)
+        opened = load_setup(
+            folder / "viva.toml", folder, bind_address=None, port=port, public_url=None, conformance_routes=conformance
+        )
         ready = threading.Event()
         hosts: list[Host] = []
 

@@ -10,8 +10,8 @@ from typing import Any
 from project import Ended, Project
 from real_clis import INSTALLED, search_path
 from viva.model.message import ToolCall
-from viva.testing import ModelRequest, Fail, Say
-from viva.testing.model_server import ScriptLine, ModelServer
+from viva.testing import Fail, ModelRequest, Say
+from viva.testing.model_server import ModelServer, ScriptLine
 
 JUDGE = "judge-1"
 COMPILED = f'env = {{ NODE_COMPILE_CACHE = "{INSTALLED / "compiled"}" }}'
@@ -55,7 +55,7 @@ def _evaluator(prompt: str) -> ScriptLine:
     return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})
 
 
-class Stage:
+class RunContext:
     """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
 
     def __init__(self, project: Project, server: ModelServer, dotted: str, *clis: str) -> None:

@@ -26,8 +26,9 @@ from viva.cli.main import COMMANDS
 from viva.engine.summary import exit_code
 from viva.host import app as host_app
 from viva.host import conformance, openapi
-from viva.model import case, codec, event, finding, message, record, talk, tool_names
+from viva.model import case, codec, event, finding, message, record, turn
 from viva.testing.__main__ import main as stand_in
+from viva.text import tool_names
 from viva.viewer.app import ViewerRoutes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,10 +37,10 @@ MADE = "<!-- Made from the code by tests/reference.py: `make reference` writes i
 EVENTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, event.Event)][1:]
 RECORDS = [
     record.TrialRecord, record.TurnRecord, record.ToolCallRecord, record.CheckpointRecord, message.Usage, message.ModelCall,
-    talk.FileChange, finding.Finding, case.Key,
+    turn.FileChange, finding.Finding, case.Key,
 ]  # fmt: skip
 WORDS = {
-    "Status": record.Status, "Fault": errors.Fault, "By": case.InputSource, "AwaitingReason": talk.AwaitingReason,
+    "Status": record.Status, "Fault": errors.Fault, "By": case.InputSource, "AwaitingReason": turn.AwaitingReason,
     "FindingKind": finding.FindingKind, "Severity": finding.Severity, "Stopped": event.StopReason,
 }  # fmt: skip
 SUMMARIES = [event.RunSummary, event.SuiteSummary, case.Threshold]
@@ -269,7 +270,7 @@ def _tool_names() -> Iterator[str]:
 
 def _shelf(thing: Any) -> int:
     """What people look for first stands first: running, talking, asserting; then data, seams and errors."""
-    order = ("viva.session.api", "viva.session.run", "viva.session.chat", "viva.session", "viva.stats", "viva.model")
+    order = ("viva.api.run", "viva.session.run", "viva.api.conversation", "viva.session", "viva.stats", "viva.model")
     return next((at for at, room in enumerate(order) if thing.__module__.startswith(room)), len(order)) + (
         2 * (thing.__module__ == "viva.errors")
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from viva.catalog import BUILT_IN
 from viva.model import codec
-from viva.schemas.words import SchemaName, read_schema
+from viva.schemas.validation import SchemaName, read_schema
 
 Complain = Callable[[str], None]
 Schema = Mapping[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from viva.model.case import Key, WorkspaceSpec
-from viva.workspace.folders import TrialWorkspace, LocalWorkspaces
+from viva.workspace.folders import LocalWorkspaces, TrialWorkspace
 
 T = TypeVar("T")
 KEY = Key("suite", "case")
@@ -19,7 +19,9 @@ def folders(base: Path, **more: Any) -> LocalWorkspaces:
     return LocalWorkspaces(str(base), environ=os.environ, **more)
 
 
-def opened(made: LocalWorkspaces, spec: WorkspaceSpec, use: Callable[[TrialWorkspace], Awaitable[T]], key: Key = KEY) -> T:
+def opened(
+    made: LocalWorkspaces, spec: WorkspaceSpec, use: Callable[[TrialWorkspace], Awaitable[T]], key: Key = KEY
+) -> T:
     """What comes of using a workspace that is there only meanwhile."""
 
     async def scenario() -> T:

@@ -8,10 +8,10 @@ from msgspec import structs
 
 from project import Project, case, contains
 from unit.reporters.samples import summary
-from viva.model.case import Threshold, Baseline
+from viva.model.case import Baseline, Threshold
 from viva.model.event import RunEnded, RunStarted, SuiteSummary, TrialEnded
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
-from viva.model.talk import FileChange
+from viva.model.turn import FileChange
 from viva.record.journal import Journal
 from viva.reporters.html import HtmlReport
 
@@ -167,7 +167,7 @@ def planted(name: str, text: str) -> dict[str, Any]:
 
 def planted_record(name: str, text: str) -> TrialRecord:
     """A trial that has the text in every field that an agent, a helper or the author of a suite can fill."""
-    claim = {
+    assertion = {
         "type": text,
         "label": text,
         "message": text,
@@ -191,7 +191,7 @@ def planted_record(name: str, text: str) -> TrialRecord:
         output=text,
         awaiting_input=True,
         tool_calls=[ToolCallRecord(text, {text: text}, text, {text: [text]}, text)],
-        assertions=[claim],
+        assertions=[assertion],
         duration_ms=1.0,
         awaiting_reason="content_is_question",
         awaiting_confidence=0.5,
@@ -209,7 +209,7 @@ def planted_record(name: str, text: str) -> TrialRecord:
         name=text,
         status="failed",
         turns=[turn],
-        final_assertions=[claim],
+        final_assertions=[assertion],
         total_turns=1,
         duration_ms=1.0,
         suite=text,
@@ -221,8 +221,8 @@ def planted_record(name: str, text: str) -> TrialRecord:
         hint=text,
         assertion_errors=[text],
         checkpoints=[
-            CheckpointRecord(text, text, True, False, reason=text, unmet_after=(text,), assertion=claim),
-            CheckpointRecord(f"{text}2", text, True, True, turn=1, reason=text, assertion=claim),
+            CheckpointRecord(text, text, True, False, reason=text, unmet_after=(text,), assertion=assertion),
+            CheckpointRecord(f"{text}2", text, True, True, turn=1, reason=text, assertion=assertion),
         ],
         goal_achieved=True,
         goal_reason=text,
@@ -297,8 +297,8 @@ def many_report(folder: Path, count: int) -> Path:
 
 def numbered(n: int) -> TrialRecord:
     said = f"Question {n}: what does the policy say about item {n % 97}? " + "Please be precise. " * 5
-    claim = contains("lost" if n % 10 == 3 else "item")
-    checked = {**claim, "label": f'contains "{claim["value"]}"', "passed": n % 10 != 3}
+    assertion = contains("lost" if n % 10 == 3 else "item")
+    checked = {**assertion, "label": f'contains "{assertion["value"]}"', "passed": n % 10 != 3}
     if n % 10 == 3:
         checked |= {"reason": f'"lost" is not in "{said}"', "expected": "lost", "actual": said}
     turn = TurnRecord(1, said, "static", said, False, [], [checked], 1.0)

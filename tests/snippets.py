@@ -84,27 +84,27 @@ def run_page(text: str, folder: Path) -> list[Ran]:
     for port in sorted(set(PORT.findall(text))):
         text = text.replace(port, str(_free_port()))
     blocks = blocks_of(text)
-    stage, here = folder / "stage", folder / "here"
-    stage.mkdir()
+    run_context, here = folder / "stage", folder / "here"
+    run_context.mkdir()
     here.mkdir()
     commands = [(at, block) for at, block in enumerate(blocks) if block.lang == "sh" and "not run" not in block.told]
     script = [_PROLOGUE]
     for at, block in enumerate(blocks):
         if block.title:
-            (stage / f"{at}.file").write_text(block.text, encoding="utf-8")
-            script.append(_write(stage / f"{at}.file", block.title))
+            (run_context / f"{at}.file").write_text(block.text, encoding="utf-8")
+            script.append(_write(run_context / f"{at}.file", block.title))
         elif (at, block) in commands:
-            (stage / f"{at}.sh").write_text(
+            (run_context / f"{at}.sh").write_text(
                 f"{block.told.get('before', '')}\n{_without_installing(block.text)}", encoding="utf-8"
             )
-            script.append(_run(stage, at, block))
+            script.append(_run(run_context, at, block))
     with ExitStack() as servers:
         for _, block in commands:
             if "serving" in block.told:
                 servers.enter_context(_agent(int(block.told["serving"].rpartition(":")[2])))
         if commands:
             _bash("\n".join(script) + _EPILOGUE, here)
-    return [_ended(stage, at, block, blocks) for at, block in commands if (stage / f"{at}.code").exists()]
+    return [_ended(run_context, at, block, blocks) for at, block in commands if (run_context / f"{at}.code").exists()]
 
 
 def _agent(port: int) -> HttpServer:
@@ -120,14 +120,14 @@ def _write(staged: Path, title: str) -> str:
     return f"mkdir -p {shlex.quote(os.path.dirname(title) or '.')} && cp {staged} {shlex.quote(title)}"
 
 
-def _run(stage: Path, at: int, block: Block) -> str:
+def _run(run_context: Path, at: int, block: Block) -> str:
     """In this very shell, so that `cd` and `export` last; the first command that fails makes the block's exit code."""
-    run = f"code=0; . {stage}/{at}.sh > {stage}/{at}.out 2>&1; echo $code > {stage}/{at}.code"
+    run = f"code=0; . {run_context}/{at}.sh > {run_context}/{at}.out 2>&1; echo $code > {run_context}/{at}.code"
     if "in" in block.told:
         shutil.copytree(
-            ROOT / block.told["in"], stage / f"{at}.in", ignore=shutil.ignore_patterns(".viva", "__pycache__")
+            ROOT / block.told["in"], run_context / f"{at}.in", ignore=shutil.ignore_patterns(".viva", "__pycache__")
         )
-        run = f"pushd {stage}/{at}.in > /dev/null; {run}; popd > /dev/null"
+        run = f"pushd {run_context}/{at}.in > /dev/null; {run}; popd > /dev/null"
     return f"{run}\n[ $code -eq {block.told.get('exit', '0')} ] || {{ {_EPILOGUE.strip()}; }}"
 
 
@@ -157,11 +157,11 @@ def _bash(script: str, here: Path) -> None:
             bash.wait()
 
 
-def _ended(stage: Path, at: int, block: Block, blocks: list[Block]) -> Ran:
+def _ended(run_context: Path, at: int, block: Block, blocks: list[Block]) -> Ran:
     after = blocks[at + 1] if at + 1 < len(blocks) else None
     wanted = after if after and after.lang == "text" and "output" not in after.told else None
-    printed = (stage / f"{at}.out").read_text(encoding="utf-8", errors="replace")
-    return Ran(block, int((stage / f"{at}.code").read_text()), printed, wanted)
+    printed = (run_context / f"{at}.out").read_text(encoding="utf-8", errors="replace")
+    return Ran(block, int((run_context / f"{at}.code").read_text()), printed, wanted)
 
 
 def _without_installing(text: str) -> str:

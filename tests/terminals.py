@@ -63,7 +63,7 @@ class Told(Struct):
         return self.replies[-1]
 
 
-def talk(
+def hold_conversation(
     agent: Any,
     *said: str | Message,
     options: Mapping[str, Any] | None = None,

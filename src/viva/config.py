@@ -11,16 +11,16 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from viva.errors import BadInput, Problem
+from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.llm.target import find_url_problem
-from viva.model import credentials
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
 from viva.model.connector import Connector, Connectors, Price, Secret, provider_of
-from viva.model.duration import parse_duration
 from viva.model.finding import Severity
-from viva.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.record.redaction import Redactor
 from viva.schemas.positions import KeyPath, find_toml_line
-from viva.schemas.words import find_violations
+from viva.schemas.validation import find_violations
+from viva.text import credentials
+from viva.text.duration import parse_duration
 
 CONFIG_FILE = "viva.toml"
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
@@ -146,7 +146,9 @@ def find_config(start: Path) -> Path | None:
     return None
 
 
-def load_settings(file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False) -> Settings:
+def load_settings(
+    file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False
+) -> Settings:
     """The settings of a project; those of an empty config where there is none. With `only_look` nothing will be called,
     and variables need not be set.
     """
@@ -289,7 +291,9 @@ def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Con
         raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
     key_from = str(written.get("api_key_env", _KEYS[provider]))
     key = settings.environ.get(key_from)
-    headers = {k: settings.expand_variables(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()}
+    headers = {
+        k: settings.expand_variables(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()
+    }
     settings.redactor.add_secrets([key] if key else [])
     settings.redactor.add_secrets(credentials.find_in_table({**written, "headers": headers, "base_url": address}))
     price = written.get("price")

@@ -150,7 +150,7 @@ class CallCutOff(TrialEnd):
         self.elapsed_ms = elapsed_ms
 
 
-class CheckError(VivaError):  # noqa: N818 -- see BadInput
+class CheckError(VivaError):
     """A check that cannot be evaluated, whose fault that is, and whether the same would happen again (`deterministic`)."""
 
     def __init__(self, message: str, *, fault: Fault = "undetermined", deterministic: bool = False) -> None:

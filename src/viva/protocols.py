@@ -17,7 +17,8 @@ from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
-from viva.model.talk import CheckContext, FileChange, FileImage, TrialState, Verdict
+from viva.model.turn import FileChange, FileImage, Verdict
+from viva.state.trial_state import CheckContext, TrialState
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
@@ -194,7 +195,7 @@ class User(Protocol):
         """Which agent speaks for the user, if one does."""
         ...
 
-    def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]: ...
+    def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]: ...
 
 
 class Check(Protocol):
@@ -208,7 +209,7 @@ class Check(Protocol):
         """How a report names this check: `contains "submitted"`."""
         ...
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]: ...
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]: ...
 
 
 class HelperSession(Protocol):
@@ -239,7 +240,7 @@ class Helpers(Protocol):
         self,
         role: Role,
         agent: str,
-        talk: TrialState | None = None,
+        state: TrialState | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[HelperSession]: ...
 
@@ -250,9 +251,9 @@ class Hooks(Protocol):
     `after` sees the result of a trial whose `before` went well, and returns what went wrong with itself, if anything did.
     """
 
-    async def before(self, talk: TrialState) -> None: ...
+    async def before(self, state: TrialState) -> None: ...
 
-    async def after(self, talk: TrialState, record: TrialRecord) -> str | None: ...
+    async def after(self, state: TrialState, record: TrialRecord) -> str | None: ...
 
 
 class Clock(Protocol):
@@ -264,7 +265,7 @@ class Clock(Protocol):
 class PersonQuestion(Struct, frozen=True):
     """What shall the user say next? `proposed` is what would be said; where nothing is, `simulator` may be asked for it."""
 
-    talk: TrialState
+    state: TrialState
     proposed: UserMessage | None = None
     simulator: str | None = None
 
@@ -315,6 +316,8 @@ class PlannedTrial(Struct, frozen=True):
 class Executor(Protocol):
     """Does the work of many trials somewhere, some at once; `stop` cancels those that are running."""
 
-    async def run(self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]) -> None: ...
+    async def run(
+        self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]
+    ) -> None: ...
 
     def stop(self) -> None: ...

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext, VivaFixture
     from viva.model.record import TrialRecord
     from viva.protocols import PlannedTrial
-    from viva.session.context import AsyncContext, Context
-    from viva.session.studio import TestContext, VivaFixture, LoadedSuite, PytestSession
+    from viva.session.script_context import AsyncContext, Context
     from viva.session.tester import T
 
 _SUFFIXES = (
@@ -114,16 +114,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _studio(config: pytest.Config) -> "PytestSession":
     """Made by the first who needs it."""
     if _studio_key not in config.stash:
-        from viva.session.studio import PytestSession
+        from viva.api.pytest_session import PytestSession
 
-        config.stash[_studio_key] = PytestSession(config.getoption("--viva-agent"), config.getoption("--viva-evaluator"))
+        config.stash[_studio_key] = PytestSession(
+            config.getoption("--viva-agent"), config.getoption("--viva-evaluator")
+        )
     return config.stash[_studio_key]
 
 
 @pytest.fixture
 def viva(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
     """Holds conversations turn by turn (`viva.chat(agent)`) and runs suites (`viva.run(...)`); has `viva.contains` and all else."""
-    from viva.session.studio import VivaFixture
+    from viva.api.pytest_session import VivaFixture
 
     request.node.stash[_exam_key] = exam = VivaFixture(_studio(request.config), request.path.parent)
     yield exam
@@ -146,9 +148,11 @@ def _desk(request: pytest.FixtureRequest) -> "TestContext":
     """One for both fixtures of a test."""
     stash = request.node.stash
     if _desk_key not in stash:
-        from viva.session.studio import TestContext
+        from viva.api.pytest_session import TestContext
 
-        stash[_desk_key] = TestContext(_studio(request.config), request.node.name, request.path.parent, request.function)
+        stash[_desk_key] = TestContext(
+            _studio(request.config), request.node.name, request.path.parent, request.function
+        )
     return stash[_desk_key]
 
 
@@ -187,8 +191,8 @@ class VivaItem(pytest.Item):
         self.extra_keyword_matches.update(trials[0].case.tags)
 
     def runtest(self) -> None:
-        from viva.model.verdicts import case_status
-        from viva.session.explained import format_record
+        from viva.api.failure_text import format_record
+        from viva.stats.pass_rate import case_status
 
         studio = _studio(self.config)
         records = [studio.run_trial(self._suite, planned) for planned in self._trials]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from project import Project, case, contains
-from viva.testing import StubResponse, OpenAIServer, ReceivedRequest
+from viva.testing import OpenAIServer, ReceivedRequest, StubResponse
 
 CONFIG = """
 [connectors.model]
@@ -184,8 +184,8 @@ def test_a_hung_judge_is_blamed_again(project: Project, server: OpenAIServer):
 def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
     """Which case, which turn, whose side: the line, the criteria, or the prompt."""
     judge = {"type": "agent", "criteria": "It is about an order"}
-    talk = {"id": "t", "turns": [{"input": "one", "assertions": [contains("order")]}, {"input": "two"}]}
-    project.suite(talk | {"final_assertions": [judge]})
+    state = {"id": "t", "turns": [{"input": "one", "assertions": [contains("order")]}, {"input": "two"}]}
+    project.suite(state | {"final_assertions": [judge]})
     project.test("-n", "shop", "--record", "c.cassette")
 
     def divergence() -> str:
@@ -194,15 +194,15 @@ def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
         assert record["status"] == "error"
         return record["error"]
 
-    project.suite(talk | {"turns": [talk["turns"][0], {"input": "three"}], "final_assertions": [judge]})
+    project.suite(state | {"turns": [state["turns"][0], {"input": "three"}], "final_assertions": [judge]})
     said = divergence()
     assert said.startswith("not in the cassette: case 't', trial 1, turn 2: the agent 'shop' was sent something else: ")
     assert said.endswith('message.content: "two" when recorded, "three" now')
-    project.suite(talk | {"final_assertions": [judge | {"criteria": "It is polite"}]})
+    project.suite(state | {"final_assertions": [judge | {"criteria": "It is polite"}]})
     said = divergence()
     assert "turn 2: the judge 'viva.validator' was sent something else" in said
     assert 'options.metadata.criteria: "It is about an order" when recorded, "It is polite" now' in said
-    project.suite(talk | {"final_assertions": [judge]})
+    project.suite(state | {"final_assertions": [judge]})
     project.write("system.txt", "You sell nothing.")
     said = divergence()
     assert "the agent 'shop' has changed since the recording" in said
@@ -285,10 +285,10 @@ def test_a_missing_reply_is_not_tried_again_and_keeps_the_turns_that_were_there(
 def test_another_criterion_asks_for_that_judge_only(project: Project, server: OpenAIServer):
     """All replies of the agent, and what other checks say of them, are as they were."""
     judge = {"type": "agent", "criteria": "It is about an order"}
-    talk = {"id": "t", "turns": [{"input": "one"}, {"input": "two"}]}
-    project.suite(talk | {"final_assertions": [judge]})
+    state = {"id": "t", "turns": [{"input": "one"}, {"input": "two"}]}
+    project.suite(state | {"final_assertions": [judge]})
     project.test("-n", "shop", "--record", "c.cassette")
-    project.suite(talk | {"final_assertions": [judge | {"criteria": "It is polite"}, contains("order"), judge]})
+    project.suite(state | {"final_assertions": [judge | {"criteria": "It is polite"}, contains("order"), judge]})
     _, (record,) = project.report("-n", "shop", "--replay", "c.cassette")
     assert (record["status"], record["fault"], record["attempt"], record["total_turns"]) == ("error", "infra", 1, 2)
     assert [each["passed"] for each in record["final_assertions"]] == [None, True, True]

@@ -24,7 +24,15 @@ import pytest
 import bubblewrap
 from project import Ended, Project, contains
 from viva.cli.main import main
-from viva.testing import StubResponse, AnthropicServer, GeminiServer, HttpServer, OpenAIServer, ReceivedRequest, json_response
+from viva.testing import (
+    AnthropicServer,
+    GeminiServer,
+    HttpServer,
+    OpenAIServer,
+    ReceivedRequest,
+    StubResponse,
+    json_response,
+)
 from viva.testing.model_server import ModelServer
 
 Outcome = tuple[str, str | None]
@@ -172,7 +180,9 @@ def answers(kind: str, say: str = "fine é") -> Callable[[ReceivedRequest], Stub
         said = received.body.decode()
         asked = re.findall("MIS<(.*?)>", said)
         valid = json.dumps(completion(kind, say), ensure_ascii=False).encode()
-        return misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
+        return (
+            misbehave(asked[-1], valid) if asked and asked[-1] != "nothing" else StubResponse(body=valid, headers=JSON)
+        )
 
     return answer
 
@@ -388,7 +398,11 @@ def hosted(received: ReceivedRequest) -> StubResponse:
         return json_response({})
     if received.method == "POST":
         how = re.findall("MIS<(.*?)>", received.body.decode())[-1]
-        odd = {"no run": StubResponse(body=b"{}"), "a list": StubResponse(body=b"[1]"), "no JSON": StubResponse(body=b"\xff")}
+        odd = {
+            "no run": StubResponse(body=b"{}"),
+            "a list": StubResponse(body=b"[1]"),
+            "no JSON": StubResponse(body=b"\xff"),
+        }
         return odd.get(how) or json_response({"runId": how.replace(" ", "-")}, 201)
     how = received.path.split("/")[3].replace("-", " ")
     usage = {"type": "provider.usage", "sequence": 1, "payload": {"inputTokens": "many", "outputTokens": 10**300}}

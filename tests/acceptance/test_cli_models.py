@@ -5,7 +5,7 @@ from typing import Any
 
 from project import Project, case, contains
 from viva.model.message import ToolCall
-from viva.testing import StubResponse, HttpServer, OpenAIServer, ReceivedRequest, Say, error_response, json_response
+from viva.testing import HttpServer, OpenAIServer, ReceivedRequest, Say, StubResponse, error_response, json_response
 
 TOOLS = '''
 def add(a, b):

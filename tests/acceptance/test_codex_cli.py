@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from project import Project
-from puppets import Stage, puppet
+from puppets import RunContext, puppet
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
@@ -33,9 +33,9 @@ def _tool(call: ToolCall) -> ToolCall:
 
 
 @pytest.fixture
-def stage(project: Project) -> Iterator[Stage]:
+def stand_in_server(project: Project) -> Iterator[RunContext]:
     with OpenAIServer(codex_puppet) as server:
-        staged = Stage(project, server, ".codex", "codex")
+        staged = RunContext(project, server, ".codex", "codex")
         staged.config(AGENT)
         yield staged
 
@@ -44,38 +44,42 @@ def persona(said: str, **criteria: Any) -> dict[str, Any]:
     return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
 
 
-def test_a_playbook_for_the_gemini_cli_holds_for_codex(stage: Stage) -> None:
+def test_a_playbook_for_the_gemini_cli_holds_for_codex(run_context: RunContext) -> None:
     """P9: a command counts whatever its exit status; P11: the second turn resumes the session."""
     criteria = {
         "files_contain": {"second.txt": ["two"]},
         "tool_calls_contain": {"run_shell_command": ["touch first.txt", "second.txt"]},
     }
-    name = stage.playbook("persona", timeout=120, persona=persona("RUN touch first.txt; exit 3", **criteria))
-    _, (record,) = stage.test("-i", name, "-n", "coder")
+    name = run_context.playbook("persona", timeout=120, persona=persona("RUN touch first.txt; exit 3", **criteria))
+    _, (record,) = run_context.test("-i", name, "-n", "coder")
     first, second = record["turns"]
     assert [call["name"] for call in first["tool_calls"]] == ["command_execution"]
     assert first["tool_calls"][0]["error"]
     assert "refused" not in first["tool_calls"][0]
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
-    resumed = [asked for asked in stage.server.model_requests if "WRITE second.txt" in asked.text and asked.model == "m-1"]
+    resumed = [
+        asked
+        for asked in run_context.server.model_requests
+        if "WRITE second.txt" in asked.text and asked.model == "m-1"
+    ]
     assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
-    assert stage.untouched()  # P10
+    assert run_context.untouched()  # P10
 
 
-def test_a_provider_that_fails_is_no_fault_of_the_agent(stage: Stage) -> None:
-    name = stage.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
-    _, (record,) = stage.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
+def test_a_provider_that_fails_is_no_fault_of_the_agent(run_context: RunContext) -> None:
+    name = run_context.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
+    _, (record,) = run_context.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")  # P11
     assert "the puppet fails" in record["error"]
 
 
-def test_without_a_key_it_says_so_at_once(stage: Stage) -> None:
+def test_without_a_key_it_says_so_at_once(run_context: RunContext) -> None:
     """P10: it would wait for the network until its time is up."""
-    for name in stage.server.env:
-        del stage.project.env[name]
-    stage.playbook("keyless", timeout=120, persona=persona("hello", files_exist=["x"]))
-    _, (record,) = stage.test("-i", "playbooks", "-n", "coder", "--retry-faults", "0", code=1)
+    for name in run_context.server.env:
+        del run_context.project.env[name]
+    run_context.playbook("keyless", timeout=120, persona=persona("hello", files_exist=["x"]))
+    _, (record,) = run_context.test("-i", "playbooks", "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")
     assert "Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY" in record["error"]
     assert record["duration_ms"] < 60_000
-    assert stage.said == []
+    assert run_context.said == []

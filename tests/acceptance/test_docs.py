@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from snippets import ROOT, Block, blocks_of, fits, run_page
-from viva.schemas.words import SchemaName, find_violations
+from viva.schemas.validation import SchemaName, find_violations
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN = [page for page in PAGES if page.parent.name != "reference"]

@@ -91,8 +91,10 @@ def test_record_of_the_specification_can_be_made_again(tmp_path: Path, capsys) -
     (sample,) = [value for value in map(parsed, blocks()) if value and "status" in value]
     case = {
         "id": sample["id"],
-        "turns": [{"input": turn["input"], "assertions": claims(turn["assertions"])} for turn in sample["turns"]],
-        "final_assertions": claims(sample["final_assertions"]),
+        "turns": [
+            {"input": turn["input"], "assertions": assertion_lines(turn["assertions"])} for turn in sample["turns"]
+        ],
+        "final_assertions": assertion_lines(sample["final_assertions"]),
     }
     suite = tmp_path / "sample.jsonl"
     suite.write_text(json.dumps(case), encoding="utf-8")
@@ -134,10 +136,12 @@ def static_cases() -> list[str]:
 
 def is_checked_script(value: dict[str, Any] | None) -> bool:
     """A case, not a record (which has a status), whose every turn claims something."""
-    return bool(value) and "id" in value and "status" not in value and all(map(has_claims, value.get("turns", [{}])))
+    return (
+        bool(value) and "id" in value and "status" not in value and all(map(has_assertions, value.get("turns", [{}])))
+    )
 
 
-def has_claims(turn: dict[str, Any]) -> bool:
+def has_assertions(turn: dict[str, Any]) -> bool:
     return "assertions" in turn
 
 
@@ -153,8 +157,8 @@ def without_comments(text: str) -> str:
     return re.sub(r"^//.*$", "", text, flags=re.MULTILINE)
 
 
-def claims(assertions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in claim.items() if key != "passed"} for claim in assertions]
+def assertion_lines(assertions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in assertion.items() if key != "passed"} for assertion in assertions]
 
 
 def test_the_model_driven_example_loads() -> None:

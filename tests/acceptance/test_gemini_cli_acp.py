@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from project import Project
-from puppets import COMPILED, Stage, processes, puppet
+from puppets import COMPILED, RunContext, processes, puppet
 from viva.testing import GeminiServer
 
 STEPS = [
@@ -15,31 +15,31 @@ STEPS = [
 
 
 @pytest.fixture
-def stage(project: Project) -> Iterator[Stage]:
+def stand_in_server(project: Project) -> Iterator[RunContext]:
     with GeminiServer(puppet) as server:
-        yield Stage(project, server, ".gemini", "gemini")
+        yield RunContext(project, server, ".gemini", "gemini")
 
 
-def agent(stage: Stage, permissions: str) -> None:
+def agent(run_context: RunContext, permissions: str) -> None:
     talker = f'[agents.talker]\ntype = "acp"\ncommand = "gemini --acp"\nmodel = "m-1"\npermissions = {permissions}'
-    stage.config(f"{talker}\n{COMPILED}")
+    run_context.config(f"{talker}\n{COMPILED}")
 
 
 @pytest.mark.parametrize("permissions", ['"allow"', '["edit"]', '["write_file"]'])
-def test_what_the_policy_allows_is_done_and_the_session_goes_on(stage: Stage, permissions: str) -> None:
-    agent(stage, permissions)
-    _, (record,) = stage.test("-i", stage.playbook("two_steps", steps=STEPS), "-n", "talker")
+def test_what_the_policy_allows_is_done_and_the_session_goes_on(run_context: RunContext, permissions: str) -> None:
+    agent(run_context, permissions)
+    _, (record,) = run_context.test("-i", run_context.playbook("two_steps", steps=STEPS), "-n", "talker")
     first, second = record["turns"]
     assert [(call["name"], call.get("error")) for call in first["tool_calls"]] == [("write_file", None)]
     assert [(file["path"], file["change"]) for file in first["files"]] == [("notes.txt", "added")]  # P4
     assert "WRITE notes.txt: buy milk" in second["output"]
-    assert stage.untouched()  # P10
-    assert processes(str(stage.project.folder)) == []
+    assert run_context.untouched()  # P10
+    assert processes(str(run_context.project.folder)) == []
 
 
-def test_what_it_denies_is_not_done_and_the_agent_waits(stage: Stage) -> None:
-    agent(stage, '"deny"')
-    _, (record,) = stage.test("-i", stage.playbook("denied", steps=STEPS[:1]), "-n", "talker")
+def test_what_it_denies_is_not_done_and_the_agent_waits(run_context: RunContext) -> None:
+    agent(run_context, '"deny"')
+    _, (record,) = run_context.test("-i", run_context.playbook("denied", steps=STEPS[:1]), "-n", "talker")
     (turn,) = record["turns"]
     assert (turn["awaiting_input"], turn["awaiting_reason"]) == (True, "protocol_state")  # N22
     assert turn["input_hint"] == "Writing to notes.txt"

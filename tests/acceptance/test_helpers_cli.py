@@ -9,8 +9,8 @@ import pytest
 
 from project import Project
 from viva.model.message import ToolCall
-from viva.testing import StubResponse, AnthropicServer, GeminiServer, OpenAIServer, ReceivedRequest, Say
-from viva.testing.model_server import ScriptLine, ModelServer
+from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, ReceivedRequest, Say, StubResponse
+from viva.testing.model_server import ModelServer, ScriptLine
 
 AGENT = """
 REPLIES = iter(["Which order?", "I have refunded W1. Reference R-7.", "Anything else?", "Goodbye."])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, ECHO, ENDINGS, OTHER, READER, SUITE, Client, frames, hosted, types, valid, write_project
+from hosting import ACME, ECHO, OTHER, OUTCOMES, READER, SUITE, Client, frames, hosted, types, valid, write_project
 from viva.host.app import UNSUPPORTED_PATHS
 
 NOOP = {"workflowId": "conformance-noop"}
@@ -159,7 +159,9 @@ def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
         assert client.post("/v1/runs", NOOP).status == 201
 
 
-@pytest.mark.parametrize(("capability", "path"), [(name, path) for name, paths in UNSUPPORTED_PATHS.items() for path in paths])
+@pytest.mark.parametrize(
+    ("capability", "path"), [(name, path) for name, paths in UNSUPPORTED_PATHS.items() for path in paths]
+)
 def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capability: str, path: str):
     filled = re.sub(r"\{[^}]*\}", "x", path)
     for method in ("GET", "POST"):
@@ -328,7 +330,7 @@ def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, d
     assert first.status == 200
     assert first.json["status"] in ("cancelling", "cancelled")
     events = client.finished(run)
-    assert [kind for kind in types(events) if kind in ENDINGS] == ["run.cancelled"]
+    assert [kind for kind in types(events) if kind in OUTCOMES] == ["run.cancelled"]
     assert client.get(f"/v1/runs/{run}").json["status"] == "cancelled"
     assert client.post(f"/v1/runs/{run}/cancel", {}).json == {"runId": run, "status": "cancelled"}
     late = client.post(f"/v1/runs/{done[0]}/cancel", {})

@@ -54,7 +54,7 @@ def test_a_suite_runs_on_a_host_and_passes_here(project: Project, host: tuple[Cl
     assert (summary["suiteId"], summary["passed"]) == ("acme.evals.good", True)
 
 
-def test_a_suite_that_misses_its_bar_there_fails_here(project: Project, host: tuple[Client, Path]):
+def test_a_suite_that_misses_its_threshold_there_fails_here(project: Project, host: tuple[Client, Path]):
     ended = here(project, host, "-i", "basic.json", "-n", ECHO, "--host", url(host), "-q")
     assert ended.code == 1
     assert "failed: score 0.5, 1 of 2 tasks passed" in ended.out

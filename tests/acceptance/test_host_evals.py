@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hosting import ECHO, OTHER, SUITE, Client, golden, hosted, suite, types, write_project
 from viva.errors import BadInput
-from viva.host.opening import load_setup
+from viva.host.setup import load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -255,7 +255,7 @@ def test_an_unknown_cost_fails_closed(client: Client):
     assert "totalCostUsd" not in summary
 
 
-def test_a_bar_for_latency_is_kept(client: Client):
+def test_a_threshold_for_latency_is_kept(client: Client):
     run, _ = client.evaluated("acme.evals.fast@1.0.0")  # R16
     assert client.summary(run)["passed"] is True
 

@@ -118,7 +118,7 @@ def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
         ({"passScore": 0, "maxCostUsd": 0}, 0, "passed: score 0.5"),
     ],
 )
-def test_a_missed_bar_is_exit_code_1_and_says_which(project: Project, thresholds: Any, code: int, said: str):
+def test_a_missed_threshold_is_exit_code_1_and_says_which(project: Project, thresholds: Any, code: int, said: str):
     """R16, W4."""
     project.write(
         "agent.py",

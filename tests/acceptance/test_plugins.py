@@ -6,7 +6,7 @@ from project import Project, case
 
 HOUSE = """
 import viva
-from viva.checks.cheap import Cheap
+from viva.checks.base import Cheap
 from viva.reporters.report import Report
 from contextlib import asynccontextmanager
 from msgspec import Struct
@@ -49,12 +49,12 @@ def house(project: Project) -> Project:
 
 def test_plugins_stand_beside_the_config(house: Project) -> None:
     """By registered name and by path, from the config's folder and from one below it."""
-    claims = [
+    assertions = [
         {"type": "max_words", "value": 1},
         {"type": "house:MaxWords", "value": 1},
         {"type": "contains", "value": "HELLO?"},
     ]
-    house.suite(case("loud", assertions=claims), name="below/suite.jsonl")
+    house.suite(case("loud", assertions=assertions), name="below/suite.jsonl")
     ended = house.test("-i", "below/suite.jsonl", "-o", "run.count", agent=None)
     assert ended.code == 0, ended
     assert (house.folder / "run.count").read_text() == "1 passed"

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import COMPILED, Stage, processes, puppet
+from puppets import COMPILED, RunContext, processes, puppet
 from viva.testing import OpenAIServer
 
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 
 
 @pytest.fixture
-def stage(project: Project) -> Iterator[Stage]:
+def stand_in_server(project: Project) -> Iterator[RunContext]:
     with OpenAIServer(puppet) as server:
-        staged = Stage(project, server, ".qwen", "qwen")
+        staged = RunContext(project, server, ".qwen", "qwen")
         staged.config(AGENT)
         yield staged
 
 
 def case(case_id: str, *turns: tuple[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    said = [{"input": text, "assertions": [claim]} for text, claim in turns]
+    said = [{"input": text, "assertions": [assertion]} for text, assertion in turns]
     return {"id": case_id, "turns": said, **fields}
 
 
@@ -31,57 +31,61 @@ def contains(value: str) -> dict[str, Any]:
     return {"type": "contains", "value": value}
 
 
-def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stage: Stage) -> None:
+def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(run_context: RunContext) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
         "files_contain": {"first.txt": ["one"], "second.txt": ["two"]},
         "tool_calls_contain": {"write_file": ["second.txt", "two"]},
     }
     persona = {"initial_user_input": "WRITE first.txt: one", "context": "You want two files.", "max_turns": 3}
-    name = stage.playbook("persona", persona=persona | {"success_criteria": criteria})
-    _, (record,) = stage.test("-i", name, "-n", "coder")
+    name = run_context.playbook("persona", persona=persona | {"success_criteria": criteria})
+    _, (record,) = run_context.test("-i", name, "-n", "coder")
     first, second = record["turns"]
     assert (first["input"], second["input"]) == ("WRITE first.txt: one", "WRITE second.txt: two")  # P8
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
     # P11: what each turn used, not the session
     assert [turn["usage"]["input_tokens"] for turn in record["turns"]] == [20, 20]
-    resumed = [asked for asked in stage.server.model_requests if "WRITE second.txt: two" in asked.text and asked.model == "m-1"]
+    resumed = [
+        asked
+        for asked in run_context.server.model_requests
+        if "WRITE second.txt: two" in asked.text and asked.model == "m-1"
+    ]
     assert any("WRITE first.txt: one" in message.text for message in resumed[0].messages)  # P11
-    assert stage.untouched()  # P10
-    assert stage.server.unknown_requests == []
-    assert list(stage.temporary.iterdir()) == []  # P5
+    assert run_context.untouched()  # P10
+    assert run_context.server.unknown_requests == []
+    assert list(run_context.temporary.iterdir()) == []  # P5
 
 
-def test_a_refused_tool_does_not_count(stage: Stage) -> None:
-    stage.config(AGENT + 'approval = "default"')
+def test_a_refused_tool_does_not_count(run_context: RunContext) -> None:
+    run_context.config(AGENT + 'approval = "default"')
     called = {"type": "tool_called", "name": "write_file"}
     done = {**called, "status": "ok", "negate": True}
-    stage.project.suite({"id": "a", "input": "WRITE no.txt: x", "assertions": [called, done]})
-    _, (record,) = stage.test(agent="coder")
+    run_context.project.suite({"id": "a", "input": "WRITE no.txt: x", "assertions": [called, done]})
+    _, (record,) = run_context.test(agent="coder")
     (call,) = record["turns"][0]["tool_calls"]
     assert "permission" in call["error"]
     assert "files" not in record["turns"][0]
 
 
-def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stage: Stage) -> None:
+def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(run_context: RunContext) -> None:
     mark = f"32{os.getpid()}"
-    stage.project.suite(
+    run_context.project.suite(
         case("hang", (f"RUN setsid sleep {mark} & touch began; sleep {mark}", contains("x"))),
         case("busy", ("FAIL 503", contains("x"))),
     )
-    _, (hung, busy) = stage.test("--turn-timeout", "14s", "--retry-faults", "0", agent="coder", code=1)
+    _, (hung, busy) = run_context.test("--turn-timeout", "14s", "--retry-faults", "0", agent="coder", code=1)
     assert (hung["status"], hung["fault"], hung["error"]) == ("failed", "agent", "timeout after 14s")  # P7, P11
     assert Path(hung["workspace"], "began").exists()  # P5
     assert (busy["status"], busy["fault"]) == ("error", "infra")  # P11: its stderr is silent, its own log is not
     assert "503" in busy["error"]
     assert processes(mark) == []  # P7
-    assert processes(str(stage.project.folder)) == []
+    assert processes(str(run_context.project.folder)) == []
 
 
-def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(stage: Stage) -> None:
+def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(run_context: RunContext) -> None:
     killing = "RUN kill -TERM $PPID; sleep 5"
-    stage.project.suite(case("bad", ("FAIL 400", contains("x"))), case("killed", (killing, contains("x"))))
-    _, (bad, killed) = stage.test(agent="coder", code=1)
+    run_context.project.suite(case("bad", ("FAIL 400", contains("x"))), case("killed", (killing, contains("x"))))
+    _, (bad, killed) = run_context.test(agent="coder", code=1)
     for record in (bad, killed):
         assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
         assert record["error"].startswith("agent error: ")
@@ -89,10 +93,10 @@ def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(
     assert "without a result" in killed["error"]
 
 
-def test_a_message_that_no_command_line_would_hold_is_heard_whole(stage: Stage) -> None:
+def test_a_message_that_no_command_line_would_hold_is_heard_whole(run_context: RunContext) -> None:
     long = " ".join(map(str, range(30_000)))
-    stage.project.suite(
+    run_context.project.suite(
         {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
     )
-    stage.test(agent="coder")
-    assert any(long in text for text in stage.said)
+    run_context.test(agent="coder")
+    assert any(long in text for text in run_context.said)

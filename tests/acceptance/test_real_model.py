@@ -96,16 +96,16 @@ def test_agent_simulator_and_judge_on_a_real_model(model_url: str | None, projec
         "test", "-i", "suite.yaml", "-n", "assistant", "-o", "report.jsonl", "--timeout", "4m", "--parallel", "1"
     )
     assert ended.code in (0, 1), ended.out + ended.err
-    talk, judged = (
+    state, judged = (
         json.loads(line) for line in (project.folder / "report.jsonl").read_text(encoding="utf-8").splitlines()
     )
-    assert talk["total_turns"] == 2  # N13: two simulated turns, and the last checkpoint cannot be reached
-    assert talk["error"] == "max turns (2) exceeded"  # N16
-    assert all(turn["input_source"] == "simulated" and turn["input"].strip() for turn in talk["turns"])
-    assert talk["checkpoints"][0]["reached"]
+    assert state["total_turns"] == 2  # N13: two simulated turns, and the last checkpoint cannot be reached
+    assert state["error"] == "max turns (2) exceeded"  # N16
+    assert all(turn["input_source"] == "simulated" and turn["input"].strip() for turn in state["turns"])
+    assert state["checkpoints"][0]["reached"]
     assert judged["turns"][0]["output"].strip()
     assert judged["turns"][0]["assertions"][0]["passed"] in (True, False)  # N26: a boolean, so the schema held
-    for record in (talk, judged):
+    for record in (state, judged):
         assert record.get("fault") in (None, "agent")
         assert record["usage"]["calls"] >= 2
         assert record["usage"]["input_tokens"] > 20

@@ -285,8 +285,8 @@ def test_what_has_no_workspace_of_its_own_is_confined_too(sandbox: str | None, p
     project.write("hooks.py", "def before(ctx, case):\n    ctx.call('called', 'x')\n    return {}\n")
     test = "def test_it(t, ctx):\n    t.assert_.Contains(ctx.call('called', 'x').content, 'passed')\n"
     project.write("script.py", test)
-    claim = {"type": "agent", "use": "agents:judge", "criteria": "it works"}
-    project.suite({"id": "a", "input": "x", "assertions": [claim], "before": "hooks:before"})
+    assertion = {"type": "agent", "use": "agents:judge", "criteria": "it works"}
+    project.suite({"id": "a", "input": "x", "assertions": [assertion], "before": "hooks:before"})
 
     def written(*ended: int) -> set[str]:
         assert ended in ((), (0,)), ended

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Struct, structs
 
-from chatting import ADD, Told, only, talk
+from chatting import ADD, Told, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent, Tool
-from viva.agents.dialogue import ModelAgent
 from viva.agents.gemini_api import GeminiAgent
+from viva.agents.model_session import ModelAgent
 from viva.agents.models import build_model_agent
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
@@ -19,7 +19,7 @@ from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.connector import Price, Secret
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import StubResponse, AnthropicServer, GeminiServer, OpenAIServer, Say, json_response
+from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, Say, StubResponse, json_response
 from viva.testing.model_server import ModelServer
 
 SCHEMA = {
@@ -37,13 +37,13 @@ class Provider(Struct):
     agent: type[ModelAgent]
     priced: str
 
-    def talk(self, script: Any, *said: str | Message, **fields: Any) -> Told:
-        return talk(script, *said, agent=self.agent, stand_in=self.stand_in, **fields)
+    def hold_conversation(self, script: Any, *said: str | Message, **fields: Any) -> Told:
+        return hold_conversation(script, *said, agent=self.agent, stand_in=self.stand_in, **fields)
 
     def fails(self, script: Any, **fields: Any) -> str:
         """What is said of a provider that failed: not the agent's failure (N17)."""
         with pytest.raises(Unreachable) as failed:
-            self.talk(script, "?", **fields)
+            self.hold_conversation(script, "?", **fields)
         return failed.value.message
 
     def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
@@ -158,7 +158,7 @@ def streams(request: pytest.FixtureRequest) -> bool:
 
 
 def test_a_message_is_sent_and_answered(provider: Provider, streams: bool) -> None:
-    told = provider.talk(["Hello, näturlich!"], "Hi", system="Be kind.", stream=streams)
+    told = provider.hold_conversation(["Hello, näturlich!"], "Hi", system="Be kind.", stream=streams)
     assert only(told) == Reply("Hello, näturlich!", finish_reason="stop", calls=only(told).calls)
     assert provider.spoken(told.sent) == [("user", "Hi")]
     assert provider.system(told.sent) == "Be kind."
@@ -166,7 +166,7 @@ def test_a_message_is_sent_and_answered(provider: Provider, streams: bool) -> No
 
 def test_the_whole_history_is_sent_each_turn(provider: Provider, streams: bool) -> None:  # N19
     before = (Message("user", "before"), Message("assistant", "then"))
-    told = provider.talk(["One", "Two"], "a", "b", context={"history": before}, stream=streams)
+    told = provider.hold_conversation(["One", "Two"], "a", "b", context={"history": before}, stream=streams)
     assert [reply.content for reply in told.replies] == ["One", "Two"]
     assert provider.spoken(told.sent) == [
         ("user", "before"), ("assistant", "then"), ("user", "a"), ("assistant", "One"), ("user", "b"),
@@ -175,7 +175,7 @@ def test_the_whole_history_is_sent_each_turn(provider: Provider, streams: bool) 
 
 def test_each_message_is_encoded_once(provider: Provider) -> None:
     """The pieces of earlier turns are the very same bytes in every request."""
-    told = provider.talk(["one", "two", "three"], "a", "b", "c")
+    told = provider.hold_conversation(["one", "two", "three"], "a", "b", "c")
     first, second, third = (request.body for request in told.server.requests)
     assert second.startswith(first[:-2])
     assert third.startswith(second[:-2])
@@ -183,26 +183,26 @@ def test_each_message_is_encoded_once(provider: Provider) -> None:
 
 def test_what_the_model_thought_goes_back_as_it_came(provider: Provider) -> None:
     thinking = Say(content="One", thought="A long thought.")
-    told = provider.talk([thinking, "Two"], "a", "b")
+    told = provider.hold_conversation([thinking, "Two"], "a", "b")
     assert [reply.content for reply in told.replies] == ["One", "Two"]
     assert b"A long thought." in told.server.requests[1].body
 
 
 def test_a_system_message_of_the_history_reaches_the_model(provider: Provider) -> None:  # N5
-    told = provider.talk(["x"], "a", context={"history": (Message("system", "Speak softly."),)})
+    told = provider.hold_conversation(["x"], "a", context={"history": (Message("system", "Speak softly."),)})
     assert provider.spoken(told.sent) == [("user", "a")]
     assert provider.system(told.sent) == "Speak softly."
 
 
-def test_an_empty_reply_is_one_and_the_talk_can_go_on(provider: Provider, streams: bool) -> None:
-    told = provider.talk([Say(content=""), "Hello"], "a", "b", stream=streams)
+def test_an_empty_reply_is_one_and_the_conversation_can_go_on(provider: Provider, streams: bool) -> None:
+    told = provider.hold_conversation([Say(content=""), "Hello"], "a", "b", stream=streams)
     assert [reply.content for reply in told.replies] == ["", "Hello"]
     assert [line for line in provider.spoken(told.sent) if line[1]] == [("user", "a"), ("user", "b")]
 
 
 @pytest.mark.parametrize("word", ["stop", "length", "content_filter"])
 def test_the_finish_reason_has_one_name_for_all(provider: Provider, streams: bool, word: str) -> None:  # N22
-    told = provider.talk([Say(content="Well", finish_reason=word)], "a", stream=streams)
+    told = provider.hold_conversation([Say(content="Well", finish_reason=word)], "a", stream=streams)
     assert only(told).finish_reason == word
 
 
@@ -214,7 +214,7 @@ def test_temperature_seed_and_longest_answer(provider: Provider) -> None:
             provider.stand_in("").connector(seed=7)
     else:
         asked["seed"] = 7
-    told = provider.talk(["x"], "a", connector=asked)
+    told = provider.hold_conversation(["x"], "a", connector=asked)
     sent = provider.settings(told.sent)
     assert sent["temperature"] == 0.0
     assert 50 in (sent.get("max_tokens"), sent.get("maxOutputTokens"))
@@ -229,7 +229,9 @@ def test_the_config_adds_fields_to_the_request(provider: Provider) -> None:
         "gemini": ({"generationConfig": {"topP": 0.1, "topK": 3}}, {"generationConfig": {"topP": 0.5}}),
     }
     extra, body = more[provider.stand_in.provider]
-    told = provider.talk(["x"], "a", connector={"temperature": 0.3, "extra": extra}, body=body, output=SCHEMA)
+    told = provider.hold_conversation(
+        ["x"], "a", connector={"temperature": 0.3, "extra": extra}, body=body, output=SCHEMA
+    )
     sent = provider.settings(told.sent)
     assert (sent["temperature"], 0.5 in (sent.get("top_p"), sent.get("topP"))) == (0.3, True)
     assert sent.get("user", "c") == "c"
@@ -248,14 +250,14 @@ def test_the_address_may_have_a_query(provider: Provider) -> None:
 
 def test_the_key_is_sent_and_never_shown(provider: Provider) -> None:
     key = "sk-geheim-123"
-    told = provider.talk(["x"], "a", connector={"api_key": Secret(key)})
+    told = provider.hold_conversation(["x"], "a", connector={"api_key": Secret(key)})
     assert any(key in value for value in told.server.requests[0].headers.values())
     said = provider.fails([provider.error(401, f"Incorrect API key: {key}")], connector={"api_key": Secret(key)})
     assert said == "stand-in: 401 Unauthorized: Incorrect API key: ***"
 
 
 def test_a_key_of_another_kind_takes_the_place_of_ours(provider: Provider) -> None:
-    told = provider.talk(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
+    told = provider.hold_conversation(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
     headers = told.server.requests[0].headers
     assert (headers["authorization"], headers["x-team"]) == ("Token abc", "t")
     assert "test-key" not in "".join(headers.values())
@@ -273,7 +275,7 @@ def test_a_key_that_is_not_set_is_named(provider: Provider) -> None:
 def test_tools_run_and_the_model_reads_their_results(provider: Provider, streams: bool) -> None:
     wanted = [ToolCall("add", {"a": 1, "b": 2}, "c1"), ToolCall("add", {"a": 30, "b": 4}, "c2")]
     script = [Say(content="Let me see.", thought="Hm.", tool_calls=wanted), "3 and 34"]
-    told = provider.talk(script, "?", tools=(ADD,), stream=streams)
+    told = provider.hold_conversation(script, "?", tools=(ADD,), stream=streams)
     done = tuple(structs.replace(call, result=total) for call, total in zip(wanted, (3, 34), strict=True))
     assert only(told) == Reply("3 and 34", tool_calls=done, finish_reason="stop", calls=only(told).calls)
     spoken = provider.spoken(told.sent)
@@ -283,12 +285,12 @@ def test_tools_run_and_the_model_reads_their_results(provider: Provider, streams
 
 def test_results_are_told_once(provider: Provider) -> None:
     script = [Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3", "Bye."]
-    told = provider.talk(script, "?", "thanks", tools=(ADD,))
+    told = provider.hold_conversation(script, "?", "thanks", tools=(ADD,))
     assert [who for who, _ in provider.spoken(told.sent)] == ["user", "call", "result", "assistant", "user"]
 
 
 def test_a_tool_is_described_to_the_model(provider: Provider) -> None:
-    told = provider.talk(["x"], "a", tools=(ADD, Tool("look")))
+    told = provider.hold_conversation(["x"], "a", tools=(ADD, Tool("look")))
     sent = str(told.sent["tools"])
     assert "'name': 'add', 'description': 'Adds.'" in sent
     assert str(ADD.parameters) in sent
@@ -299,7 +301,9 @@ def test_a_tool_that_fails_tells_the_model_and_the_report(provider: Provider) ->
     def boom() -> None:
         raise LookupError("no such order")
 
-    told = provider.talk([Say(tool_calls=[ToolCall("boom", {})]), "Sorry."], "?", tools=(Tool("boom", run=boom),))
+    told = provider.hold_conversation(
+        [Say(tool_calls=[ToolCall("boom", {})]), "Sorry."], "?", tools=(Tool("boom", run=boom),)
+    )
     (used,) = only(told).tool_calls
     assert (used.error, used.result) == ("LookupError: no such order", UNSET)
     assert "LookupError: no such order" in provider.spoken(told.sent)[-1][1]
@@ -311,7 +315,7 @@ def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None
 
     fixtures = Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("Likes tea",), stub_all_tools=True)
     script = [Say(tool_calls=[ToolCall("look", {}), ToolCall("pay", {})]), "ok"]
-    told = provider.talk(
+    told = provider.hold_conversation(
         script, "?", tools=(Tool("look", run=never), Tool("pay", run=never)), context={"fixtures": fixtures}
     )
     assert [(call.result, call.error) for call in only(told).tool_calls] == [
@@ -321,9 +325,9 @@ def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None
     assert provider.system(told.sent) == "What you remember:\n- Likes tea"
 
 
-def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_talk_can_go_on(provider: Provider) -> None:
+def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_conversation_can_go_on(provider: Provider) -> None:
     asked = [ToolCall("add", {"a": 1, "b": 1}, "c1"), ToolCall("confirm", {"x": 1}, "c2")]
-    told = provider.talk(
+    told = provider.hold_conversation(
         [Say(content="One moment.", tool_calls=asked), "Done."], "go", "yes", tools=(ADD, Tool("confirm"))
     )
     first, second = told.replies
@@ -336,14 +340,14 @@ def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_talk_can_go_on(provid
 
 def test_the_result_of_such_a_tool_may_be_the_next_message(provider: Provider) -> None:
     script = [Say(tool_calls=[ToolCall("confirm", {}, "c1")]), "Done."]
-    told = provider.talk(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
+    told = provider.hold_conversation(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
     assert provider.spoken(told.sent) == [("user", "go"), ("call", "confirm"), ("result", "yes")]
 
 
 def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
     again = Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(AgentFailed) as failed:
-        provider.talk(lambda r: again, "?", tools=(ADD,), max_tool_rounds=2)
+        provider.hold_conversation(lambda r: again, "?", tools=(ADD,), max_tool_rounds=2)
     assert failed.value.message == "tool loop exceeded 2 rounds"
 
 
@@ -351,7 +355,7 @@ def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
 def test_tools_that_a_history_tells_of_come_before_what_was_said(provider: Provider, arguments: Any) -> None:
     used = (ToolCall("look", arguments, result={"ok": True}), ToolCall("pay", error="refused"))
     before = (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))
-    told = provider.talk(["x"], "b", context={"history": before})
+    told = provider.hold_conversation(["x"], "b", context={"history": before})
     assert [who for who, _ in provider.spoken(told.sent)] == [
         "user", "call", "call", "result", "result", "assistant", "user",
     ]  # fmt: skip
@@ -361,7 +365,7 @@ def test_tools_that_a_history_tells_of_come_before_what_was_said(provider: Provi
 def test_a_history_may_hold_results_as_messages_of_their_own_or_none(provider: Provider, answered: bool) -> None:
     asked = Message("assistant", "", tool_calls=(ToolCall("look", {}, "functions.look:0"),))
     result = (Message("tool", "seen", tool_call_id="functions.look:0"),) if answered else ()
-    told = provider.talk(["x"], "b", context={"history": (Message("user", "a"), asked, *result)})
+    told = provider.hold_conversation(["x"], "b", context={"history": (Message("user", "a"), asked, *result)})
     spoken = provider.spoken(told.sent)
     assert [who for who, _ in spoken] == ["user", "call", "result", "user"]
     assert spoken[2][1] == ("seen" if answered else "This tool is not run here. What comes of it, the user says next.")
@@ -371,7 +375,7 @@ def test_a_history_may_hold_results_as_messages_of_their_own_or_none(provider: P
 
 
 def test_answers_of_a_fixed_shape_are_asked_for_by_their_schema(provider: Provider, streams: bool) -> None:
-    told = provider.talk(['{"passed": true, "notes": []}'], "a", output=SCHEMA, stream=streams)
+    told = provider.hold_conversation(['{"passed": true, "notes": []}'], "a", output=SCHEMA, stream=streams)
     assert only(told).content == '{"passed": true, "notes": []}'
     sent = provider.schema(told.sent)
     assert {key: sent[key] for key in SCHEMA} == SCHEMA
@@ -379,7 +383,7 @@ def test_answers_of_a_fixed_shape_are_asked_for_by_their_schema(provider: Provid
 
 @pytest.mark.parametrize("structured", ["json", "text"])
 def test_a_server_that_knows_no_schemas_gets_none(provider: Provider, structured: str) -> None:
-    told = provider.talk(["{}"], "a", output=SCHEMA, connector={"structured": structured})
+    told = provider.hold_conversation(["{}"], "a", output=SCHEMA, connector={"structured": structured})
     assert provider.schema(told.sent) is None
     as_json = b"json_object" in told.server.requests[0].body or b"application/json" in told.server.requests[0].body
     assert as_json == (structured == "json" and provider.stand_in is not AnthropicServer)
@@ -400,7 +404,9 @@ def test_every_call_is_metered_with_its_price(provider: Provider, streams: bool)
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})], input_tokens=100, output_tokens=10, cached_tokens=30),
         Say(content="3", thought="Hm.", input_tokens=200, output_tokens=20, reasoning_tokens=8),
     ]
-    told = provider.talk(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)}, stream=streams)
+    told = provider.hold_conversation(
+        script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)}, stream=streams
+    )
     name = provider.stand_in.provider
     assert [structs.replace(call, cost_usd=None) for call in told.metered] == [
         ModelCall("stand-in", name, 100, 10, 30),
@@ -412,10 +418,10 @@ def test_every_call_is_metered_with_its_price(provider: Provider, streams: bool)
 
 def test_the_price_of_a_known_model_is_looked_up(provider: Provider) -> None:
     said = Say(content="x", input_tokens=1000, output_tokens=100)
-    (known,) = provider.talk([said], "a", connector={"model": provider.priced}).metered
+    (known,) = provider.hold_conversation([said], "a", connector={"model": provider.priced}).metered
     assert known.cost_usd is not None
     assert 0 < known.cost_usd < 0.01
-    (unknown,) = provider.talk([said], "a").metered
+    (unknown,) = provider.hold_conversation([said], "a").metered
     assert unknown.cost_usd is None
 
 
@@ -451,7 +457,7 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
     provider: Provider, streams: bool, status: int
 ) -> None:  # N17
     with pytest.raises(AgentFailed, match=f"^stand-in: {status} .*: context too long$"):
-        provider.talk([provider.error(status, "context too long")], "?", stream=streams)
+        provider.hold_conversation([provider.error(status, "context too long")], "?", stream=streams)
 
 
 @pytest.mark.parametrize(
@@ -467,7 +473,9 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
         (StubResponse(body=b'{"choices": [], "content": []}', cut="amid_body"), "its answer was cut off"),
     ],
 )
-def test_an_answer_that_is_none_is_the_providers_fault(provider: Provider, answer: StubResponse, said: str) -> None:  # N17
+def test_an_answer_that_is_none_is_the_providers_fault(
+    provider: Provider, answer: StubResponse, said: str
+) -> None:  # N17
     told = provider.fails([answer])
     assert told.startswith("stand-in: ")
     assert said in told
@@ -484,7 +492,9 @@ def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provid
         (lambda whole: StubResponse(chunks=whole[:3]), "the stream ended before the answer did"),
         (lambda whole: StubResponse(chunks=()), "the stream ended before the answer did"),
         (
-            lambda whole: StubResponse(chunks=(whole[0], b'data: {"type":"error","error":{"message":"overloaded"}}\n\n')),
+            lambda whole: StubResponse(
+                chunks=(whole[0], b'data: {"type":"error","error":{"message":"overloaded"}}\n\n')
+            ),
             "it answered with an error: overloaded",
         ),
         (lambda whole: StubResponse(chunks=(whole[0], b"data: {oops\n\n")), "the answer is no JSON"),
@@ -500,7 +510,7 @@ def test_a_stream_may_come_in_any_pieces(provider: Provider) -> None:
         Say(content="Hello there", tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), {"model": "m"}
     )
     torn = tuple(bytes([byte]) for byte in b": ping\r\n\r\n" + b"".join(whole))
-    told = provider.talk([StubResponse(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
+    told = provider.hold_conversation([StubResponse(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
     assert only(told).tool_calls[0].result == 3
     assert ("assistant", "Hello there") in provider.spoken(told.sent)
 
@@ -511,7 +521,7 @@ def test_a_provider_that_recovers_is_tried_again(provider: Provider, streams: bo
         provider.error(429, "slow down", now), provider.error(529, "overloaded", now), provider.error(503, "down", now),
         "Hello",
     ]  # fmt: skip
-    told = provider.talk(script, "a", connector={"retries": 3}, stream=streams)
+    told = provider.hold_conversation(script, "a", connector={"retries": 3}, stream=streams)
     assert only(told).content == "Hello"
     assert len(told.server.requests) == 4
 
@@ -569,7 +579,7 @@ def test_an_option_chooses_another_connector_of_any_provider(provider: Provider)
     for other in _others(provider):
         with other.stand_in(["Hello from there"]) as elsewhere:
             connectors = {"big": elsewhere.connector(name="big")}
-            told = provider.talk([], "a", options={"connector": "big"}, context={"connectors": connectors})
+            told = provider.hold_conversation([], "a", options={"connector": "big"}, context={"connectors": connectors})
             asked = elsewhere.requests[0].json
         assert only(told).content == "Hello from there"
         assert other.spoken(asked) == [("user", "a")]

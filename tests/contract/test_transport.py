@@ -17,7 +17,7 @@ import uvloop
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
-from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
+from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
 
 TLS = Path(__file__).parent / "tls"
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -138,7 +138,8 @@ def test_calls_at_once_have_a_connection_each_with_no_limit(make):
 
 
 @pytest.mark.parametrize(
-    "answer", [StubResponse(body=b"x", close="said"), StubResponse(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))]
+    "answer",
+    [StubResponse(body=b"x", close="said"), StubResponse(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))],
 )
 def test_a_connection_that_will_close_is_not_used_again(make, answer):
     with HttpServer(lambda r: answer) as server:
@@ -516,7 +517,7 @@ def test_a_connection_that_does_not_come_about_in_time_was_not_used(make):
 
 
 def test_a_transport_is_made_without_loading_a_client():
-    code = "import sys, viva.llm.transport as t; t.HttpTransport(); sys.exit(bool({'aiohttp', 'viva.llm.lean'} & set(sys.modules)))"
+    code = "import sys, viva.llm.transport as t; t.HttpTransport(); sys.exit(bool({'aiohttp', 'viva.llm.http1_client'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -533,7 +534,9 @@ def test_a_method_that_is_none_is_not_sent(make):
 
 
 def test_a_stream_comes_as_it_is_sent(make):
-    with HttpServer(lambda r: StubResponse(chunks=(b"one", b"two"), headers={"Content-Type": "text/event-stream"})) as server:
+    with HttpServer(
+        lambda r: StubResponse(chunks=(b"one", b"two"), headers={"Content-Type": "text/event-stream"})
+    ) as server:
 
         async def scenario(http):
             for _ in range(2):

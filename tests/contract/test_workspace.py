@@ -11,7 +11,7 @@ import pytest
 
 from rooms import folders, git, put, tree
 from viva.model.case import Key, WorkspaceSpec
-from viva.model.talk import FileImage
+from viva.model.turn import FileImage
 from viva.protocols import Workspace, WorkspaceFactory
 
 KINDS = ["copy", "copy without git", "empty", "symlink", "linked copy", "cwd", "replayed symlink", "replayed cwd"]

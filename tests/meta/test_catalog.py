@@ -7,7 +7,7 @@ import pytest
 from viva import catalog
 from viva.errors import BadInput
 from viva.model import codec
-from viva.schemas.words import PUBLIC_SCHEMAS, read_schema
+from viva.schemas.validation import PUBLIC_SCHEMAS, read_schema
 
 SCHEMA: dict[str, Any] = codec.decode(read_schema("native"))
 

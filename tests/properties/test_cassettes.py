@@ -17,11 +17,11 @@ from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import Recorder, RecordedRequest
+from viva.record.cassette import RecordedRequest, Recorder
+from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.drift import list_changes
+from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
-from viva.record.tape import CassettePlayer
-from viva.record.taped import RecordingAgent, ReplayingAgent
 
 VALUE = "§§"
 """Stands for what the variable is by then."""
@@ -74,7 +74,7 @@ def with_value(value: Any, secret: str) -> Any:
     return codec.decode(codec.encode(value).replace(VALUE.encode(), codec.encode(secret)[1:-1]))
 
 
-async def talk(agent: Any, sessions: list[Said], secret: str, spent: list[ModelCall]) -> list[list[Reply]]:
+async def state(agent: Any, sessions: list[Said], secret: str, spent: list[ModelCall]) -> list[list[Reply]]:
     """All sessions at once; what each was answered, as it was then."""
 
     async def one(number: int, said: Said) -> list[Reply]:
@@ -109,14 +109,18 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
         recorder = Recorder(path, "1.0", hiding_of(then))
-        recorded = asyncio.run(talk(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid))
+        recorded = asyncio.run(
+            state(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid)
+        )
         recorder.close()
         assert then in STRUCTURE or codec.encode(then)[1:-1] not in path.read_bytes()
         tape = CassettePlayer(path, "error", hiding_of(now))
-        replayed = asyncio.run(talk(ReplayingAgent(Counting(""), "bot", definition(now), tape), sessions, now, spent))
-        other = ReplayingAgent(Counting(""), "bot", {"header": "changed"}, CassettePlayer(path, "error", hiding_of(now)))
+        replayed = asyncio.run(state(ReplayingAgent(Counting(""), "bot", definition(now), tape), sessions, now, spent))
+        other = ReplayingAgent(
+            Counting(""), "bot", {"header": "changed"}, CassettePlayer(path, "error", hiding_of(now))
+        )
         with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
-            asyncio.run(talk(other, sessions, now, []))
+            asyncio.run(state(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
         [reply.content for reply in each] for each in recorded
     ]

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from viva import catalog
-from viva.checks.compare import is_same_json, json_type, find_mismatch
-from viva.checks.wording import quote_value, shorten
+from viva.checks.compare import find_mismatch, is_same_json, json_type
+from viva.checks.formatting import quote_value, shorten
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
-from viva.model.embedded import find_json, whole_json
-from viva.model.judging import evaluate
 from viva.model.message import ModelCall, Reply, ToolCall
-from viva.model.talk import AssertionResult, Verdict
-from viva.testing.evidence import make_check_context
+from viva.model.turn import AssertionResult, Verdict
+from viva.state.evaluation import evaluate
+from viva.testing.check_context import make_check_context
+from viva.text.embedded_json import find_json, whole_json
 
 scalars = (
     st.none()
@@ -147,11 +147,11 @@ WRITTEN = [
 ]
 
 
-def claim_of(written, *, negate=False):
+def assertion_of(written, *, negate=False):
     kind = catalog.find_component("check", written["type"])
     assert kind is not None
     fields = {key: value for key, value in written.items() if key != "type"}
-    return Assertion(kind.build(fields, BuildContext(".", (), claim_of)), negate=negate)
+    return Assertion(kind.build(fields, BuildContext(".", (), assertion_of)), negate=negate)
 
 
 replies = st.builds(
@@ -183,8 +183,8 @@ COMBINED = [
     st.lists(replies, min_size=1, max_size=3), st.sampled_from(["turn", "case"]), st.sampled_from(WRITTEN + COMBINED)
 )
 def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers, over, written):  # N24
-    verdict = verdict_of(claim_of(written), make_check_context(*answers, over=over))
-    opposite = verdict_of(claim_of(written, negate=True), make_check_context(*answers, over=over))
+    verdict = verdict_of(assertion_of(written), make_check_context(*answers, over=over))
+    opposite = verdict_of(assertion_of(written, negate=True), make_check_context(*answers, over=over))
     assert opposite.status == {"passed": "failed", "failed": "passed", "error": "error"}[verdict.status]
     if verdict.status == "error":
         assert written["type"] in ("max_cost", "max_tokens", "all", "any", "not"), verdict.reason
@@ -192,7 +192,7 @@ def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers
         assert verdict.reason.isprintable()
 
 
-def verdict_of(claim, evidence) -> Verdict:
-    found = evaluate(claim, evidence)
+def verdict_of(assertion, evidence) -> Verdict:
+    found = evaluate(assertion, evidence)
     assert isinstance(found, AssertionResult)
     return found.verdict

@@ -11,11 +11,11 @@ from terminals import CAPTURES
 from viva.agents.acp_updates import parse_update
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import CliSpec, parse_events
 from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
+from viva.agents.cli.spec import CliSpec, parse_events
 
 DIALECTS = (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)
 STREAMS = {

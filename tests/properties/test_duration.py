@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.model.duration import parse_duration, format_duration
+from viva.text.duration import format_duration, parse_duration
 
 micros = st.integers(min_value=0, max_value=10**15)
 

@@ -12,18 +12,18 @@ from viva.checks.compare import is_same_json
 from viva.checks.golden import Golden, to_canonical_text
 from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety
-from viva.engine.bars import SuiteTally
+from viva.engine.thresholds import SuiteTally
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, parse_json_document
-from viva.formats.openwop import parse_suite
+from viva.formats.openwop.suite import parse_suite
+from viva.formats.openwop.summary import build_eval_summary
 from viva.model import codec
-from viva.model.case import Threshold, Baseline
+from viva.model.case import Baseline, Threshold
 from viva.model.finding import KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, Usage
 from viva.model.record import TrialRecord, TurnRecord
-from viva.schemas.words import find_violations
-from viva.session.evals import build_eval_summary
-from viva.testing.evidence import make_check_context
+from viva.schemas.validation import find_violations
+from viva.testing.check_context import make_check_context
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 values: st.SearchStrategy[Any] = st.recursive(
@@ -126,7 +126,7 @@ records = st.builds(
     usage=usages,
     findings=st.lists(findings, max_size=2).map(tuple),
 )
-bars = st.builds(
+thresholds = st.builds(
     Threshold,
     pass_score=st.none() | st.floats(0, 1),
     max_cost_usd=st.none() | st.floats(0, 10),
@@ -139,9 +139,9 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
     """R13, R14, R15: scores from 0 to 1, no more passed than there are, `passed` only if nothing was missed."""
     validator = official("eval-summary", capsys)
 
-    @given(bars, st.lists(records, max_size=8, unique_by=lambda each: (each.id, each.trial)))
-    def holds_for_all(bar: Threshold, ended: list[TrialRecord]) -> None:
-        tally = SuiteTally("a.evals.b", bar, 3, "1.0.0")
+    @given(thresholds, st.lists(records, max_size=8, unique_by=lambda each: (each.id, each.trial)))
+    def holds_for_all(threshold: Threshold, ended: list[TrialRecord]) -> None:
+        tally = SuiteTally("a.evals.b", threshold, 3, "1.0.0")
         for record in ended:
             tally.add(record)
         standing = tally.summary()
@@ -152,10 +152,10 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
         assert found["passedCount"] <= found["taskCount"] == len(found["tasks"])
         assert found["passedCount"] == sum(task["passed"] for task in found["tasks"])
         assert found["passed"] is (not standing.unmet)
-        if found["passed"] and bar.pass_score is not None:
-            assert found["aggregateScore"] >= bar.pass_score - 1e-9  # R16
-        if found["passed"] and bar.max_cost_usd is not None:
-            assert found["totalCostUsd"] <= bar.max_cost_usd + 1e-9
+        if found["passed"] and threshold.pass_score is not None:
+            assert found["aggregateScore"] >= threshold.pass_score - 1e-9  # R16
+        if found["passed"] and threshold.max_cost_usd is not None:
+            assert found["totalCostUsd"] <= threshold.max_cost_usd + 1e-9
 
     holds_for_all()
 
@@ -266,7 +266,7 @@ def _shape(schema: Any) -> Any:
 
 def test_our_schema_is_the_official_one_but_for_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     from openwop import OFFICIAL
-    from viva.schemas.words import read_schema
+    from viva.schemas.validation import read_schema
 
     if official("agent-eval-suite", capsys) is not None:
         theirs = json.loads((OFFICIAL / "agent-eval-suite.schema.json").read_text(encoding="utf-8"))

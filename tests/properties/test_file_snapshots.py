@@ -91,7 +91,10 @@ def test_changes_are_those_of_a_comparison_of_all_bytes_and_a_replay_makes_them(
             for step in steps:
                 do(root, step)
             after, now = held(root), take_snapshot(root, texts, mark)
-            told = {snapshot.parse_display_path(change.path): change.change for change in snapshot.list_file_changes(mark, now, texts)}
+            told = {
+                snapshot.parse_display_path(change.path): change.change
+                for change in snapshot.list_file_changes(mark, now, texts)
+            }
             assert told == kinds(before, after)
             snapshot.restore_files(copy, snapshot.collect_images(mark, now, 10**9, lambda path: f"{root}/{path}"))
             assert held(copy) == after

@@ -18,20 +18,20 @@ from msgspec import UNSET, Struct
 
 from terminals import CAPTURES
 from viva.agents.acp_updates import parse_update, parse_usage
-from viva.agents.acp_wire import JsonRpcConnection
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.command import CommandAgent, LineRule
-from viva.agents.cli.dialect import CliSpec, parse_events
 from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
-from viva.agents.dialogue import ModelAgent
+from viva.agents.cli.spec import CliSpec, parse_events
 from viva.agents.gemini_api import GeminiAgent
 from viva.agents.http import HttpAgent
+from viva.agents.json_rpc import JsonRpcConnection
+from viva.agents.model_session import ModelAgent
 from viva.agents.openwop import OpenwopAgent, OpenwopSession
 from viva.agents.openwop_client import HostClient
 from viva.agents.tools import Tool, Toolbox
@@ -42,23 +42,24 @@ from viva.checks.judge import _Parser
 from viva.engine.records import turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import open_documents
-from viva.host.bodies import parse_json
-from viva.host.refusals import ApiError
+from viva.host.errors import ApiError
+from viva.host.schemas import parse_json
 from viva.llm.calls import convert_to_utf8, extract_error_message
 from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.case import Key, UserMessage
 from viva.model.connector import Connector
-from viva.model.embedded import find_json, whole_json
 from viva.model.event import Note
-from viva.model.lookup import values_at
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.talk import CheckContext, TrialState, Turn, to_text
+from viva.model.turn import Turn
 from viva.protocols import Agent, Request, Response, SessionContext
 from viva.record.cassette import read_cassette
 from viva.record.journal import Journal, read_events
-from viva.session.generated import parse_cases
+from viva.session.case_generation import parse_cases
+from viva.state.trial_state import CheckContext, TrialState, to_text
+from viva.text.embedded_json import find_json, whole_json
+from viva.text.json_path import values_at
 from viva.users.simulator import SimulatorGuard, parse_simulator_reply
 
 HOLE = "@hole@"
@@ -191,13 +192,13 @@ class _Streaming(Struct):
 def say(agent: Agent, http: Canned) -> None:
     metered: list[ModelCall] = []
 
-    async def talk() -> Reply:
+    async def state() -> Reply:
         async with agent.open(SessionContext(key=Key("s", "c"), meter=metered.append, http=http)) as session:
             await session.send(Message("user", "first"), {})
             return await session.send(Message("user", "second"), {})
 
     try:
-        check_reply(finished(talk()))
+        check_reply(finished(state()))
     except TrialFault as fault:
         check_fault(fault)
     check_calls(tuple(metered))
@@ -437,9 +438,9 @@ def evidence() -> CheckContext:
     turn.reply = Reply("Hello")
     nobody: Any = None
     case: Any = SimpleNamespace(history=(), metadata={})
-    talk = TrialState(case, Key("s", "c"), nobody, nobody)
-    talk.turns.append(turn)
-    return CheckContext(talk, turn)
+    state = TrialState(case, Key("s", "c"), nobody, nobody)
+    state.turns.append(turn)
+    return CheckContext(state, turn)
 
 
 def helper(parse: Callable[[Reply], Any]) -> Callable[[bytes], None]:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.llm.http1 import ProtocolError, ResponseParser
+from viva.llm.response_parser import ProtocolError, ResponseParser
 from viva.protocols import Response
 
 bodies = st.binary(max_size=200)

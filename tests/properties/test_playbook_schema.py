@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
 from viva.formats.sources import load_files
 from viva.model import codec
-from viva.schemas.words import find_violations, read_schema
+from viva.schemas.validation import find_violations, read_schema
 
 OFFICIAL = Path(__file__).resolve().parents[3] / "shared" / "specs" / "playbook.schema.json"
 

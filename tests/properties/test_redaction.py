@@ -167,7 +167,11 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-@given(st.sampled_from([word for word in WORDS if len(word) >= MIN_SECRET_LENGTH]), st.text(max_size=10), st.text(max_size=10))
+@given(
+    st.sampled_from([word for word in WORDS if len(word) >= MIN_SECRET_LENGTH]),
+    st.text(max_size=10),
+    st.text(max_size=10),
+)
 def test_what_a_cassette_keeps_of_a_variable_comes_back_as_it_was(value: str, before: str, after: str):
     redactor = Redactor(variables={"NAME": value})
     said = Reply(

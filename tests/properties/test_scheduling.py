@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viva
-from viva.engine.executors.local import LocalExecutor
+from viva.engine.local_executor import LocalExecutor
 from viva.model.case import Case
 from viva.model.event import RunSummary
 from viva.protocols import PlannedTrial

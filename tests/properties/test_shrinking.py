@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from viva.api.shrink import FailedConversation, FailureRate, Shrinker, ShrinkResult, find_case, minimize_items
 from viva.errors import BadInput
 from viva.session.options import RunOptions
-from viva.session.prepare import build_run_plan
 from viva.session.run import execute
-from viva.session.shrinking import FailureRate, FailedConversation, Shrinker, ShrinkResult, minimize_items, find_case
+from viva.session.run_plan import build_run_plan
 
 NOISE = st.sampled_from(["please", "now", "the", "order", "again", "thanks"])
 
@@ -86,9 +86,9 @@ def shrunk(turns: list[str], agent: Planted, *, final: bool) -> ShrinkResult:
 
 @settings(max_examples=25, deadline=None)
 @given(conversations(), st.booleans())
-def test_a_planted_bug_is_all_that_is_left(talk: tuple[list[str], list[str]], final: bool):
+def test_a_planted_bug_is_all_that_is_left(state: tuple[list[str], list[str]], final: bool):
     """It fails, no turn can be dropped, and each word is one that is needed, or the only one of the turn with the check."""
-    turns, triggers = talk
+    turns, triggers = state
     agent = Planted(triggers)
     found = shrunk(turns, agent, final=final)
     said = [turn["input"] for turn in found.case["turns"]]
@@ -119,10 +119,10 @@ class Unsteady(Planted):
 @settings(max_examples=15, deadline=None)
 @given(conversations(), st.integers(5, 10), st.integers(0, 1), st.integers(0, 2**16))
 def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
-    talk: tuple[list[str], list[str]], often: int, seldom: int, seed: int
+    state: tuple[list[str], list[str]], often: int, seldom: int, seed: int
 ):
     """How often it failed is told as it was; what is left failed in the end about as often as it should."""
-    turns, triggers = talk
+    turns, triggers = state
     agent = Unsteady(triggers, often, seldom, seed)
     check = {"type": "not_contains", "value": "broken"}
     case = {"id": "c", "turns": [{"input": turn} for turn in turns], "final_assertions": [check]}
@@ -151,13 +151,15 @@ def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
 
 @given(st.integers(0, 20), st.integers(1, 20), st.integers(1, 20), st.integers(1, 20))
 def test_as_often_is_a_matter_of_shares(count: int, of: int, wanted: int, wanted_of: int):
-    assert FailureRate(count, of).is_at_least(FailureRate(wanted, wanted_of)) == (count / of >= wanted / wanted_of - 1e-12)
+    assert FailureRate(count, of).is_at_least(FailureRate(wanted, wanted_of)) == (
+        count / of >= wanted / wanted_of - 1e-12
+    )
 
 
 @settings(max_examples=10, deadline=None)
 @given(conversations())
-def test_what_is_as_small_as_can_be_stays_as_it_is(talk: tuple[list[str], list[str]]):
-    turns, triggers = talk
+def test_what_is_as_small_as_can_be_stays_as_it_is(state: tuple[list[str], list[str]]):
+    turns, triggers = state
     found = shrunk(turns, Planted(triggers), final=True)
     said = [turn["input"] for turn in found.case["turns"]]
     again = shrunk(said, Planted(triggers), final=True)

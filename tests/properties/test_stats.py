@@ -3,9 +3,9 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from viva.stats.paired import tarone_correction, mcnemar_test, paired_difference
+from viva.stats.paired import mcnemar_test, paired_difference, tarone_correction
+from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
 from viva.stats.proportions import Interval, Tally, estimate_suite_rate, wilson_interval
-from viva.stats.repeats import pass_at_k, pass_hat_k, estimate_pass_k
 from viva.stats.sequential import SequentialTest
 from viva.stats.values import summarize_values
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
 from viva.formats.sources import load_files
 from viva.model.case import Case
 
@@ -112,7 +112,9 @@ def test_anything_that_looks_like_a_case_is_one_or_a_clear_error(value: dict[str
     for other in answers[1:]:
         if isinstance(first, BadInput):
             assert isinstance(other, BadInput)
-            assert sorted((p.path, p.message) for p in other.problems) == sorted((p.path, p.message) for p in first.problems)
+            assert sorted((p.path, p.message) for p in other.problems) == sorted(
+                (p.path, p.message) for p in first.problems
+            )
         else:
             assert not isinstance(other, BadInput)
             assert [case.digest for case in other] == [case.digest for case in first]

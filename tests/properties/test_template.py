@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viva.errors import Undetermined
-from viva.model.template import escape_template, fill_variables, has_variables, is_template, variables_in
+from viva.text.template import escape_template, fill_variables, has_variables, is_template, variables_in
 
 names = st.sampled_from(["a", "b_1", "c-d", "e.f"])
 plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)

@@ -16,26 +16,34 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.agents.acp_updates import parse_tool_call, get_tool_kind, parse_update, parse_usage
-from viva.agents.acp_wire import INVALID_PARAMS, INTERNAL_ERROR, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, ConnectionClosed, RpcError, JsonRpcConnection
+from viva.agents.acp_updates import get_tool_kind, parse_tool_call, parse_update, parse_usage
 from viva.agents.cli.claude import CLAUDE
+from viva.agents.cli.cli_agent import prepare_environment, prepend_history
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import TurnRequest, CliSpec
-from viva.agents.cli.events import InputRequested, CliEvent, EndReported, SessionStarted, ToolEnded, CliTurn
+from viva.agents.cli.events import CliEvent, CliTurn, EndReported, InputRequested, SessionStarted, ToolEnded
 from viva.agents.cli.gemini import GEMINI
-from viva.agents.cli.installed import find_executable
+from viva.agents.cli.installation import find_executable
+from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.opencode import OPENCODE
+from viva.agents.cli.output_text import to_one_line
 from viva.agents.cli.place import open_cli_workspace
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.terminal import prepare_environment, prepend_history
-from viva.agents.cli.trouble import to_one_line
-from viva.agents.cli.watch import OutputMonitor
+from viva.agents.cli.spec import CliSpec, TurnRequest
+from viva.agents.json_rpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ConnectionClosed,
+    JsonRpcConnection,
+    RpcError,
+)
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext, Workspace
-from viva.workspace.opening import open_regular_file
 from viva.workspace.processes import Process, run_command, run_to_completion
+from viva.workspace.safe_open import open_regular_file
 
 _VERSION = 1
 _AUTH_REQUIRED = -32000

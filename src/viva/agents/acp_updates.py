@@ -9,7 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from viva.agents.cli.events import ToolStarted, CliEvent, ToolEnded, TextPrinted, UsageReported, build_model_call, join_texts
+from viva.agents.cli.events import (
+    CliEvent,
+    TextPrinted,
+    ToolEnded,
+    ToolStarted,
+    UsageReported,
+    build_model_call,
+    join_texts,
+)
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, ModelCall
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, cast
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.attached import get_inline_data, guess_media_type
-from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decode_answer
-from viva.agents.structured import close_objects
-from viva.agents.tools import parse_arguments, format_result
+from viva.agents.attachments import get_inline_data, guess_media_type
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.strict_schema import close_objects
+from viva.agents.tools import format_result, parse_arguments
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.sse import SseParser
 from viva.model import codec

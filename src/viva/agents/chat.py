@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from viva.agents.completions import parse_completion, parse_completion_stream
-from viva.agents.dialogue import Completion, Endpoint, ModelAgent
+from viva.agents.model_session import Completion, Endpoint, ModelAgent
 from viva.agents.openai_messages import encode_message, encode_results
-from viva.agents.structured import close_objects, is_strict
+from viva.agents.strict_schema import close_objects, is_strict
 from viva.agents.tools import Tool
 from viva.model import codec
 from viva.model.message import Message, ToolCall

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.dialogue import Completion, decode_answer
+from viva.agents.model_session import Completion, decode_answer
 from viva.agents.openai_messages import encode_assistant
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from viva.agents.attached import get_inline_data, guess_media_type
-from viva.agents.dialogue import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.attachments import get_inline_data, guess_media_type
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, decode_answer
 from viva.agents.tools import NOT_RUN_TEXT, Tool, parse_arguments
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser

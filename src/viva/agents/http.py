@@ -7,16 +7,16 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.answers import ReplyPaths, extract_reply
 from viva.agents.openai_messages import encode_steps
+from viva.agents.reply_paths import ReplyPaths, extract_reply
 from viva.errors import AgentFailed
-from viva.llm.calls import Retry, is_busy, send_request, find_header_secrets, extract_error_message, describe_status
+from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, is_busy, send_request
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.model.talk import to_text, reply_text
-from viva.model.template import fill_variables, variables_in
 from viva.protocols import Request, Response, SessionContext
+from viva.state.trial_state import reply_text, to_text
+from viva.text.template import fill_variables, variables_in
 
 REQUEST_VARIABLES = (
     "input", "messages", "session_id", "options", "metadata", "history", "data", "attachments", "fixtures", "workspace",
@@ -105,7 +105,9 @@ class HttpSession:
         self._context = context
         self._template = agent.build_template()
         self._places = agent.build_paths()
-        self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=find_header_secrets(agent.headers))
+        self._retry = Retry(
+            "http agent", agent.retries, is_busy, only_unsent=True, secrets=find_header_secrets(agent.headers)
+        )
         self._messages = [piece for message in context.history for piece in encode_steps(message)]
         self._session_id: Any = None
 

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from viva.agents.replies import is_reply_object, parse_reply
 from viva.model.case import Feature
-from viva.model.embedded import find_json
 from viva.model.message import Message, Reply
 from viva.protocols import Agent, AgentSession, SessionContext
+from viva.text.embedded_json import find_json
 
 
 class JsonReplyAgent:

@@ -14,7 +14,9 @@ _PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"
 MODEL_KINDS = frozenset(_PROVIDERS.values())
 
 
-def build_model_agent(connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any) -> Agent:
+def build_model_agent(
+    connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any
+) -> Agent:
     """`output` is a JSON Schema that every answer has to fit."""
     return find_model_class(connector)(connector=connector, system=system, output=output, **more)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from viva.agents.tools import split_steps, format_result
+from viva.agents.tools import format_result, split_steps
 from viva.model import codec
 from viva.model.message import Attachment, Audio, Content, File, Message, Text, ToolCall
 

@@ -16,10 +16,10 @@ from viva.agents.openwop_client import HostClient, HostRefused, as_object
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
-from viva.model.credentials import mask_text
 from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
-from viva.model.talk import to_text
 from viva.protocols import SessionContext
+from viva.state.trial_state import to_text
+from viva.text.credentials import mask_text
 
 WORKFLOW = "viva.agent"
 PREFIX = "openwop:"

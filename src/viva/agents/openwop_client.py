@@ -10,7 +10,7 @@ from urllib.parse import quote
 from msgspec import Struct, field
 
 from viva.errors import Unreachable
-from viva.llm.calls import Retry, is_busy, send_request, extract_error_message, describe_status
+from viva.llm.calls import Retry, describe_status, extract_error_message, is_busy, send_request
 from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.connector import Secret

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, Struct, structs
 
-from viva.agents.dialogue import ModelAgent
+from viva.agents.model_session import ModelAgent
 from viva.agents.models import build_model_agent
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.model.talk import EXAMPLE_INPUT, to_text
-from viva.model.template import fill_variables, variables_in
 from viva.protocols import AgentSession, SessionContext
+from viva.state.trial_state import EXAMPLE_INPUT, to_text
+from viva.text.template import fill_variables, variables_in
 
 _SHOWING = frozenset({"conversation", "output", "last_response"})
 """Variables that show what was said. A prompt of the moment without any of them gets the conversation below it."""
 PER_CALL_VARIABLES = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
-_ENDING = frozenset({"can_end", "ending", "answer_format"})
-_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _ENDING | PER_CALL_VARIABLES
+_OUTCOME = frozenset({"can_end", "ending", "answer_format"})
+_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _OUTCOME | PER_CALL_VARIABLES
 """What Viva tells of itself; the rest of the metadata is the author's word."""
 PROMPT_VARIABLES: Mapping[str, Any] = {
     **dict.fromkeys(sorted(_OURS), ""),
@@ -53,7 +53,7 @@ PROMPT_VARIABLES: Mapping[str, Any] = {
 _TEXT = {"type": "string"}
 
 
-class _Ending(NamedTuple):
+class _Outcome(NamedTuple):
     """How a simulated user is told about the end of the conversation, and the shape of its answers that follows from it."""
 
     instruction: str
@@ -61,7 +61,7 @@ class _Ending(NamedTuple):
     output: Mapping[str, Any]
 
 
-_CAN_END = _Ending(
+_CAN_END = _Outcome(
     "The goal is achieved only when the assistant has really done it or clearly says so; a promise is not enough. "
     "Then set goal_achieved to true and leave input empty.",
     f'{{"input": "{EXAMPLE_INPUT}", "goal_achieved": false, "reasoning": "why, in a few words"}}',
@@ -72,7 +72,7 @@ _CAN_END = _Ending(
         "additionalProperties": False,
     },
 )
-_CANNOT_END = _Ending(
+_CANNOT_END = _Outcome(
     "You cannot end the conversation; somebody else does. Always write a message.",
     f'{{"input": "{EXAMPLE_INPUT}", "reasoning": "why, in a few words"}}',
     {
@@ -220,8 +220,8 @@ class PromptSession:
             given["input"] = message.text
         values = {name: _readable(given.get(name, default)) for name, default in known.items()}
         values["conversation"] = self._conversation() if self._agent.used_variables & {"conversation", "fence"} else ""
-        ending = _CAN_END if _can_end(metadata) else _CANNOT_END
-        values |= {"ending": ending.instruction, "answer_format": ending.answer_format}
+        outcome = _CAN_END if _can_end(metadata) else _CANNOT_END
+        values |= {"ending": outcome.instruction, "answer_format": outcome.answer_format}
         values["output"] = codec.compact_json(str(given.get("output", "")))
         author = {name: value for name, value in given.items() if name not in self._agent.used_variables | _OURS}
         values["metadata"] = _readable(author) or "nothing"
@@ -233,7 +233,9 @@ class PromptSession:
     def _conversation(self) -> str:
         """One JSON object a line: no text in it can end its line, and so pretend to be somebody else's."""
         helping = self._context.conversation
-        said, prior = (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior_count)
+        said, prior = (
+            (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior_count)
+        )
         lines: list[str] = []
         turn = 0
         for at, message in enumerate(said):

@@ -26,19 +26,19 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from viva.agents.replies import parse_reply, describe_unknown_keys
+from viva.agents.replies import describe_unknown_keys, parse_reply
 from viva.agents.tools import CannedTools
+from viva.concurrency.loops import time_steps
+from viva.concurrency.threads import DedicatedThread, is_being_cancelled
 from viva.errors import AgentFailed, BadInput, TrialFault, Undetermined, Unreachable
-from viva.loop_steps import time_steps
+from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import describe_error, error_place, error_text
-from viva.model.words import with_article
 from viva.protocols import SessionContext
-from viva.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
-from viva.threads import DedicatedThread, is_being_cancelled
+from viva.text.grammar import with_article
 
 _BY_NAME = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 

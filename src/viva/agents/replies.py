@@ -10,7 +10,7 @@ from viva.errors import AgentFailed
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, ToolCall
-from viva.model.words import with_article
+from viva.text.grammar import with_article
 
 _SPEAKING = ("content", "data", "tool_calls")
 REPLY_KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")

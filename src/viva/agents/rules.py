@@ -18,8 +18,8 @@ from msgspec import Struct
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.model.pattern import compile_pattern, search
 from viva.protocols import SessionContext
+from viva.text.pattern import compile_pattern, search
 
 _SENTENCE = re.compile(r"[^.!?\n。？！]*[.!?。？！]?")
 _ASKING = re.compile(

@@ -15,11 +15,11 @@ from msgspec import Struct
 from viva.agents.replies import REPLY_KEYS, parse_reply
 from viva.errors import AgentFailed, CheckError
 from viva.model.case import Feature
-from viva.model.duration import parse_duration
 from viva.model.message import Message, Reply
-from viva.model.pattern import compile_pattern, search
-from viva.model.words import with_article
 from viva.protocols import SessionContext
+from viva.text.duration import parse_duration
+from viva.text.grammar import with_article
+from viva.text.pattern import compile_pattern, search
 
 _OURS = frozenset({"error", "delay", "when"})
 _KNOWN = (*_OURS, *REPLY_KEYS, "role")

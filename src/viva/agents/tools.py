@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
-from viva.loop_steps import time_steps
+from viva.concurrency.loops import time_steps
+from viva.concurrency.threads import is_being_cancelled, run_in_thread
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.talk import to_text
-from viva.model.tool_names import is_same_tool
 from viva.model.tracebacks import describe_error, error_text
-from viva.threads import run_in_thread, is_being_cancelled
+from viva.state.trial_state import to_text
+from viva.text.tool_names import is_same_tool
 
 NOT_RUN_TEXT = "This tool is not run here. What comes of it, the user says next."
 
@@ -43,7 +43,9 @@ class ToolStubs:
 
     def answer_call(self, call: ToolCall) -> ToolCall:
         """The call with its canned result; an error where there is none, or where several tools could be meant."""
-        names = [call.name] if call.name in self._left else [name for name in self._left if is_same_tool(call.name, name)]
+        names = (
+            [call.name] if call.name in self._left else [name for name in self._left if is_same_tool(call.name, name)]
+        )
         if not names:
             return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
         if len(names) > 1:

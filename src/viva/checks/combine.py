@@ -8,11 +8,12 @@ from typing import Any, Self, cast
 
 from msgspec import UNSET
 
-from viva.checks.wording import format_label
+from viva.checks.formatting import format_label
 from viva.model.case import Assertion
 from viva.model.component import BuildContext, Component
-from viva.model.judging import evaluate, assertion_label, may_look_outside, negate_verdict
-from viva.model.talk import CheckContext, AssertionResult, Verdict, VerdictStatus
+from viva.model.turn import AssertionResult, Verdict, VerdictStatus
+from viva.state.evaluation import assertion_label, evaluate, may_look_outside, negate_verdict
+from viva.state.trial_state import CheckContext
 
 
 class _Several(Component, frozen=True, kw_only=True):
@@ -22,15 +23,15 @@ class _Several(Component, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        return cls(claims=_claims(fields, building))
+        return cls(assertions=_assertions(fields, building))
 
     @property
     def costly(self) -> bool:
-        return any(claim.check.costly for claim in self.assertions)
+        return any(assertion.check.costly for assertion in self.assertions)
 
     @property
     def looks_outside(self) -> bool:
-        return any(may_look_outside(claim.check) for claim in self.assertions)
+        return any(may_look_outside(assertion.check) for assertion in self.assertions)
 
 
 class All(_Several, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class Not(Component, frozen=True, kw_only=True):
     @classmethod
     def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
         _refuse_other_fields(fields, "assertion")
-        return cls(claim=_claim(fields["assertion"], "assertion", building))
+        return cls(assertion=_assertion(fields["assertion"], "assertion", building))
 
     @property
     def costly(self) -> bool:
@@ -83,14 +84,14 @@ class Not(Component, frozen=True, kw_only=True):
 
 
 def _judge_each(
-    claims: tuple[Assertion, ...], evidence: CheckContext, conclude: Callable[[list[AssertionResult]], Verdict]
+    assertions: tuple[Assertion, ...], context: CheckContext, conclude: Callable[[list[AssertionResult]], Verdict]
 ) -> Verdict | Awaitable[Verdict]:
     """Judges the claims in order; from the first that has to wait on, the rest is awaited too."""
     judged: list[AssertionResult] = []
-    for place, claim in enumerate(claims, 1):
-        found = evaluate(claim, evidence)
+    for place, assertion in enumerate(assertions, 1):
+        found = evaluate(assertion, context)
         if not isinstance(found, AssertionResult):
-            return _judge_rest(judged, found, claims[place:], evidence, conclude)
+            return _judge_rest(judged, found, assertions[place:], context, conclude)
         judged.append(found)
     return conclude(judged)
 
@@ -99,12 +100,12 @@ async def _judge_rest(
     judged: list[AssertionResult],
     waiting: Awaitable[AssertionResult],
     rest: tuple[Assertion, ...],
-    evidence: CheckContext,
+    context: CheckContext,
     conclude: Callable[[list[AssertionResult]], Verdict],
 ) -> Verdict:
     judged.append(await waiting)
-    for claim in rest:
-        found = evaluate(claim, evidence)
+    for assertion in rest:
+        found = evaluate(assertion, context)
         judged.append(found if isinstance(found, AssertionResult) else await found)
     return conclude(judged)
 
@@ -139,18 +140,18 @@ def _combined(status: VerdictStatus, judged: list[AssertionResult], score: float
     )
 
 
-def _claims(fields: Mapping[str, Any], building: BuildContext) -> tuple[Assertion, ...]:
+def _assertions(fields: Mapping[str, Any], building: BuildContext) -> tuple[Assertion, ...]:
     _refuse_other_fields(fields, "assertions")
     written = fields["assertions"]
     if isinstance(written, Mapping):
-        return (_claim(written, "assertions", building),)
+        return (_assertion(written, "assertions", building),)
     if not isinstance(written, list) or not written:
         raise ValueError("assertions is a list of at least one assertion")
     items = cast("list[Any]", written)
-    return tuple(_claim(each, f"assertions[{place}]", building) for place, each in enumerate(items))
+    return tuple(_assertion(each, f"assertions[{place}]", building) for place, each in enumerate(items))
 
 
-def _claim(written: Any, place: str, building: BuildContext) -> Assertion:
+def _assertion(written: Any, place: str, building: BuildContext) -> Assertion:
     if not isinstance(written, Mapping):
         raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")
     try:

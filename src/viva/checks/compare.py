@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from viva.checks.wording import quote_value
-from viva.model.pattern import search
-from viva.model.talk import to_text
+from viva.checks.formatting import quote_value
+from viva.state.trial_state import to_text
+from viva.text.pattern import search
 
 JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
 GetPattern = Callable[[Any], str | None]
@@ -26,7 +26,9 @@ def is_same_json(left: Any, right: Any) -> bool:
 
 
 def _equal_objects(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    return len(one) == len(other) and all(key in other and is_same_json(value, other[key]) for key, value in one.items())
+    return len(one) == len(other) and all(
+        key in other and is_same_json(value, other[key]) for key, value in one.items()
+    )
 
 
 def json_type(value: Any) -> JsonType:

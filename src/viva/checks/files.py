@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from viva.checks.cheap import LocalCheck
-from viva.checks.wording import truncate_text, format_label, quote_value
+from viva.checks.base import LocalCheck
+from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.concurrency.threads import run_in_thread
 from viva.errors import CheckError
 from viva.model.case import Feature
-from viva.model.talk import PASSED, CheckContext, Verdict
-from viva.threads import run_in_thread
-from viva.workspace.opening import open_regular_file
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext
+from viva.workspace.safe_open import open_regular_file
 
 _CHUNK = 1024 * 1024
 """Up to this size a file is read at once; larger ones piece by piece, in a thread."""
@@ -96,7 +97,9 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
             raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
         if not missing:
             return PASSED
-        shown = "a binary file" if b"\0" in begins else quote_value(begins.decode(errors="replace")) if begins else "empty"
+        shown = (
+            "a binary file" if b"\0" in begins else quote_value(begins.decode(errors="replace")) if begins else "empty"
+        )
         reason = f"{' and '.join(map(quote_value, missing))} {'is' if len(missing) == 1 else 'are'} not in {quote_value(self.path)}: {shown}"
         actual = truncate_text(begins.decode(errors="replace")) if b"\0" not in begins else "a binary file"
         return Verdict("failed", reason, expected=self.value, actual=actual)

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from viva.checks.cheap import LocalCheck
+from viva.checks.base import LocalCheck
 from viva.checks.compare import is_same_json
+from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.checks.json import JsonSchema
-from viva.checks.wording import truncate_text, format_label, quote_value
 from viva.model import codec
-from viva.model.talk import PASSED, CheckContext, Verdict, reply_output
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext, reply_output
 
 Strategy = Literal["exact", "contains", "json-match"]
 
@@ -46,7 +47,9 @@ class Golden(LocalCheck, frozen=True, kw_only=True):
             if found is UNSET:
                 return f"the output is no JSON: {quote_value(output)}"
             return (
-                None if is_same_json(found, self.value) else f"is not the same JSON as {quote_value(self.value)}: {quote_value(found)}"
+                None
+                if is_same_json(found, self.value)
+                else f"is not the same JSON as {quote_value(self.value)}: {quote_value(found)}"
             )
         text, wanted = to_canonical_text(output), to_canonical_text(self.value)
         if self.strategy == "exact":

@@ -6,13 +6,14 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 
-from viva.checks.cheap import LocalCheck
+from viva.checks.base import LocalCheck
 from viva.checks.compare import JsonType, is_same_json, json_type
-from viva.checks.wording import truncate_text, format_label, quote_value
-from viva.model.embedded import whole_json
-from viva.model.lookup import compile_path, documents_to_search, full_path, look_up
-from viva.model.pattern import compile_pattern, search
-from viva.model.talk import PASSED, CheckContext, Verdict, to_text
+from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext, documents_to_search, look_up, to_text
+from viva.text.embedded_json import whole_json
+from viva.text.json_path import compile_path, full_path
+from viva.text.pattern import compile_pattern, search
 
 Number = int | float
 _SHOWN_ERRORS = 3
@@ -35,12 +36,14 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         reason = f"expected {quote_value(self.value)}, was {quote_value(seen)}"
         if actual is UNSET:
             reason += " (a text, not data)"
-        return Verdict("failed", reason, expected=self.value, actual=truncate_text(seen) if isinstance(seen, str) else seen)
+        return Verdict(
+            "failed", reason, expected=self.value, actual=truncate_text(seen) if isinstance(seen, str) else seen
+        )
 
 
-def _structured(evidence: CheckContext) -> Any:
+def _structured(context: CheckContext) -> Any:
     """The data or, without any, a text that is JSON as a whole: other words around it make it another answer."""
-    return whole_json(evidence.reply.content) if evidence.reply.data is None else evidence.json
+    return whole_json(context.reply.content) if context.reply.data is None else context.json
 
 
 class JsonPath(LocalCheck, frozen=True, kw_only=True):
@@ -64,10 +67,10 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        claims = [f"{sign} {quote_value(wanted)}" for sign, wanted in self._operators()]
-        if not claims:
-            claims = ["does not exist" if self.exists is False else "exists"]
-        return format_label(full_path(self.path), " and ".join(claims))
+        assertions = [f"{sign} {quote_value(wanted)}" for sign, wanted in self._operators()]
+        if not assertions:
+            assertions = ["does not exist" if self.exists is False else "exists"]
+        return format_label(full_path(self.path), " and ".join(assertions))
 
     def check(self, context: CheckContext) -> Verdict:
         found = look_up(self.path, context)
@@ -77,10 +80,14 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
         if self.exists is False:
             if not found:
                 return PASSED
-            return Verdict("failed", f"{path} must not exist, but is {quote_value(_single(found))}", actual=_single(found))
+            return Verdict(
+                "failed", f"{path} must not exist, but is {quote_value(_single(found))}", actual=_single(found)
+            )
         if not found:
             return Verdict(
-                "failed", f"{path} finds nothing in {quote_value(next(documents_to_search(context)))}", expected=self._wanted
+                "failed",
+                f"{path} finds nothing in {quote_value(next(documents_to_search(context)))}",
+                expected=self._wanted,
             )
         value = _single(found)
         for sign, wanted in self._operators():
@@ -164,7 +171,9 @@ class TypeIs(LocalCheck, frozen=True, kw_only=True):
                 return _no_json(context)
             if not found:
                 return Verdict(
-                    "failed", f"{place} finds nothing in {quote_value(next(documents_to_search(context)))}", expected=self.value
+                    "failed",
+                    f"{place} finds nothing in {quote_value(next(documents_to_search(context)))}",
+                    expected=self.value,
                 )
             value = _single(found)
         actual = json_type(value)
@@ -219,8 +228,10 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
         return "; ".join(errors[:_SHOWN_ERRORS]) + more if errors else None
 
 
-def _no_json(evidence: CheckContext) -> Verdict:
-    return Verdict("failed", f"the reply holds no JSON: {quote_value(evidence.text)}", actual=truncate_text(evidence.text))
+def _no_json(context: CheckContext) -> Verdict:
+    return Verdict(
+        "failed", f"the reply holds no JSON: {quote_value(context.text)}", actual=truncate_text(context.text)
+    )
 
 
 def _pointer(parts: Any) -> str:

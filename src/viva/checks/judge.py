@@ -6,14 +6,15 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from viva.checks.quotes import QuotableTurn, list_quotable_turns, is_about_user, is_substantial
-from viva.checks.wording import is_score, format_label, quote_value
+from viva.checks.formatting import format_label, is_score, quote_value
+from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
 from viva.model.component import BuildContext, Component
-from viva.model.embedded import find_objects
 from viva.model.message import Reply
-from viva.model.talk import CheckContext, Quote, Verdict, to_text
+from viva.model.turn import Quote, Verdict
+from viva.state.trial_state import CheckContext, to_text
+from viva.text.embedded_json import find_objects
 
 BUILT_IN_JUDGE = "viva.validator"
 
@@ -168,15 +169,15 @@ def _no_error(verdict: Verdict | BaseException) -> Verdict:
 
 
 async def _vote(
-    use: str, evidence: CheckContext, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
+    use: str, context: CheckContext, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
 ) -> Verdict:
     """One ask in a session of its own, so that no vote knows of another."""
     judge = use.removeprefix("agents:")
-    about = {**metadata, **build_judge_metadata(evidence)}
-    async with evidence.state.helpers.open("judge", judge, evidence.state, {**options, "metadata": about}) as session:
+    about = {**metadata, **build_judge_metadata(context)}
+    async with context.state.helpers.open("judge", judge, context.state, {**options, "metadata": about}) as session:
         criteria = str(metadata.get("criteria", ""))
-        parse = _Parser(evidence, criteria, min_score, session.must_quote)
-        return await session.ask(build_judge_prompt(criteria, evidence), parse.verdict)
+        parse = _Parser(context, criteria, min_score, session.must_quote)
+        return await session.ask(build_judge_prompt(criteria, context), parse.verdict)
 
 
 def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
@@ -191,8 +192,8 @@ def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
     }
 
 
-def _files(evidence: CheckContext) -> list[dict[str, str]]:
-    return [{"path": file.path, "change": file.change} for turn in evidence.turns for file in turn.files]
+def _files(context: CheckContext) -> list[dict[str, str]]:
+    return [{"path": file.path, "change": file.change} for turn in context.turns for file in turn.files]
 
 
 def build_judge_prompt(criteria: str, context: CheckContext) -> str:
@@ -203,7 +204,9 @@ def build_judge_prompt(criteria: str, context: CheckContext) -> str:
         parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, said)))
     parts.append(f"Reply to judge, as a JSON string: {to_text([context.text])[1:-1]}")
     if calls := context.tool_calls:
-        parts.append("Tool calls, one JSON object a line:\n" + "\n".join(to_text(codec.to_plain(call)) for call in calls))
+        parts.append(
+            "Tool calls, one JSON object a line:\n" + "\n".join(to_text(codec.to_plain(call)) for call in calls)
+        )
     if files := _files(context):
         parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(to_text, files)))
     return "\n\n".join(parts)

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from viva.model.credentials import TOKEN
 from viva.model.finding import Finding
+from viva.text.credentials import TOKEN
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
 _IN_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from viva.checks.cheap import LocalCheck
-from viva.checks.wording import format_label
+from viva.checks.base import LocalCheck
+from viva.checks.formatting import format_label
 from viva.errors import CheckError
-from viva.model.duration import parse_duration, format_duration
 from viva.model.message import ModelCall
-from viva.model.talk import PASSED, CheckContext, Verdict
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext
+from viva.text.duration import format_duration, parse_duration
 
 _REMEDY = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
@@ -30,7 +31,10 @@ class MaxLatency(LocalCheck, frozen=True, kw_only=True):
         if took_s <= limit_s:
             return PASSED
         return Verdict(
-            "failed", f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}", expected=limit_s, actual=took_s
+            "failed",
+            f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}",
+            expected=limit_s,
+            actual=took_s,
         )
 
 
@@ -110,8 +114,8 @@ class MaxTurns(LocalCheck, frozen=True, kw_only=True):
         return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)
 
 
-def _model_calls(evidence: CheckContext) -> Iterator[ModelCall]:
-    for turn in evidence.turns:
+def _model_calls(context: CheckContext) -> Iterator[ModelCall]:
+    for turn in context.turns:
         if turn.reply is not None:
             yield from turn.reply.calls
 

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import UNSET, Struct
 
 from viva.model.message import Message
-from viva.model.talk import TrialState, to_text
+from viva.state.trial_state import TrialState, to_text
 
 _IGNORED = re.compile(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
 _LEFT_OUT = re.compile(r"[\[(]?(?:\.{3,}|…)[\])]?")
@@ -55,7 +55,9 @@ class QuotableTurn(Struct, frozen=True):
 def list_quotable_turns(state: TrialState) -> list[QuotableTurn]:
     """All that was said and done, by turn and side."""
     found = [
-        QuotableTurn.from_texts(0, side, (part for message in state.case.history if _side(message) == side for part in _parts(message)))
+        QuotableTurn.from_texts(
+            0, side, (part for message in state.case.history if _side(message) == side for part in _parts(message))
+        )
         for side in ("user", "assistant")
     ]
     for turn in state.turns:

@@ -10,16 +10,17 @@ from typing import Any, ClassVar, Self, cast
 from msgspec import UNSET
 
 from viva.catalog import find_script, suggest_functions
-from viva.checks.cheap import LocalCheck
-from viva.checks.wording import is_score, truncate_text, format_label, quote_value
+from viva.checks.base import LocalCheck
+from viva.checks.formatting import format_label, is_score, quote_value, truncate_text
+from viva.concurrency.loops import time_steps
+from viva.concurrency.threads import is_being_cancelled, run_in_thread
 from viva.errors import CheckError
-from viva.loop_steps import time_steps
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.model.message import ToolCall
-from viva.model.talk import CheckContext, Turn, Verdict, reply_text
 from viva.model.tracebacks import error_text
-from viva.threads import run_in_thread, is_being_cancelled
+from viva.model.turn import Turn, Verdict
+from viva.state.trial_state import CheckContext, reply_text
 
 _OFFERED = ("output", "input", "metadata", "transcript")
 _ENTRIES = ("validate", "check")
@@ -107,7 +108,9 @@ class ScriptCheck(LocalCheck, frozen=True, kw_only=True):
         numeric = score is None or is_score(score)
         if not isinstance(passed, bool) or not numeric or answer.get("pass", passed) is not passed:
             raise CheckError(
-                f"{self.use} returned {quote_value(returned)}; what counts is {_SHAPE}", fault="judge", deterministic=True
+                f"{self.use} returned {quote_value(returned)}; what counts is {_SHAPE}",
+                fault="judge",
+                deterministic=True,
             )
         if passed:
             return Verdict("passed", str(reason), score=cast("float | None", score))

@@ -6,15 +6,16 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET
 
-from viva.checks.cheap import LocalCheck
+from viva.checks.base import LocalCheck
 from viva.checks.compare import is_same_json
-from viva.checks.wording import truncate_text, format_label, quote_value
+from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.model.message import ToolCall
-from viva.model.talk import PASSED, CheckContext, Verdict
-from viva.record.files import replace_file
+from viva.model.turn import PASSED, Verdict
+from viva.record.atomic_files import replace_file
+from viva.state.trial_state import CheckContext
 
 
 class SnapshotFolder:

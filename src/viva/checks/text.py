@@ -1,9 +1,10 @@
 """Checks of the text that the agent wrote. What text that is, the evidence knows."""
 
-from viva.checks.cheap import LocalCheck
-from viva.checks.wording import quote_context, truncate_text, format_label, quote_value
-from viva.model.pattern import compile_pattern, search
-from viva.model.talk import PASSED, CheckContext, Verdict
+from viva.checks.base import LocalCheck
+from viva.checks.formatting import format_label, quote_context, quote_value, truncate_text
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext
+from viva.text.pattern import compile_pattern, search
 
 
 class Contains(LocalCheck, frozen=True, kw_only=True):

@@ -5,14 +5,15 @@ from typing import Any, Literal, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
-from viva.checks.cheap import LocalCheck
+from viva.checks.base import LocalCheck
 from viva.checks.compare import find_mismatch, list_patterns
-from viva.checks.wording import format_label, quote_value
+from viva.checks.formatting import format_label, quote_value
 from viva.model import codec
 from viva.model.message import ToolCall
-from viva.model.pattern import compile_pattern
-from viva.model.talk import PASSED, CheckContext, Verdict
-from viva.model.tool_names import matches_tool, matches_cli_tool
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext
+from viva.text.pattern import compile_pattern
+from viva.text.tool_names import matches_cli_tool, matches_tool
 
 CallStatus = Literal["ok", "error", "pending"]
 StatusFilter = CallStatus | Literal["any"]
@@ -190,7 +191,9 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return format_label("tool_result", quote_value(self.name), "" if self.result is UNSET else f"= {quote_value(self.result)}")
+        return format_label(
+            "tool_result", quote_value(self.name), "" if self.result is UNSET else f"= {quote_value(self.result)}"
+        )
 
     def check(self, context: CheckContext) -> Verdict:
         near, seen = "", UNSET
@@ -272,9 +275,9 @@ def _is_any(call: ToolCall, names: Sequence[str]) -> bool:
     return any(matches_tool(call.name, name) for name in names)
 
 
-def _with_status(evidence: CheckContext) -> Iterator[tuple[ToolCall, CallStatus]]:
+def _with_status(context: CheckContext) -> Iterator[tuple[ToolCall, CallStatus]]:
     """Each call and what became of it. One without a result waits if its reply does; else its result is not reported."""
-    for turn in evidence.turns:
+    for turn in context.turns:
         for call in turn.reply.tool_calls if turn.reply else ():
             if call.error is not None:
                 yield call, "error"
@@ -315,7 +318,11 @@ def _count(
 
 
 def _label(
-    kind: str, name: str | tuple[str, ...], arguments: dict[str, Any] | None, status: StatusFilter, times: TimesRange | None
+    kind: str,
+    name: str | tuple[str, ...],
+    arguments: dict[str, Any] | None,
+    status: StatusFilter,
+    times: TimesRange | None,
 ) -> str:
     return format_label(
         kind,

@@ -13,11 +13,11 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.credentials import mask_text
 from viva.session import terminal_agents
 from viva.session.agents import AgentFactory
 from viva.session.loop import run_coroutine
 from viva.session.workspaces import EmptyWorkspaces
+from viva.text.credentials import mask_text
 
 EPILOG = """\b
 Examples:
@@ -51,7 +51,10 @@ def command(config_file: Path | None, as_json: bool) -> int:
     """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
-    unset, settings.unset_variables = settings.unset_variables or [], None  # of connectors; an agent of its own says what it misses
+    unset, settings.unset_variables = (
+        settings.unset_variables or [],
+        None,
+    )  # of connectors; an agent of its own says what it misses
     rows, clis = run_coroutine(_looked_at(settings))
     if as_json:
         print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())
@@ -93,7 +96,9 @@ async def _look_at(row: _Row, agents: AgentFactory, spare: EmptyWorkspaces) -> N
         return
     url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
     row.missing = (
-        await _unreachable(url) if url and "$" not in url else url and f"{mask_text(url)} has a variable that is not set"
+        await _unreachable(url)
+        if url and "$" not in url
+        else url and f"{mask_text(url)} has a variable that is not set"
     )
 
 
@@ -106,7 +111,9 @@ def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
         print(_line(row))
     for connector in settings.connectors.values():
         key = "" if connector.api_key else f"  {connector.key_source} is not set"
-        print(f"  connector {connector.name}  {connector.provider} {connector.model} {mask_text(connector.base_url)}{key}")
+        print(
+            f"  connector {connector.name}  {connector.provider} {connector.model} {mask_text(connector.base_url)}{key}"
+        )
     print("\nCLIs that -n can name without a config:")
     for row in clis:
         print(_line(row))

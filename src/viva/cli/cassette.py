@@ -9,23 +9,23 @@ import click
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.talk import FileImage
+from viva.model.turn import FileImage
 from viva.record.cassette import (
     AgentDefinition,
-    RecordedReply,
     CassetteHeader,
     CassetteLine,
+    RecordedReply,
     RecordedSession,
     TrialDuration,
     diff_json,
-    read_cassette,
     iter_replies,
+    read_cassette,
+    remove_trials,
     rewrite_cassette,
     trial_key,
-    remove_trials,
 )
-from viva.reporters.figures import format_count, format_ms
-from viva.reporters.visible import fit_line, escape_controls
+from viva.reporters.formatting import escape_controls, fit_line
+from viva.reporters.numbers import format_count, format_ms
 
 EPILOG = """\b
 Examples:
@@ -68,10 +68,10 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
     took = {line.key: line.duration_ms for line in lines if isinstance(line, TrialDuration)}
     print(f"recorded by Viva {escape_controls(header.viva)}: {len(told):,} {'reply' if len(told) == 1 else 'replies'}")
     print(f"agents: {escape_controls(', '.join(dict.fromkeys(agents)))}")
-    for key, talk in _by_key(told).items():
-        counts = Counter(session.role for session, _ in talk)
+    for key, state in _by_key(told).items():
+        counts = Counter(session.role for session, _ in state)
         roles = ", ".join(f"{number} {role}" for role, number in counts.items())
-        cost = sum(call.cost_usd or 0.0 for _, entry in talk for call in entry.model_calls)
+        cost = sum(call.cost_usd or 0.0 for _, entry in state for call in entry.model_calls)
         time = f"  {format_ms(took[key])}" if key in took else ""
         print(f"  {_name(key)}: {roles}{time}" + (f"  ${cost:.4f}" if cost else ""))
     return 0
@@ -84,7 +84,7 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     """Throw recorded conversations out of FILE."""
-    from viva.model.pattern import compile_pattern, search
+    from viva.text.pattern import compile_pattern, search
 
     if only is None and not unfinished:
         raise click.UsageError("what shall go? Give -k REGEX, --unfinished, or both")
@@ -204,8 +204,14 @@ def _name(key: Key) -> str:
 
 def _said(session: RecordedSession, entry: RecordedReply) -> str:
     asked = entry.sent.message.get("content", "") if entry.sent is not None else ""
-    heard = entry.reply.content or codec.compact_json(entry.reply.data) if entry.reply else f"{entry.fault}: {entry.fault_message}"
-    calls = "".join(f"\n      tool {escape_controls(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
+    heard = (
+        entry.reply.content or codec.compact_json(entry.reply.data)
+        if entry.reply
+        else f"{entry.fault}: {entry.fault_message}"
+    )
+    calls = (
+        "".join(f"\n      tool {escape_controls(call.name)}" for call in entry.reply.tool_calls) if entry.reply else ""
+    )
     calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _files(entry) if not image.folder)
     shown = asked if isinstance(asked, str) else codec.compact_json(asked)
     return (

@@ -7,11 +7,11 @@ import click
 
 from viva import catalog, config
 from viva.errors import BadInput, Problem
-from viva.formats.reading import LoadOptions
-from viva.formats.sources import SuiteFiles, Format, StandardInput, load_files, parse_input
+from viva.formats.load_options import LoadOptions
+from viva.formats.sources import Format, StandardInput, SuiteFiles, load_files, parse_input
 from viva.model.case import Suite
 from viva.session.agents import AgentFactory
-from viva.session.evaluating import build_eval_options
+from viva.session.eval_suites import build_eval_options
 from viva.session.names import create_connector_check, create_helper_check
 from viva.session.options import RunOptions
 

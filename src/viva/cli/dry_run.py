@@ -7,11 +7,11 @@ from typing import Any
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import wrap_values
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
 from viva.model import codec
 from viva.model.case import Case
-from viva.record.files import replace_file
-from viva.session.prepare import RunPlan
+from viva.record.atomic_files import replace_file
+from viva.session.run_plan import RunPlan
 
 
 async def list_cases(prepared: RunPlan) -> int:
@@ -39,7 +39,9 @@ def _whole(case: Case) -> Mapping[str, Any]:
 def _line(case: Case, runs: int) -> str:
     turns = len(case.user.planned_messages)
     shape = (
-        f"up to {case.limits.total_turns} turns" if case.goal.checkpoints else f"{turns} turn{'s' if turns != 1 else ''}"
+        f"up to {case.limits.total_turns} turns"
+        if case.goal.checkpoints
+        else f"{turns} turn{'s' if turns != 1 else ''}"
     )
     again = f" x {runs}" if runs > 1 else ""
     skipped = f"  (skipped: {case.skip_reason})" if case.skip_reason else ""

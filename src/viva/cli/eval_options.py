@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from viva.formats.modes import Mode, parse_modes
+from viva.formats.openwop.modes import Mode, parse_modes
 
 F = TypeVar("F", bound=Callable[..., Any])
 

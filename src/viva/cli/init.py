@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from viva.errors import BadInput
-from viva.schemas.words import read_schema
+from viva.schemas.validation import read_schema
 
 EPILOG = """\b
 Examples:

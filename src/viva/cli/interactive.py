@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NoReturn, Protocol
 
-from viva.model.judging import assertion_label
 from viva.protocols import PersonChoice, PersonQuestion
-from viva.reporters.ink import Palette
-from viva.reporters.visible import fit_line, escape_controls, wrap_text
+from viva.reporters.formatting import escape_controls, fit_line, wrap_text
+from viva.reporters.palette import Palette
+from viva.state.evaluation import assertion_label
 
 _INDENT = "     "
 _UNDER = " " * len("Next: ")
@@ -138,7 +138,7 @@ class TerminalPrompt:
         """The agent's hint, the line that would be said and what comes with it; never more than fits above the prompt."""
         width, height = shutil.get_terminal_size((100, 24))
         room, most = max(width - len(_INDENT) - len(_UNDER) - 1, 20), max(height // 2, 3)
-        last, proposed = question.talk.last_turn, question.proposed
+        last, proposed = question.state.last_turn, question.proposed
         lines: list[str] = []
         if self._hints and last is not None and last.reply is not None and last.reply.input_hint:
             lines += self._labelled("Hint:", last.reply.input_hint, room, 3)

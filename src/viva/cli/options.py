@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import click
 
-from viva.model.duration import parse_duration
+from viva.text.duration import parse_duration
 
 
 class DurationType(click.ParamType[float]):

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from viva.errors import BadInput
-from viva.formats.pack_files import MANIFEST, check_pack_path
-from viva.formats.packs import DIGESTS, Pack, is_pack, open_pack
-from viva.formats.signatures import Signer, format_digests
+from viva.formats.openwop.pack_files import MANIFEST, check_pack_path
+from viva.formats.openwop.packs import DIGESTS, Pack, is_pack, open_pack
+from viva.formats.openwop.signatures import Signer, format_digests
 from viva.model import codec
 
 SIGNATURE = f"{MANIFEST}.sig"

@@ -11,14 +11,14 @@ from msgspec import UNSET, Struct, field
 from viva import config
 from viva.agents.openwop_client import as_object
 from viva.errors import Unreachable
-from viva.formats.modes import LIVE_MODE, Mode
+from viva.formats.openwop.modes import LIVE_MODE, Mode
+from viva.formats.openwop.summary import EvalSummary
 from viva.llm.transport import HttpTransport
 from viva.model import codec
-from viva.record.files import replace_file
-from viva.session.evals import EvalSummary
+from viva.record.atomic_files import replace_file
 from viva.session.interrupts import handle_stop_signals
-from viva.session.prepare import check_writable
 from viva.session.remote import RemoteRun, RemoteRunRequest, resolve_remote_suite
+from viva.session.run_plan import check_writable
 
 
 async def run_remote(flags: dict[str, Any]) -> int:
@@ -57,18 +57,18 @@ async def _followed(remote: RemoteRun, what: RemoteRunRequest, flags: dict[str, 
     run = await remote.start(what)
     voice = _Voice(flags)
     voice.say(f"{what.suite} on {what.agent} at {flags['host']}: {run}")
-    ending: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     try:
         async for event in remote.stream_events():
             voice.event(event)
-            ending = event
+            outcome = event
     except asyncio.CancelledError:
         await remote.cancel()
         print(f"{run} is told to stop over there", file=sys.stderr)
         raise
-    if ending.get("type") != "run.completed":
-        why = as_object(as_object(ending.get("payload")).get("error"))
-        print(f"the run did not come to its end: {why.get('message', ending.get('type'))}", file=sys.stderr)
+    if outcome.get("type") != "run.completed":
+        why = as_object(as_object(outcome.get("payload")).get("error"))
+        print(f"the run did not come to its end: {why.get('message', outcome.get('type'))}", file=sys.stderr)
         return 1
     summary = await remote.fetch_summary()
     lost = False

@@ -13,11 +13,11 @@ from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import read_events
 from viva.record.locks import find_holder
-from viva.reporters.figures import format_count, format_ms
-from viva.reporters.ink import Palette
+from viva.reporters.formatting import escape_controls, fit_line
+from viva.reporters.numbers import format_count, format_ms
+from viva.reporters.palette import Palette
 from viva.reporters.summary import describe_details
 from viva.reporters.tree import CaseTree
-from viva.reporters.visible import fit_line, escape_controls
 
 _WHOLE_LINES = 1000
 EPILOG = """\b

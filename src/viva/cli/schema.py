@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from viva.schemas.words import PUBLIC_SCHEMAS, SchemaName, read_schema
+from viva.schemas.validation import PUBLIC_SCHEMAS, SchemaName, read_schema
 
 EPILOG = """\b
 Examples:

@@ -37,9 +37,11 @@ def command(host: str | None, port: int | None, public_url: str | None, conforma
         raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
-    from viva.host.opening import load_setup
+    from viva.host.setup import load_setup
 
-    opened = load_setup(config, Path.cwd(), bind_address=host, port=port, public_url=public_url, conformance_routes=conformance)
+    opened = load_setup(
+        config, Path.cwd(), bind_address=host, port=port, public_url=public_url, conformance_routes=conformance
+    )
 
     def ready(url: str) -> None:
         print(f"Viva is an OpenWOP host at {url}; Ctrl-C ends it.", flush=True)

@@ -12,14 +12,14 @@ from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.options import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
-from viva.reporters.figures import format_count
+from viva.reporters.numbers import format_count
 from viva.session.loop import run_coroutine
 from viva.session.options import RunOptions, restore_options, restore_secrets
-from viva.session.prepare import build_run_plan
-from viva.session.resuming import PreviousRun, load_previous_run
+from viva.session.resume import PreviousRun, load_previous_run
+from viva.session.run_plan import build_run_plan
 
 if TYPE_CHECKING:
-    from viva.session.shrinking import ShrinkResult
+    from viva.api.shrink import ShrinkResult
 
 EPILOG = """\b
 Examples:
@@ -104,7 +104,7 @@ def _failed(past: PreviousRun, case: str, trial: int | None) -> TrialRecord:
 async def _shrink(
     past: PreviousRun, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
 ) -> int:
-    from viva.session.shrinking import FailureRate, FailedConversation, Shrinker, find_case
+    from viva.api.shrink import FailedConversation, FailureRate, Shrinker, find_case
 
     os.chdir(kept.folder)
     options = structs.replace(
@@ -113,11 +113,16 @@ async def _shrink(
     prepared = await build_run_plan(options, past)
     try:
         case = await find_case(prepared, record)
-        shrinker = Shrinker(prepared, FailedConversation(case, record), required=FailureRate(*wanted) if wanted else None, max_trials=most)
+        shrinker = Shrinker(
+            prepared,
+            FailedConversation(case, record),
+            required=FailureRate(*wanted) if wanted else None,
+            max_trials=most,
+        )
         shrunk = await shrinker.shrink(output.parent)
     finally:
         await prepared.http.close()
-    from viva.formats.saved import append_case
+    from viva.formats.case_writer import append_case
 
     case_id = append_case(output, shrunk.case)
     before, after = (
@@ -145,7 +150,7 @@ def _sizes(shrunk: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
 
 
 def _shown(said: object) -> str:
-    from viva.model.talk import to_text
-    from viva.reporters.visible import fit_line
+    from viva.reporters.formatting import fit_line
+    from viva.state.trial_state import to_text
 
     return fit_line(to_text(said), 160)

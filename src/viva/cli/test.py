@@ -11,21 +11,28 @@ import click
 from msgspec import structs
 
 from viva.cli import test_options
-from viva.cli.eval_options import read_eval_options, add_eval_options
-from viva.cli.given import HOST_FLAGS, MESSAGE_FLAGS, RESUME_FLAGS, CHAT_FLAGS, reject_dependent_flags, reject_other_flags
+from viva.cli.eval_options import add_eval_options, read_eval_options
+from viva.cli.flag_rules import (
+    CHAT_FLAGS,
+    HOST_FLAGS,
+    MESSAGE_FLAGS,
+    RESUME_FLAGS,
+    reject_dependent_flags,
+    reject_other_flags,
+)
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import use_colour, has_terminal, reserve_stdout, handle_sigterm
+from viva.cli.options import handle_sigterm, has_terminal, reserve_stdout, use_colour
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
 from viva.record.journal import Journal
-from viva.session.filters import explain_empty_selection
+from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
 from viva.session.options import AGENT_OPTION_FLAGS, RunOptions, restore_options, restore_secrets
-from viva.session.prepare import RunPlan, build_run_plan
-from viva.session.resuming import PreviousRun, reopen_run, check_unchanged, keep_unchanged_trials
+from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, reopen_run
 from viva.session.run import RunResult, execute, report_finished_run
+from viva.session.run_plan import RunPlan, build_run_plan
 from viva.stats.sequential import SequentialTest
 
 EPILOG = """\b
@@ -81,7 +88,7 @@ def command(ctx: click.Context, **flags: Any) -> int:
         _check_interactive(flags)
     if not flags["inputs"]:
         if flags["interactive"]:
-            from viva.cli.conversation import run_chat
+            from viva.cli.chat import run_chat
 
             return run_coroutine(run_chat(flags))
         raise click.UsageError("No input given. Pass a suite, a folder or a message: viva test -i tests/")
@@ -93,7 +100,7 @@ def command(ctx: click.Context, **flags: Any) -> int:
             MESSAGE_FLAGS,
             "a message is sent as it is: it is no case, has no verdict and no report, and is not kept",
         )
-        from viva.cli.direct import send_messages
+        from viva.cli.send_message import send_messages
 
         return run_coroutine(send_messages(words, flags))
     return run_coroutine(_run(flags))
@@ -185,10 +192,10 @@ async def _resume_locked(journal: Journal, past: PreviousRun, flags: dict[str, A
     os.chdir(options.folder)
     if past.run_ended is not None:
         if given := [flag for name, flag in AGENT_OPTION_FLAGS.items() if flags[name]]:
-            raise BadInput.of(
-                f"the run is complete: only its reports are written again; leave out {', '.join(given)}"
-            )
-        return report_finished_run(past, past.run_ended, journal, options.outputs, [_voice(flags)], options.eval_summary)
+            raise BadInput.of(f"the run is complete: only its reports are written again; leave out {', '.join(given)}")
+        return report_finished_run(
+            past, past.run_ended, journal, options.outputs, [_voice(flags)], options.eval_summary
+        )
     options = restore_secrets(options, {name: flags[name] for name in AGENT_OPTION_FLAGS})
     prepared = await _prepared(structs.replace(options, folder=Path()), past)
     if flags["force"]:
@@ -202,7 +209,7 @@ async def _resume_locked(journal: Journal, past: PreviousRun, flags: dict[str, A
 def _ended(result: RunResult, flags: dict[str, Any]) -> int:
     """The exit code, after what an agent as reporter has to say; machines that read events do not get it among them."""
     if result.report_text is not None:
-        from viva.reporters.visible import escape_multiline
+        from viva.reporters.formatting import escape_multiline
 
         print(escape_multiline(result.report_text), file=sys.stderr if flags["as_json"] else sys.stdout)
     return result.exit_code

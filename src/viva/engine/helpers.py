@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from msgspec import UNSET, structs
 
 from viva.engine.sending import NamedAgent, merge_options
-from viva.errors import CallCutOff, HelperFailed, NotRecorded, Role, TrialFault, TrialEnd
+from viva.errors import CallCutOff, HelperFailed, NotRecorded, Role, TrialEnd, TrialFault
 from viva.model.case import Key
 from viva.model.connector import Connector
-from viva.model.duration import format_duration
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
-from viva.model.talk import TrialState, WaitingFor, reply_text
 from viva.protocols import AgentSession, Meter, SessionContext, Transport, WorkspaceFactory
+from viva.state.trial_state import TrialState, WaitingFor, reply_text
+from viva.text.duration import format_duration
 
 T = TypeVar("T")
 _MODES: dict[Role, str] = {"judge": "validator"}
@@ -46,23 +46,23 @@ class HelperPool:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["_Asked"]:
         def meter(call: ModelCall) -> None:
-            if talk is not None:
-                talk.calls.append(call)
+            if state is not None:
+                state.calls.append(call)
             if self._meter is not None:
                 self._meter(call)
 
         found = self._find(agent, role)
-        case = {"metadata": talk.case.metadata} if talk is not None and talk.case.metadata else {}
+        case = {"metadata": state.case.metadata} if state is not None and state.case.metadata else {}
         given = merge_options({"skip": {"history": True}, "referer": "agent-test"}, found.options, case, options or {})
         metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
-        if talk is not None:
-            metadata["test_id"] = talk.case.id
-        progress = CallProgress(agent, lag=talk.progress.lag if talk else LoopLag())
+        if state is not None:
+            metadata["test_id"] = state.case.id
+        progress = CallProgress(agent, lag=state.progress.lag if state else LoopLag())
         context = SessionContext(
-            key=talk.key if talk else Key("", ""),
+            key=state.key if state else Key("", ""),
             role=role,
             options=given,
             meter=meter,
@@ -70,8 +70,8 @@ class HelperPool:
             progress=progress,
             connectors=self._connectors,
             empty_workspaces=self._spare_workspaces,
-            conversation=talk.messages if talk else None,
-            prior_count=len(talk.case.history) if talk else 0,
+            conversation=state.messages if state else None,
+            prior_count=len(state.case.history) if state else 0,
         )
         opened = False
         try:
@@ -81,7 +81,7 @@ class HelperPool:
                 yield _Asked(
                     role,
                     session,
-                    talk,
+                    state,
                     progress,
                     context.options,
                     metadata,
@@ -110,19 +110,19 @@ async def helper_time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None
         raise HelperFailed(role, said) from None
 
 
-def _about(talk: TrialState | None) -> dict[str, Any]:
+def _about(state: TrialState | None) -> dict[str, Any]:
     """What every helper is told beside the conversation; the turn is the one that comes next, unless it is told otherwise."""
-    if talk is None:
+    if state is None:
         return {}
-    number, last = len(talk.turns) + 1, talk.last_turn
-    calls = [call for turn in talk.turns if turn.reply for call in turn.reply.tool_calls]
+    number, last = len(state.turns) + 1, state.last_turn
+    calls = [call for turn in state.turns if turn.reply for call in turn.reply.tool_calls]
     return {
         "turn_number": number,
         "turn_count": number,
-        "max_turns": talk.case.limits.total_turns,
+        "max_turns": state.case.limits.total_turns,
         "last_response": reply_text(last.reply) if last and last.reply else "",
         "tool_results": {call.name: call.result for call in calls if call.result is not UNSET},
-        "session_id": talk.session_id,
+        "session_id": state.session_id,
     }
 
 
@@ -133,7 +133,7 @@ class _Asked:
         self,
         role: Role,
         session: AgentSession,
-        talk: TrialState | None,
+        state: TrialState | None,
         progress: CallProgress,
         options: Mapping[str, Any],
         metadata: Mapping[str, Any],
@@ -145,13 +145,13 @@ class _Asked:
         self.must_quote = must_quote
         self._role: Role = role
         self._session = session
-        self._talk = talk
+        self._state = state
         self._progress = progress
         self._options = options
         self.metadata = metadata
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**_about(self._talk), **self.metadata, **(metadata or {})}}
+        options = {**self._options, "metadata": {**_about(self._state), **self.metadata, **(metadata or {})}}
         reply = await self._send(text, options)
         try:
             return parse(reply)
@@ -175,31 +175,31 @@ class _Asked:
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
 
-    def _keep_remarks(self, talk: TrialState) -> None:
+    def _keep_remarks(self, state: TrialState) -> None:
         progress, role = self._progress, self._role
-        talk.tracebacks += (structs.replace(each, where=role) for each in progress.tracebacks)
-        talk.warnings += (f"{role}: {each}" for each in progress.warnings)
+        state.tracebacks += (structs.replace(each, where=role) for each in progress.tracebacks)
+        state.warnings += (f"{role}: {each}" for each in progress.warnings)
 
     @contextmanager
     def _waited_for(self) -> Generator[None]:
         """Until the last of those who are asked at the same time has answered, we wait for this role."""
-        talk = self._talk
-        if talk is None:
+        state = self._state
+        if state is None:
             yield
             return
-        before: WaitingFor = "agent" if talk.waiting_for == self._role else talk.waiting_for
-        talk.waiting_for = self._role
-        if not talk.active_helpers:
-            talk.helper_trouble = None
-        talk.active_helpers += 1
+        before: WaitingFor = "agent" if state.waiting_for == self._role else state.waiting_for
+        state.waiting_for = self._role
+        if not state.active_helpers:
+            state.helper_trouble = None
+        state.active_helpers += 1
         try:
             yield
         except BaseException:
-            talk.active_helpers -= 1  # whom we waited for when it went wrong is what a time-out wants to know
-            talk.helper_trouble = self._progress.provider_trouble or talk.helper_trouble
-            self._keep_remarks(talk)
+            state.active_helpers -= 1  # whom we waited for when it went wrong is what a time-out wants to know
+            state.helper_trouble = self._progress.provider_trouble or state.helper_trouble
+            self._keep_remarks(state)
             raise
-        self._keep_remarks(talk)
-        talk.active_helpers -= 1
-        if not talk.active_helpers:
-            talk.waiting_for = before
+        self._keep_remarks(state)
+        state.active_helpers -= 1
+        if not state.active_helpers:
+            state.waiting_for = before

@@ -7,7 +7,8 @@ from msgspec import Struct
 from viva.errors import AgentFailed, Fault, HelperFailed, NotRecorded, Skipped, TrialFault
 from viva.model.case import Checkpoint
 from viva.model.record import Status
-from viva.model.talk import TrialState, Verdict
+from viva.model.turn import Verdict
+from viva.state.trial_state import TrialState
 
 AWAITING_MESSAGE = "Agent awaiting input, no next turn defined"
 AWAITING_HINT = "Add more turns, use --interactive, or configure simulator"
@@ -51,23 +52,25 @@ def outcome_of_fault(fault: TrialFault) -> Outcome:
     return Outcome.error(fault.fault, said, deterministic=fault.deterministic)
 
 
-def outcome_of_missing_checkpoints(talk: TrialState, missing: Sequence[Checkpoint], said: str | None = None) -> Outcome:
+def outcome_of_missing_checkpoints(
+    state: TrialState, missing: Sequence[Checkpoint], said: str | None = None
+) -> Outcome:
     """Not all that had to happen did. If a judge broke on one of them, nobody can say that the agent failed."""
-    for checkpoint in _in_the_way(talk, missing):
-        verdict = talk.checkpoints[checkpoint].verdict
+    for checkpoint in _in_the_way(state, missing):
+        verdict = state.checkpoints[checkpoint].verdict
         if verdict is not None and verdict.status == "error":
             return outcome_of_check_error(verdict, f"checkpoint {checkpoint}: ")
     return Outcome.failed(said or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
 
 
-def _in_the_way(talk: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
+def _in_the_way(state: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
     """The checkpoints that are missing, and those that they wait for, optional ones too."""
-    after = {checkpoint.id: checkpoint.after for checkpoint in talk.case.goal.checkpoints}
+    after = {checkpoint.id: checkpoint.after for checkpoint in state.case.goal.checkpoints}
     found: list[str] = []
     waiting = [checkpoint.id for checkpoint in missing]
     while waiting:
         name = waiting.pop(0)
-        if name not in found and talk.checkpoints[name].turn is None:
+        if name not in found and state.checkpoints[name].turn is None:
             found.append(name)
             waiting += after[name]
     return found
@@ -80,16 +83,21 @@ def outcome_of_check_error(verdict: Verdict, place: str = "") -> Outcome:
     return Outcome.error(verdict.fault, said, deterministic=verdict.deterministic)
 
 
-def outcome_of_missing_input(talk: TrialState) -> Outcome | None:
+def outcome_of_missing_input(state: TrialState) -> Outcome | None:
     """The user has nothing more to say, but should have: what `on_missing_input` makes of it."""
-    decides = talk.case.on_missing_input
-    if talk.missing_input is not None:  # a person is no agent: without a word of the author nobody has failed
-        said, hint, fault, decides = talk.missing_input, None, "undetermined", decides or "skip"
-    elif talk.last_turn is None or not talk.last_turn.is_unanswered or talk.case.goal.checkpoints or not talk.case.one_session:
+    decides = state.case.on_missing_input
+    if state.missing_input is not None:  # a person is no agent: without a word of the author nobody has failed
+        said, hint, fault, decides = state.missing_input, None, "undetermined", decides or "skip"
+    elif (
+        state.last_turn is None
+        or not state.last_turn.is_unanswered
+        or state.case.goal.checkpoints
+        or not state.case.one_session
+    ):
         return None
     else:
         said, hint, fault = AWAITING_MESSAGE, AWAITING_HINT, "agent"
-        decides = decides or ("end" if count_checks(talk) or talk.case.final_assertions else "skip")
+        decides = decides or ("end" if count_checks(state) or state.case.final_assertions else "skip")
     match decides:
         case "skip":
             return Outcome("skipped", None, said, hint)
@@ -99,28 +107,30 @@ def outcome_of_missing_input(talk: TrialState) -> Outcome | None:
             return None
 
 
-def outcome_of_checks(talk: TrialState) -> Outcome:
+def outcome_of_checks(state: TrialState) -> Outcome:
     """The outcome of a conversation in which nothing went wrong on the way."""
-    verdicts = [each.verdict for turn in talk.turns for each in turn.results] + [each.verdict for each in talk.final_results]
+    verdicts = [each.verdict for turn in state.turns for each in turn.results] + [
+        each.verdict for each in state.final_results
+    ]
     if any(verdict.status == "failed" for verdict in verdicts):
         return Outcome.failed(None)
     if in_error := next((verdict for verdict in verdicts if verdict.status == "error"), None):
         return outcome_of_check_error(in_error)
-    if not count_checks(talk):
-        return Outcome("skipped", None, UNCHECKED_MESSAGE, UNCHECKED_HINT if talk.case.one_session else UNNOTED_HINT)
+    if not count_checks(state):
+        return Outcome("skipped", None, UNCHECKED_MESSAGE, UNCHECKED_HINT if state.case.one_session else UNNOTED_HINT)
     return Outcome("passed")
 
 
-def keep_proven_failure(talk: TrialState, ending: Outcome) -> Outcome:
+def keep_proven_failure(state: TrialState, outcome: Outcome) -> Outcome:
     """A proven failure of the agent stands, whatever came after it."""
-    if ending.status in ("passed", "failed"):
-        return ending
-    judged = (*talk.final_results, *(each for turn in talk.turns for each in turn.results))
+    if outcome.status in ("passed", "failed"):
+        return outcome
+    judged = (*state.final_results, *(each for turn in state.turns for each in turn.results))
     failed = any(each.verdict.status == "failed" for each in judged)
-    return Outcome.failed(ending.message) if failed else ending
+    return Outcome.failed(outcome.message) if failed else outcome
 
 
-def count_checks(talk: TrialState) -> int:
+def count_checks(state: TrialState) -> int:
     """How many verdicts there are: the denominator of everything that is said of this trial."""
-    looked_for = len(talk.checkpoints) if talk.turns else 0
-    return sum(len(turn.results) for turn in talk.turns) + len(talk.final_results) + looked_for
+    looked_for = len(state.checkpoints) if state.turns else 0
+    return sum(len(turn.results) for turn in state.turns) + len(state.final_results) + looked_for

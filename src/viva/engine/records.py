@@ -7,13 +7,14 @@ from msgspec import UNSET
 
 from viva.engine.outcome import Outcome, count_checks
 from viva.model import codec
-from viva.model.case import Checkpoint, Assertion
+from viva.model.case import Assertion, Checkpoint
 from viva.model.finding import Finding
-from viva.model.judging import is_live, assertion_label
 from viva.model.message import Attachment, Message, Part, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
-from viva.model.talk import AssertionResult, CheckpointState, TrialState, Turn, Verdict
-from viva.model.unstubbed import unstubbed_tools
+from viva.model.turn import AssertionResult, CheckpointState, Turn, Verdict
+from viva.state.evaluation import assertion_label, is_live
+from viva.state.trial_state import TrialState
+from viva.state.unstubbed import unstubbed_tools
 
 
 def turn_record(turn: Turn) -> TurnRecord:
@@ -54,38 +55,46 @@ def turn_record(turn: Turn) -> TurnRecord:
 
 
 def trial_record(
-    talk: TrialState, ending: Outcome, *, agent: str, session_id: str, started_at: str, not_run: list[str], trials: int = 1
+    state: TrialState,
+    outcome: Outcome,
+    *,
+    agent: str,
+    session_id: str,
+    started_at: str,
+    not_run: list[str],
+    trials: int = 1,
 ) -> TrialRecord:
     """The whole trial. What was reached before it ended is scored and shown, however it ended."""
-    case, key = talk.case, talk.key
-    usage = Usage.of(talk.calls) if talk.calls else None
+    case, key = state.case, state.key
+    usage = Usage.of(state.calls) if state.calls else None
     return TrialRecord(
         id=case.id,
         name=case.name or case.id,
-        status=ending.status,
-        turns=[turn_record(turn) for turn in talk.turns],
-        final_assertions=[assertion_record(each) for each in talk.final_results],
-        total_turns=len(talk.turns),
-        duration_ms=round((time.perf_counter() - talk.started) * 1e3, 3),
+        status=outcome.status,
+        turns=[turn_record(turn) for turn in state.turns],
+        final_assertions=[assertion_record(each) for each in state.final_results],
+        total_turns=len(state.turns),
+        duration_ms=round((time.perf_counter() - state.started) * 1e3, 3),
         suite=key.suite,
         trial=key.trial,
         attempt=key.attempt,
         trials=trials,
-        fault=ending.fault,
-        fault_evidence=_evidence(talk, ending) if ending.fault else None,
-        error=ending.message,
-        deterministic=ending.deterministic,
-        hint=ending.hint,
-        assertion_errors=failure_lines([*(j for turn in talk.turns for j in turn.results), *talk.final_results]) or None,
-        checkpoints=_checkpoints(talk) or None,
-        goal_achieved=True if talk.goal_reason is not None else None,
-        goal_reason=talk.goal_reason,
+        fault=outcome.fault,
+        fault_evidence=_evidence(state, outcome) if outcome.fault else None,
+        error=outcome.message,
+        deterministic=outcome.deterministic,
+        hint=outcome.hint,
+        assertion_errors=failure_lines([*(j for turn in state.turns for j in turn.results), *state.final_results])
+        or None,
+        checkpoints=_checkpoints(state) or None,
+        goal_achieved=True if state.goal_reason is not None else None,
+        goal_reason=state.goal_reason,
         turns_not_run=not_run or None,
-        checks=count_checks(talk),
-        score=_score(talk, ending),
+        checks=count_checks(state),
+        score=_score(state, outcome),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
-        model_calls=tuple(talk.calls) if case.keep_calls else (),
+        model_calls=tuple(state.calls) if case.keep_calls else (),
         tags=case.tags,
         history=[_said_before(message) for message in case.history] or None,
         options=dict(case.options) or None,
@@ -96,39 +105,39 @@ def trial_record(
         started_at=started_at,
         source=str(case.origin) if case.origin else None,
         digest=case.digest or None,
-        warnings=talk.warnings or None,
-        tracebacks=tuple(talk.tracebacks),
-        notes=talk.notes or None,
-        findings=_found(talk),
-        workspace=talk.kept_workspace,
+        warnings=state.warnings or None,
+        tracebacks=tuple(state.tracebacks),
+        notes=state.notes or None,
+        findings=_found(state),
+        workspace=state.kept_workspace,
     )
 
 
-def _evidence(talk: TrialState, ending: Outcome) -> list[str]:
+def _evidence(state: TrialState, outcome: Outcome) -> list[str]:
     """What the blame rests on, with its place: checks that failed or broke, turns that went wrong, checkpoints never seen."""
-    status = "failed" if ending.status == "failed" else "error"
-    places = [*((f"turn {turn.number}", turn.results) for turn in talk.turns), ("in the end", talk.final_results)]
+    status = "failed" if outcome.status == "failed" else "error"
+    places = [*((f"turn {turn.number}", turn.results) for turn in state.turns), ("in the end", state.final_results)]
     found = [
         f"{place}: {assertion_label(each.assertion)}: {each.verdict.reason or each.verdict.status}"
         for place, judged in places
         for each in judged
         if each.verdict.status == status
     ]
-    found += [f"turn {turn.number}: {turn.error}" for turn in talk.turns if turn.error]
-    for checkpoint in talk.case.goal.checkpoints if not found else ():
-        sighting = talk.checkpoints.get(checkpoint.id, CheckpointState())
-        if checkpoint.required and sighting.turn is None:
-            last = sighting.verdict.reason if sighting.verdict else "never tried"
+    found += [f"turn {turn.number}: {turn.error}" for turn in state.turns if turn.error]
+    for checkpoint in state.case.goal.checkpoints if not found else ():
+        checkpoint_state = state.checkpoints.get(checkpoint.id, CheckpointState())
+        if checkpoint.required and checkpoint_state.turn is None:
+            last = checkpoint_state.verdict.reason if checkpoint_state.verdict else "never tried"
             found.append(f"checkpoint {checkpoint.id}: {last}")
-    if ending.message and not any(line.endswith(ending.message) for line in found):
-        found.append(f"after turn {len(talk.turns)}: {ending.message}" if talk.turns else ending.message)
+    if outcome.message and not any(line.endswith(outcome.message) for line in found):
+        found.append(f"after turn {len(state.turns)}: {outcome.message}" if state.turns else outcome.message)
     return found
 
 
 def assertion_record(judged: AssertionResult) -> dict[str, Any]:
     """A claim as it was written, with what came of it; `passed` is null where it could not be evaluated."""
-    claim, verdict = judged.assertion, judged.verdict
-    shown: dict[str, Any] = {**_written(claim), "passed": None if verdict.status == "error" else verdict.passed}
+    assertion, verdict = judged.assertion, judged.verdict
+    shown: dict[str, Any] = {**_written(assertion), "passed": None if verdict.status == "error" else verdict.passed}
     if judged.is_live:
         shown |= _LIVE | {"label": f"{shown['label']} (ran live)"}
     if verdict.status == "passed" and not verdict.reason and verdict.score is None:
@@ -140,8 +149,8 @@ _LIVE = {"live": True}
 """What this check found is not on the cassette: it looked for itself."""
 
 
-def _written(claim: Assertion) -> dict[str, Any]:
-    return {**claim.definition, "label": assertion_label(claim)}
+def _written(assertion: Assertion) -> dict[str, Any]:
+    return {**assertion.definition, "label": assertion_label(assertion)}
 
 
 def _details(verdict: Verdict) -> dict[str, Any]:
@@ -165,47 +174,56 @@ def failure_lines(judged: list[AssertionResult]) -> list[str]:
     ]
 
 
-def _found(talk: TrialState) -> tuple[Finding, ...]:
+def _found(state: TrialState) -> tuple[Finding, ...]:
     """Every kind of finding once."""
-    verdicts = [each.verdict for turn in talk.turns for each in turn.results] + [each.verdict for each in talk.final_results]
+    verdicts = [each.verdict for turn in state.turns for each in turn.results] + [
+        each.verdict for each in state.final_results
+    ]
     found = {found for verdict in verdicts for found in verdict.findings}
-    for turn in talk.turns:
+    for turn in state.turns:
         if turn.reply is None and turn.partial_reply is not None:  # no check has seen it
-            found.update(unstubbed_tools(turn.partial_reply.tool_calls, talk.case.fixtures))
+            found.update(unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
     return tuple(sorted(found))
 
 
-def _score(talk: TrialState, ending: Outcome) -> float | None:
+def _score(state: TrialState, outcome: Outcome) -> float | None:
     """Weighted share of verdicts that passed; a verdict's own score counts where it has one. A gate that fails takes it all.
 
     An agent that failed by itself (it raised, it took too long) failed one check more: no score is 1 beside a failure.
     """
     total = got = 0.0
-    judged = [*(each for turn in talk.turns for each in turn.results), *talk.final_results]
+    judged = [*(each for turn in state.turns for each in turn.results), *state.final_results]
     if any(each.assertion.gate and each.verdict.status == "failed" for each in judged):
         return 0.0
     for each in judged:
         if each.verdict.status != "error":
             total += each.assertion.weight
             got += each.assertion.weight * (each.verdict.passed if each.verdict.score is None else each.verdict.score)
-    for checkpoint in talk.case.goal.checkpoints:
+    for checkpoint in state.case.goal.checkpoints:
         total += checkpoint.assertion.weight
-        got += checkpoint.assertion.weight * (talk.checkpoints[checkpoint.id].turn is not None if talk.checkpoints else 0.0)
-    if ending.status == "failed" and got >= total > 0:
+        got += checkpoint.assertion.weight * (
+            state.checkpoints[checkpoint.id].turn is not None if state.checkpoints else 0.0
+        )
+    if outcome.status == "failed" and got >= total > 0:
         total += 1
     return round(got / total, 6) if total else None
 
 
-def _checkpoints(talk: TrialState) -> list[CheckpointRecord]:
-    return [_checkpoint(each, talk.checkpoints.get(each.id, CheckpointState()), talk) for each in talk.case.goal.checkpoints]
+def _checkpoints(state: TrialState) -> list[CheckpointRecord]:
+    return [
+        _checkpoint(each, state.checkpoints.get(each.id, CheckpointState()), state)
+        for each in state.case.goal.checkpoints
+    ]
 
 
-def _checkpoint(checkpoint: Checkpoint, sighting: CheckpointState, talk: TrialState) -> CheckpointRecord:
-    reached, verdict = sighting.turn is not None, sighting.verdict
+def _checkpoint(checkpoint: Checkpoint, checkpoint_state: CheckpointState, state: TrialState) -> CheckpointRecord:
+    reached, verdict = checkpoint_state.turn is not None, checkpoint_state.verdict
     if reached and verdict is not None:
         reason = verdict.reason or _written(checkpoint.assertion)["label"]
-    elif sighting.unmet_after:
-        reason = "waits for " + ", ".join(sighting.unmet_after) + (f"; last: {verdict.reason}" if verdict else "")
+    elif checkpoint_state.unmet_after:
+        reason = (
+            "waits for " + ", ".join(checkpoint_state.unmet_after) + (f"; last: {verdict.reason}" if verdict else "")
+        )
     else:
         reason = verdict.reason if verdict else "never tried"
     return CheckpointRecord(
@@ -213,13 +231,13 @@ def _checkpoint(checkpoint: Checkpoint, sighting: CheckpointState, talk: TrialSt
         description=checkpoint.description,
         required=checkpoint.required,
         reached=reached,
-        turn=sighting.turn,
+        turn=checkpoint_state.turn,
         reason=reason,
-        unmet_after=() if reached else sighting.unmet_after,
+        unmet_after=() if reached else checkpoint_state.unmet_after,
         assertion={
             **_written(checkpoint.assertion),
             **(_details(verdict) if verdict else {}),
-            **(_LIVE if is_live(checkpoint.assertion, talk) else {}),
+            **(_LIVE if is_live(checkpoint.assertion, state) else {}),
         },
     )
 

@@ -10,7 +10,7 @@ from viva.model.case import Case, Suite
 from viva.model.event import StopReason, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.protocols import Executor, PlannedTrial
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 
 
 class FailFast:
@@ -89,7 +89,9 @@ def _retried(record: TrialRecord, index: int) -> TrialRetried:
     )
 
 
-async def plan_trials(suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int) -> AsyncIterator[PlannedTrial]:
+async def plan_trials(
+    suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int
+) -> AsyncIterator[PlannedTrial]:
     """Every trial that is due, in input order, one case decoded at a time; `wanted` leaves cases out or adapts them."""
     index = 0
     for suite in suites:

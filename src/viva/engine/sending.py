@@ -13,11 +13,11 @@ from msgspec import Struct, structs
 from viva.errors import AgentFailed, BadInput, CallCutOff, Undetermined, Unreachable
 from viva.model.case import Key, Limits, UserMessage
 from viva.model.connector import Connector
-from viva.model.duration import format_duration
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
-from viva.model.talk import TrialState
 from viva.protocols import Agent, AgentSession, Meter, SessionContext, Transport, Workspace, WorkspaceFactory
+from viva.state.trial_state import TrialState
+from viva.text.duration import format_duration
 
 Send = Callable[[UserMessage], Awaitable[Reply]]
 
@@ -74,7 +74,12 @@ class AgentCaller(Struct, frozen=True, kw_only=True):
         async with found.agent.open(context) as session:
             own, limits = line.timeout_s, self.limits
             return await send_with_timeout(
-                session, line.message, options, limits.reply_timeout_s(own), self.progress, limits.reply_timeout_text(own)
+                session,
+                line.message,
+                options,
+                limits.reply_timeout_s(own),
+                self.progress,
+                limits.reply_timeout_text(own),
             )
 
 
@@ -90,12 +95,14 @@ def send_in_session(
     async def send(line: UserMessage) -> Reply:
         options = merge_options(base, line.options, last_word) if line.options else base
         own = line.timeout_s
-        return await send_with_timeout(session, line.message, options, limits.reply_timeout_s(own), progress, limits.reply_timeout_text(own))
+        return await send_with_timeout(
+            session, line.message, options, limits.reply_timeout_s(own), progress, limits.reply_timeout_text(own)
+        )
 
     return send
 
 
-def send_and_track_files(send: Send, talk: TrialState, workspace: Workspace) -> Send:
+def send_and_track_files(send: Send, state: TrialState, workspace: Workspace) -> Send:
     """Notes for each turn what it did to the files of the workspace; looking at them is not the agent's time."""
 
     async def watched(line: UserMessage) -> Reply:
@@ -107,7 +114,7 @@ def send_and_track_files(send: Send, talk: TrialState, workspace: Workspace) -> 
                 reply = structs.replace(reply, elapsed_ms=(time.perf_counter() - began) * 1e3)
             return reply
         finally:
-            talk.turns[-1].files = await workspace.changes_since(before)
+            state.turns[-1].files = await workspace.changes_since(before)
 
     return watched
 
@@ -136,7 +143,9 @@ async def send_with_timeout(
             raise AgentFailed(said)  # an async agent that blocked the loop: nobody could cut it off
         return reply
     except (TimeoutError, CallCutOff) as expired:
-        if not (limit.expired() or (isinstance(expired, CallCutOff) and _was_up(limit_s * 1e3, expired.elapsed_ms or 0.0))):
+        if not (
+            limit.expired() or (isinstance(expired, CallCutOff) and _was_up(limit_s * 1e3, expired.elapsed_ms or 0.0))
+        ):
             raise
         progress.elapsed_ms = limit_s * 1e3
         trouble = progress.provider_trouble

@@ -4,12 +4,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from viva.engine.bars import SuiteTally
 from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
+from viva.engine.thresholds import SuiteTally
 from viva.model.event import Event, RunSummary, StopReason, TrialEnded, TrialRetried
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 
 _EVERY = PassRule()
 

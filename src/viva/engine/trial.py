@@ -18,23 +18,30 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
-from viva.engine.bus import EventBus
-from viva.engine.conversation import run_conversation, evaluate_assertion
-from viva.engine.outcome import Outcome, outcome_of_fault, outcome_of_checks, outcome_of_missing_input, keep_proven_failure
+from viva.concurrency.threads import is_being_cancelled
+from viva.engine.conversation import evaluate_assertion, run_conversation
+from viva.engine.event_bus import EventBus
+from viva.engine.outcome import (
+    Outcome,
+    keep_proven_failure,
+    outcome_of_checks,
+    outcome_of_fault,
+    outcome_of_missing_input,
+)
 from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import AgentCaller, NamedAgent, send_in_session, merge_options, send_and_track_files
+from viva.engine.sending import AgentCaller, NamedAgent, merge_options, send_and_track_files, send_in_session
 from viva.errors import CallCutOff, HelperFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
-from viva.model.duration import format_duration
 from viva.model.event import TrialStarted, TurnEnded, TurnStarted
 from viva.model.message import ModelCall
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.record import TrialRecord, TurnRecord
-from viva.model.talk import CheckContext, TrialState, Turn
-from viva.model.template import fill_message, is_template
+from viva.model.turn import Turn
 from viva.protocols import Agent, Helpers, Hooks, Meter, PlannedTrial, SessionContext, Transport, WorkspaceFactory
-from viva.threads import is_being_cancelled
+from viva.state.trial_state import CheckContext, TrialState
+from viva.text.duration import format_duration
+from viva.text.template import fill_message, is_template
 
 _NO_HELPERS = ("agent", "person", "script")
 
@@ -66,16 +73,16 @@ class RunContext(Struct, kw_only=True):
     lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
 
-    def caller(self, key: Key, meter: Meter, session_id: str, talk: TrialState | None = None) -> AgentCaller:
+    def caller(self, key: Key, meter: Meter, session_id: str, state: TrialState | None = None) -> AgentCaller:
         """How code of the user's own calls agents by name, from a trial or from outside of any."""
-        case = talk.case if talk else None
+        case = state.case if state else None
         return AgentCaller(
             find=self._listed,
             key=key,
             http=self.http,
             connectors=self.connectors,
             meter=meter,
-            progress=talk.progress if talk else CallProgress(),
+            progress=state.progress if state else CallProgress(),
             base_options=_ours(session_id),
             case_options=_asked(case) if case else {},
             override_options=self.options,
@@ -112,167 +119,179 @@ class Deadline:
 
 
 async def run_trial(
-    stage: RunContext, planned: PlannedTrial, attempt: int = 1, keep: Collection[str] = ("failed", "error")
+    run_context: RunContext, planned: PlannedTrial, attempt: int = 1, keep: Collection[str] = ("failed", "error")
 ) -> TrialRecord:
     """Runs one case once. A workspace in which it came to one of the statuses to `keep` is left to be looked at."""
     case = planned.case
     key = Key(case.suite, case.id, planned.trial, attempt)
-    session_id = f"viva-{stage.run}-{planned.index}.{attempt}"
+    session_id = f"viva-{run_context.run}-{planned.index}.{attempt}"
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     limit = asyncio.timeout(case.limits.timeout_s)
-    asking = stage.confirmation_tools
-    progress = CallProgress(agent=stage.agent_name, lag=stage.lag)
-    talk = TrialState(
-        case, key, stage.helpers, Deadline(limit), session_id=session_id, confirmation_tools=asking, progress=progress
+    asking = run_context.confirmation_tools
+    progress = CallProgress(agent=run_context.agent_name, lag=run_context.lag)
+    state = TrialState(
+        case,
+        key,
+        run_context.helpers,
+        Deadline(limit),
+        session_id=session_id,
+        confirmation_tools=asking,
+        progress=progress,
     )
-    talk.uses_cassette = stage.uses_cassette
+    state.uses_cassette = run_context.uses_cassette
     if case.skip_reason is not None:
-        ending = Outcome("skipped", None, case.skip_reason)
+        outcome = Outcome("skipped", None, case.skip_reason)
     else:
-        if stage.bus.live:
-            stage.bus.emit(
-                TrialStarted(key, planned.index, case.name or case.id, len(case.user.planned_messages), case.user.simulator)
+        if run_context.bus.live:
+            run_context.bus.emit(
+                TrialStarted(
+                    key, planned.index, case.name or case.id, len(case.user.planned_messages), case.user.simulator
+                )
             )
-        ending = await _placed(stage, talk, limit, session_id, keep)
-    not_run = _lines_not_said(talk) if ending.status in ("failed", "error") else []
+        outcome = await _placed(run_context, state, limit, session_id, keep)
+    not_run = _lines_not_said(state) if outcome.status in ("failed", "error") else []
     record = trial_record(
-        talk,
-        ending,
-        agent=stage.agent_name,
+        state,
+        outcome,
+        agent=run_context.agent_name,
         session_id=session_id,
         started_at=started_at,
         not_run=not_run,
         trials=planned.total,
     )
-    if (took_ms := stage.recorded_ms(key)) is not None:
+    if (took_ms := run_context.recorded_ms(key)) is not None:
         record.duration_ms = took_ms
-    if (why_live := stage.live_warning(key)) is not None:
+    if (why_live := run_context.live_warning(key)) is not None:
         record.warnings = [*(record.warnings or ()), why_live]
-    record = stage.redact(record)
-    if stage.hooks is not None and talk.before_result is not UNSET:
-        trouble = await stage.hooks.after(talk, record)
+    record = run_context.redact(record)
+    if run_context.hooks is not None and state.before_result is not UNSET:
+        trouble = await run_context.hooks.after(state, record)
         if trouble is not None:
             record.warnings = [*(record.warnings or ()), trouble]
-            record.tracebacks = tuple(talk.tracebacks)
-            record = stage.redact(record)
+            record.tracebacks = tuple(state.tracebacks)
+            record = run_context.redact(record)
     return record
 
 
-async def _placed(stage: RunContext, talk: TrialState, limit: asyncio.Timeout, session_id: str, keep: Collection[str]) -> Outcome:
+async def _placed(
+    run_context: RunContext, state: TrialState, limit: asyncio.Timeout, session_id: str, keep: Collection[str]
+) -> Outcome:
     """The conversation, in a workspace if the case has one."""
-    spec = talk.case.workspace
-    if spec is None or stage.workspaces is None:
-        return keep_proven_failure(talk, await _held(stage, talk, limit, session_id))
+    spec = state.case.workspace
+    if spec is None or run_context.workspaces is None:
+        return keep_proven_failure(state, await _held(run_context, state, limit, session_id))
     try:
-        async with stage.workspaces(spec, talk.key) as workspace:
-            talk.workspace = workspace
-            ending = keep_proven_failure(talk, await _held(stage, talk, limit, session_id))
-            talk.warnings += await workspace.warnings()
-            if ending.status in keep and talk.turns:  # without a turn there is nothing to see
+        async with run_context.workspaces(spec, state.key) as workspace:
+            state.workspace = workspace
+            outcome = keep_proven_failure(state, await _held(run_context, state, limit, session_id))
+            state.warnings += await workspace.warnings()
+            if outcome.status in keep and state.turns:  # without a turn there is nothing to see
                 workspace.keep()
             if workspace.is_kept:
-                talk.kept_workspace = workspace.path
-            return ending
+                state.kept_workspace = workspace.path
+            return outcome
     except TrialFault as fault:
         return outcome_of_fault(fault)
 
 
-async def _held(stage: RunContext, talk: TrialState, limit: asyncio.Timeout, session_id: str) -> Outcome:
+async def _held(run_context: RunContext, state: TrialState, limit: asyncio.Timeout, session_id: str) -> Outcome:
     """The conversation within its time, and who is to blame if it did not come to its end."""
     try:
         async with limit:
-            with stage.lag.extend_limit(limit, talk.progress):
-                if stage.hooks is not None:
-                    await stage.hooks.before(talk)
-                _fill_history(talk)
-                return await _conversation(stage, talk, session_id)
+            with run_context.lag.extend_limit(limit, state.progress):
+                if run_context.hooks is not None:
+                    await run_context.hooks.before(state)
+                _fill_history(state)
+                return await _conversation(run_context, state, session_id)
     except (TimeoutError, CallCutOff) as expired:
         if not (limit.expired() or isinstance(expired, CallCutOff)):
             raise
-        _keep_stderr(talk)
-        said = f"timeout after {format_duration(talk.case.limits.timeout_s or 0)}"
-        if trouble := _provider_trouble(talk):
-            return _provider_hung(talk, f"{said}: {trouble}")
-        if talk.waiting_for == "script":
+        _keep_stderr(state)
+        said = f"timeout after {format_duration(state.case.limits.timeout_s or 0)}"
+        if trouble := _provider_trouble(state):
+            return _provider_hung(state, f"{said}: {trouble}")
+        if state.waiting_for == "script":
             return outcome_of_fault(Undetermined(f"{said}, in code of the test's own"))
-        if talk.waiting_for == "agent":
-            if talk.turns and talk.turns[-1].reply is None:
-                talk.turns[-1].error = said
+        if state.waiting_for == "agent":
+            if state.turns and state.turns[-1].reply is None:
+                state.turns[-1].error = said
             return Outcome.failed(said)
-        role = "simulator" if talk.waiting_for == "person" else talk.waiting_for
+        role = "simulator" if state.waiting_for == "person" else state.waiting_for
         return outcome_of_fault(HelperFailed(role, said))
     except TrialFault as fault:
-        _keep_stderr(talk)
+        _keep_stderr(state)
         return outcome_of_fault(fault)
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
-        return outcome_of_fault(Undetermined("code of the test's own cancelled itself"))  # a hook, a plugin: the run goes on
+        return outcome_of_fault(
+            Undetermined("code of the test's own cancelled itself")
+        )  # a hook, a plugin: the run goes on
 
 
-def _fill_history(talk: TrialState) -> None:
+def _fill_history(state: TrialState) -> None:
     """What was said before the first turn may hold variables that `before` set."""
-    history = talk.case.history
+    history = state.case.history
     if history and is_template([message.text for message in history]):
-        history = tuple(fill_message(message, talk.variables) for message in history)
-        talk.case = structs.replace(talk.case, history=history)
+        history = tuple(fill_message(message, state.variables) for message in history)
+        state.case = structs.replace(state.case, history=history)
 
 
-def _keep_stderr(talk: TrialState) -> None:
-    if talk.waiting_for == "agent" and talk.progress.stderr_tail:
-        talk.warnings.append(f"stderr: {talk.progress.stderr_tail}")
+def _keep_stderr(state: TrialState) -> None:
+    if state.waiting_for == "agent" and state.progress.stderr_tail:
+        state.warnings.append(f"stderr: {state.progress.stderr_tail}")
 
 
-def _provider_trouble(talk: TrialState) -> str | None:
+def _provider_trouble(state: TrialState) -> str | None:
     """The provider failure that the call we waited for was being retried for."""
-    return talk.progress.provider_trouble if talk.waiting_for in _NO_HELPERS else talk.helper_trouble
+    return state.progress.provider_trouble if state.waiting_for in _NO_HELPERS else state.helper_trouble
 
 
-def _provider_hung(talk: TrialState, said: str) -> Outcome:
-    if talk.waiting_for in _NO_HELPERS:
+def _provider_hung(state: TrialState, said: str) -> Outcome:
+    if state.waiting_for in _NO_HELPERS:
         return outcome_of_fault(Unreachable(said))
-    return outcome_of_fault(HelperFailed(talk.waiting_for, said))
+    return outcome_of_fault(HelperFailed(state.waiting_for, said))
 
 
-async def _conversation(stage: RunContext, talk: TrialState, session_id: str) -> Outcome:
-    case = talk.case
+async def _conversation(run_context: RunContext, state: TrialState, session_id: str) -> Outcome:
+    case = state.case
 
     def meter(call: ModelCall) -> None:
-        talk.calls.append(call)
-        if stage.meter is not None:
-            stage.meter(call)
+        state.calls.append(call)
+        if run_context.meter is not None:
+            run_context.meter(call)
 
     if case.one_session:
         context = SessionContext(
-            key=talk.key,
+            key=state.key,
             history=case.history,
             fixtures=case.fixtures,
-            workspace=talk.workspace,
-            empty_workspaces=stage.empty_workspaces,
-            options=stage.agent_options,
+            workspace=state.workspace,
+            empty_workspaces=run_context.empty_workspaces,
+            options=run_context.agent_options,
             meter=meter,
-            http=stage.http,
-            progress=talk.progress,
-            connectors=stage.connectors,
+            http=run_context.http,
+            progress=state.progress,
+            connectors=run_context.connectors,
         )
-        async with stage.agent.open(context) as session:
-            base = merge_options(_ours(session_id), stage.agent_options, _asked(case), stage.options)
-            if talk.workspace is not None:
-                base["workspace"] = talk.workspace.path
-            send = send_in_session(session, base, stage.options, case.limits, talk.progress)
-            if talk.workspace is not None:
-                send = send_and_track_files(send, talk, talk.workspace)
-            ending = await run_conversation(talk, case.user, send, _watcher(stage, talk.key))
+        async with run_context.agent.open(context) as session:
+            base = merge_options(_ours(session_id), run_context.agent_options, _asked(case), run_context.options)
+            if state.workspace is not None:
+                base["workspace"] = state.workspace.path
+            send = send_in_session(session, base, run_context.options, case.limits, state.progress)
+            if state.workspace is not None:
+                send = send_and_track_files(send, state, state.workspace)
+            outcome = await run_conversation(state, case.user, send, _watcher(run_context, state.key))
     else:
-        calls = stage.caller(talk.key, meter, session_id, talk)
+        calls = run_context.caller(state.key, meter, session_id, state)
         # Nobody watches: such a user judges a turn after its end, so only the whole can be shown.
-        ending = await run_conversation(talk, case.user, calls.send, lambda _turn: None)
-    if ending is not None:
-        return ending
-    if (ending := outcome_of_missing_input(talk)) is not None:
-        return ending
-    await _judge_finals(talk)
-    return outcome_of_checks(talk)
+        outcome = await run_conversation(state, case.user, calls.send, lambda _turn: None)
+    if outcome is not None:
+        return outcome
+    if (outcome := outcome_of_missing_input(state)) is not None:
+        return outcome
+    await _judge_finals(state)
+    return outcome_of_checks(state)
 
 
 def _ours(session_id: str) -> dict[str, Any]:
@@ -283,8 +302,8 @@ def _asked(case: Case) -> Mapping[str, Any]:
     return merge_options({"metadata": case.metadata}, case.options) if case.metadata else case.options
 
 
-def _watcher(stage: RunContext, key: Key) -> Callable[[Turn], None]:
-    if not stage.bus.live:
+def _watcher(run_context: RunContext, key: Key) -> Callable[[Turn], None]:
+    if not run_context.bus.live:
         return lambda _turn: None
     begun: set[int] = set()
 
@@ -292,21 +311,23 @@ def _watcher(stage: RunContext, key: Key) -> Callable[[Turn], None]:
         if turn.number not in begun:
             begun.add(turn.number)
             line = turn.user_message
-            stage.bus.emit(TurnStarted(key, turn.number, stage.redact_text(line.message.text), line.source))
+            run_context.bus.emit(TurnStarted(key, turn.number, run_context.redact_text(line.message.text), line.source))
         else:
-            stage.bus.emit(TurnEnded(key, stage.redact_turn(turn_record(turn))))
+            run_context.bus.emit(TurnEnded(key, run_context.redact_turn(turn_record(turn))))
 
     return watch
 
 
-async def _judge_finals(talk: TrialState) -> None:
+async def _judge_finals(state: TrialState) -> None:
     """`final_assertions`: once, after a conversation that ended without failure."""
-    if talk.last_turn is None:
+    if state.last_turn is None:
         return
-    for claim in talk.case.final_assertions:
-        talk.final_results.append(await evaluate_assertion(claim, CheckContext(talk, talk.last_turn, claim.on, claim.over)))
+    for assertion in state.case.final_assertions:
+        state.final_results.append(
+            await evaluate_assertion(assertion, CheckContext(state, state.last_turn, assertion.on, assertion.over))
+        )
 
 
-def _lines_not_said(talk: TrialState) -> list[str]:
+def _lines_not_said(state: TrialState) -> list[str]:
     """The planned lines that were still to come, for the report."""
-    return [line.message.text for line in talk.case.user.planned_messages[len(talk.turns) :]]
+    return [line.message.text for line in state.case.user.planned_messages[len(state.turns) :]]

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from viva.formats.claims import ReportProblem
+from viva.formats.assertions import ReportProblem
 from viva.model.message import Audio, Content, File, Image, Part, Text
 from viva.schemas.positions import KeyPath
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 from msgspec import UNSET, Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats.raw_files import HEAD_BYTES, MAX_BYTES, SpooledStream, read_bytes, check_is_text, check_regular_file
+from viva.formats.raw_files import HEAD_BYTES, MAX_BYTES, SpooledStream, check_is_text, check_regular_file, read_bytes
 from viva.model import codec
 from viva.schemas.positions import KeyPath, explain_json_error, find_json_item_lines, find_json_line, yaml_line_finder
 
@@ -162,9 +162,7 @@ def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
         elif token[2] is not None:
             key = codec.decode(token[1])
             if key in open_[-1]:
-                raise BadInput.of(
-                    f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start())
-                )
+                raise BadInput.of(f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start()))
             open_[-1].add(key)
 
 
@@ -276,7 +274,9 @@ def _is_list(chunk: Chunk) -> bool:
 
 def wrap_values(values: Sequence[Any], name: str) -> LoadedDocuments:
     """Values that no file holds, under a name that messages show; the n-th stands on line n."""
-    return LoadedDocuments(tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1)))
+    return LoadedDocuments(
+        tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1))
+    )
 
 
 def _digest(raw: bytes) -> int:

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from viva.errors import BadInput, Problem
+from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.attachments import Attachments
-from viva.formats.checkable import replace_invalid
-from viva.formats.claims import AssertionBuilder, ReportProblem
 from viva.formats.documents import Document, Documents
-from viva.formats.native_case import SuiteContext, CaseBuilder
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
+from viva.formats.native_case import CaseBuilder, SuiteContext
+from viva.formats.placeholders import NATIVE_PLACEHOLDERS
+from viva.formats.repair import replace_invalid
 from viva.formats.rows import expand_rows
-from viva.formats.stand_ins import NATIVE_PLACEHOLDERS
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import KeyPath
-from viva.schemas.words import find_violations
+from viva.schemas.validation import find_violations
 
 MAX_CASES_IN_MEMORY = 2000
 """So many cases of a file are held in memory; all others are built anew when it is their turn."""
@@ -51,8 +51,8 @@ class _Reader:
         self._name = name
         self._reading = reading
         root = str(folder.resolve())
-        self._claims = AssertionBuilder(root, (*reading.roots, root), reading.update_snapshots)
-        self._around = SuiteContext(reading, self._claims, Attachments(root, reading.attachment_roots))
+        self._assertions = AssertionBuilder(root, (*reading.roots, root), reading.update_snapshots)
+        self._around = SuiteContext(reading, self._assertions, Attachments(root, reading.attachment_roots))
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
@@ -92,7 +92,9 @@ class _Reader:
         """All that can be said of cases that do not fit as a whole, beside that."""
         for written in cases:
             found = find_violations("native", written)
-            value = replace_invalid("native", written, found, NATIVE_PLACEHOLDERS) if isinstance(written, Mapping) else None
+            value = (
+                replace_invalid("native", written, found, NATIVE_PLACEHOLDERS) if isinstance(written, Mapping) else None
+            )
             if value is None:
                 continue
             if isinstance(written.get("id"), str) and "for" not in written:
@@ -105,14 +107,16 @@ class _Reader:
 
     def _check_references(self, document: Document) -> None:
         """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
-        for name, at in self._claims.references.items():
+        for name, at in self._assertions.references.items():
             wrong = self._reading.find_helper_problems(name)
-            self.problems += [each if each.file else document.make_problem(at, each.message, key="use") for each in wrong]
-        for (name, helper), at in self._claims.connectors.items():
+            self.problems += [
+                each if each.file else document.make_problem(at, each.message, key="use") for each in wrong
+            ]
+        for (name, helper), at in self._assertions.connectors.items():
             wrong = self._reading.find_connector_problems(name, helper)
             self.problems += [document.make_problem(at, each.message, key="connector") for each in wrong]
-        self._claims.references.clear()
-        self._claims.connectors.clear()
+        self._assertions.references.clear()
+        self._assertions.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases once more, one at a time, with their attachments read."""

@@ -11,12 +11,12 @@ from msgspec import Struct, structs
 from viva.agents.replies import parse_tool_calls
 from viva.agents.rules import Rules
 from viva.errors import AgentFailed
+from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.attachments import Attachments
-from viva.formats.claims import AssertionBuilder, ReportProblem
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
 from viva.formats.links import explain_bad_link
-from viva.formats.reading import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
@@ -32,12 +32,12 @@ from viva.model.case import (
     UserMessage,
     WorkspaceSpec,
 )
-from viva.model.duration import parse_duration
-from viva.model.lookup import compile_path
 from viva.model.message import Message, ToolCall
-from viva.model.template import is_template
 from viva.protocols import User
 from viva.schemas.positions import KeyPath
+from viva.text.duration import parse_duration
+from viva.text.json_path import compile_path
+from viva.text.template import is_template
 from viva.users.script import Script
 from viva.users.simulator import Simulator
 
@@ -59,7 +59,9 @@ class SuiteContext(Struct, frozen=True):
 class CaseBuilder:
     """One case from one checked document."""
 
-    def __init__(self, around: SuiteContext, document: Document, value: Mapping[str, Any], complain: ReportProblem) -> None:
+    def __init__(
+        self, around: SuiteContext, document: Document, value: Mapping[str, Any], complain: ReportProblem
+    ) -> None:
         self._around = around
         self._document = document
         self._value = value
@@ -71,16 +73,16 @@ class CaseBuilder:
         value = self._value
         self._read = read_files
         self._check_mode()
-        claims = self._around.assertion_builder
+        assertions = self._around.assertion_builder
         raw = self._document.raw
-        claims.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
-        if claims.may_hold_variables and not read_files:
+        assertions.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
+        if assertions.may_hold_variables and not read_files:
             self._check_variables()
-        claims.needs.clear()
+        assertions.needs.clear()
         history, lines = self._lines()
         goal = self._goal()
-        claims.add_connector(value.get("options", {}), None, ())
-        finals = claims.build_all(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
+        assertions.add_connector(value.get("options", {}), None, ())
+        finals = assertions.build_all(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
         fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
         max_turns = value.get("max_turns", MAX_TURNS)
@@ -106,7 +108,7 @@ class CaseBuilder:
             interactive=self._interactive(),
             fixtures=fixtures,
             workspace=self._workspace(),
-            needs=frozenset(claims.needs) | (fixtures.needs if fixtures else frozenset()),
+            needs=frozenset(assertions.needs) | (fixtures.needs if fixtures else frozenset()),
             options=value.get("options", {}),
             metadata=value.get("metadata", {}),
             before=self._hook("before", BEFORE_ARGUMENTS),
@@ -208,7 +210,7 @@ class CaseBuilder:
         if attached:
             line = Message("user", (*self._around.attachments.to_parts(line.content), *attached))
         key = self._one_spelling(turn, at, "assertions", "assert")
-        claims = (
+        assertions = (
             self._around.assertion_builder.build_all(turn.get(key), (*at, key), self._complain)
             if self._value is not turn or not self._is_dynamic
             else ()
@@ -218,7 +220,7 @@ class CaseBuilder:
         return messages[:-1], UserMessage(
             message=line,
             source=by,
-            assertions=claims,
+            assertions=assertions,
             options=turn.get("options", {}) if self._value is not turn else {},
             variables=self._set(turn.get("set", {}), (*at, "set")),
             timeout_s=self._duration(turn, "turn_timeout", at) if self._value is not turn else None,
@@ -237,7 +239,9 @@ class CaseBuilder:
     def _message(self, written: Mapping[str, Any], at: KeyPath) -> Message:
         content = written["content"]
         if not isinstance(content, str):
-            content = self._around.attachments.build_parts(content, (*at, "content"), self._complain, read_files=self._read)
+            content = self._around.attachments.build_parts(
+                content, (*at, "content"), self._complain, read_files=self._read
+            )
         return Message(
             role=written.get("role", "user"),
             content=content,

@@ -12,21 +12,21 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
-from viva.formats.checkable import replace_invalid
 from viva.formats.documents import Document, Documents
 from viva.formats.links import explain_bad_link
-from viva.formats.reading import LoadOptions
-from viva.formats.stand_ins import PLAYBOOK_PLACEHOLDERS
+from viva.formats.load_options import LoadOptions
+from viva.formats.placeholders import PLAYBOOK_PLACEHOLDERS
+from viva.formats.repair import replace_invalid
 from viva.model import codec
-from viva.model.case import Case, Checkpoint, Assertion, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
+from viva.model.case import Assertion, Case, Checkpoint, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
 from viva.model.component import BuildContext
 from viva.model.message import Message
 from viva.protocols import User
 from viva.schemas.positions import KeyPath
-from viva.schemas.words import find_violations
+from viva.schemas.validation import find_violations
 from viva.users.script import Script
 from viva.users.simulator import Simulator
-from viva.users.then import UserSequence
+from viva.users.user_sequence import UserSequence
 
 DEFAULT_AGENT = "gemini"
 """Whom playbooks are written for."""
@@ -54,7 +54,12 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
     if problems or case is None:
         raise BadInput(*sorted(set(problems)))
     return Suite(
-        id=case.suite, cases=partial(_each, [case]), count=1, digest=case.digest, origin=case.origin, target=DEFAULT_AGENT
+        id=case.suite,
+        cases=partial(_each, [case]),
+        count=1,
+        digest=case.digest,
+        origin=case.origin,
+        target=DEFAULT_AGENT,
     )
 
 
@@ -101,7 +106,7 @@ class _Builder:
         self._document = document
         self._reading = reading
         self._problems = problems
-        self._building = BuildContext(str(folder), reading.roots, _no_claims)
+        self._building = BuildContext(str(folder), reading.roots, _no_assertions)
         self._env: dict[str, str] = {}
         self._unclear: set[str | int | None] = set()
         """Keys that are there, but in or below which something does not fit: of these nothing is missing."""
@@ -213,8 +218,8 @@ class _Builder:
         said = self._worded(step["user_input"], (*at, "user_input"), "there would be nothing to send")
         outcome = (*at, "expected_outcome")
         criteria = self._worded(step["expected_outcome"], outcome, "say what has to come of it, in words")
-        claim = self._claim(outcome, "agent", criteria=criteria, use=evaluator) if criteria else None
-        return UserMessage(Message("user", said), assertions=(claim,) if claim else ())
+        assertion = self._assertion(outcome, "agent", criteria=criteria, use=evaluator) if criteria else None
+        return UserMessage(Message("user", said), assertions=(assertion,) if assertion else ())
 
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
         """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
@@ -223,14 +228,14 @@ class _Builder:
             self._complain(_CRITERIA, "holds nothing; without a criterion the case could not pass")
         seen: dict[str, Mapping[str, Any]] = {}
         for name, place, kind, fields in self._criteria(criteria, evaluator):
-            claim = self._claim((*_CRITERIA, *place), kind, **fields)
-            if claim is None or claim.definition in seen.values():
+            assertion = self._assertion((*_CRITERIA, *place), kind, **fields)
+            if assertion is None or assertion.definition in seen.values():
                 continue
             while name in seen:  # two ways to write one path
                 name += "'"  # noqa: PLW2901
-            seen[name] = claim.definition
+            seen[name] = assertion.definition
             about = str(next(iter(fields.values()))) if kind in _SAID else ""
-            yield Checkpoint(name, claim, description=about, is_lasting=not kind.startswith("file_"))
+            yield Checkpoint(name, assertion, description=about, is_lasting=not kind.startswith("file_"))
 
     def _criteria(
         self, criteria: Mapping[str, Any], evaluator: str
@@ -275,7 +280,7 @@ class _Builder:
             return bare
         return None
 
-    def _claim(self, at: KeyPath, kind: str, **fields: Any) -> Assertion | None:
+    def _assertion(self, at: KeyPath, kind: str, **fields: Any) -> Assertion | None:
         """A check with its fields, as an assertion of a native case would have them."""
         known: Any = catalog.find_component("check", kind)
         try:
@@ -311,7 +316,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _no_claims(_written: Mapping[str, Any]) -> Assertion:
+def _no_assertions(_written: Mapping[str, Any]) -> Assertion:
     raise ValueError("no criterion is made of others")
 
 

@@ -54,9 +54,7 @@ def check_regular_file(path: Path, file: str) -> None:
     except OSError as wrong:
         raise BadInput.of(f"cannot be read: {wrong.strerror}", file) from wrong
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        raise BadInput.of(
-            "is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file
-        )
+        raise BadInput.of("is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file)
     if stat.S_ISDIR(mode):
         raise BadInput.of("is a folder, not a file", file)
     if not stat.S_ISREG(mode):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from viva.model import codec
-from viva.model.template import fill_variables, unescape_template
-from viva.schemas.words import find_violations
+from viva.schemas.validation import find_violations
+from viva.text.template import fill_variables, unescape_template
 
 
 def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:

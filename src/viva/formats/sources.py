@@ -14,11 +14,11 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, read_document_stream, open_documents
-from viva.formats.own_files import detect_viva_file
-from viva.formats.reading import LoadOptions
+from viva.formats.documents import Document, open_documents, read_document_stream
+from viva.formats.load_options import LoadOptions
+from viva.formats.viva_files import detect_viva_file
 from viva.model.case import Suite
-from viva.model.credentials import mask_text
+from viva.text.credentials import mask_text
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -27,7 +27,7 @@ _TARBALLS, _MANIFEST = (".tgz", ".tar.gz"), "pack.json"
 _KNOWN = (*SUFFIXES, *_TARBALLS, ".toml", ".md", ".py", ".txt")
 _LOADERS: dict[Format, str] = {
     "native": "viva.formats.native",
-    "openwop": "viva.formats.openwop",
+    "openwop": "viva.formats.openwop.suite",
     "playbook": "viva.formats.playbook",
 }
 """Who reads a format: a module with `load(documents, name, folder, reading) -> Suite`, imported when it is needed."""
@@ -223,7 +223,9 @@ def load_files(
             documents = read_document_stream(sys.stdin.buffer, STDIN) if piped else open_documents(path, shown)
             kind = format_ or detect_format(documents.peek())
             if kind == "openwop":
-                import_module("viva.formats.packs").refuse_uncovered(None if piped else path, shown, options.eval_options)
+                import_module("viva.formats.openwop.packs").require_signature(
+                    None if piped else path, shown, options.eval_options
+                )
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, options)
             (playbooks if kind == "playbook" else suites).append(suite)
@@ -249,7 +251,7 @@ def _packed(path: Path, folder: Path, reading: LoadOptions, *, alone: bool) -> l
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:
         return []
-    return import_module("viva.formats.packs").load_pack(root, _shown(root, folder), reading, only)
+    return import_module("viva.formats.openwop.packs").load_pack(root, _shown(root, folder), reading, only)
 
 
 def _twins(suites: Sequence[Suite]) -> Iterator[Problem]:
@@ -266,7 +268,7 @@ def _joined(playbooks: list[Suite]) -> list[Suite]:
     folders: dict[str, list[Suite]] = {}
     for suite in playbooks:
         folders.setdefault(suite.id, []).append(suite)
-    return [import_module(_LOADERS["playbook"]).joined(parts) for parts in folders.values()]
+    return [import_module(_LOADERS["playbook"]).join_suites(parts) for parts in folders.values()]
 
 
 def _shown(path: Path, folder: Path) -> str:

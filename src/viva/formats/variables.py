@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, cast
 
-from viva.model.template import variables_in
 from viva.schemas.positions import KeyPath
+from viva.text.template import variables_in
 from viva.users.simulator import facts_from_options
 
 _ASSERTIONS = ("assertions", "assert")

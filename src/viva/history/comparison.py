@@ -12,18 +12,18 @@ from msgspec import Struct, structs
 
 from viva.history.index import ResultRow
 from viva.model.record import Status
-from viva.model.verdicts import case_status
 from viva.stats.paired import (
     CaseTest,
     Difference,
-    tarone_correction,
-    min_differing_pairs,
     fisher_test,
     flips_difference,
     mcnemar_test,
-    paired_difference,
+    min_differing_pairs,
     min_trials_to_detect,
+    paired_difference,
+    tarone_correction,
 )
+from viva.stats.pass_rate import case_status
 
 ChangeKind = Literal[
     "broken",
@@ -256,7 +256,9 @@ def _as_flaky(case: CaseChange) -> CaseChange:
     return structs.replace(case, change="flaky") if is_news else case
 
 
-def _kind(before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int) -> ChangeKind:
+def _kind(
+    before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int
+) -> ChangeKind:
     if before is None or after is None:
         return "new" if before is None else "gone"
     if pair is None:

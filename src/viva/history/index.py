@@ -18,8 +18,8 @@ from viva.model import codec
 from viva.model.event import RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_ended, read_events
-from viva.record.locks import find_holder, is_in_use, has_crashed
-from viva.record.private import make_private_folder, open_private
+from viva.record.locks import find_holder, has_crashed, is_in_use
+from viva.record.private_files import make_private_folder, open_private
 
 INDEX_FILE = "history.sqlite"
 HOSTED_KEY = "hosted"

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from viva.history.index import History, RunRow
 from viva.model.record import Status
-from viva.model.verdicts import case_status
+from viva.stats.pass_rate import case_status
 
 _P95 = (
     "SELECT duration_ms FROM results WHERE run = ?1 AND status <> 'skipped' ORDER BY duration_ms LIMIT 1 OFFSET"
@@ -99,7 +99,9 @@ def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tupl
     of the history; the compared runs themselves do not count. Of a report in a file nobody knows the agent.
     """
     agents = {row.agent for row in history.list_runs() if row.id in compared_runs}
-    runs = [row.id for row in history.list_runs(limit=_NEWEST + len(compared_runs)) if row.id not in compared_runs][:_NEWEST]
+    runs = [row.id for row in history.list_runs(limit=_NEWEST + len(compared_runs)) if row.id not in compared_runs][
+        :_NEWEST
+    ]
     if not runs:
         return set()
     held = _held_in(history, runs)

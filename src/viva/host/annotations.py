@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from viva.host.auth import Principal
+from viva.host.errors import validation_error
 from viva.host.log import RunLog, utc_timestamp
-from viva.host.refusals import validation_error
 
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"

@@ -13,8 +13,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from viva.host import routes
+from viva.host.errors import ApiError, forbidden, not_found
 from viva.host.host import Host
-from viva.host.refusals import ApiError, forbidden, not_found
 from viva.host.routes import respond_json, unsupported_endpoint
 from viva.host.runs import log_error
 
@@ -64,7 +64,9 @@ def make_app(open_host: Callable[[], Host], on_open: Callable[[Host], Awaitable[
 def _routes() -> list[Route]:
     run = "/v1/runs/{run_id}"
     elsewhere = [
-        Route(path, unsupported_endpoint(capability), methods=ALL_METHODS) for capability, paths in UNSUPPORTED_PATHS.items() for path in paths
+        Route(path, unsupported_endpoint(capability), methods=ALL_METHODS)
+        for capability, paths in UNSUPPORTED_PATHS.items()
+        for path in paths
     ]
     return [
         *elsewhere,

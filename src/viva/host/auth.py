@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from viva.host.refusals import forbidden, unauthenticated
+from viva.host.errors import forbidden, unauthenticated
 
 Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write"]
 READ_SCOPES: frozenset[Scope] = frozenset({"runs:read"})

@@ -14,21 +14,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from viva.host import bodies, creating, invocations
+from viva.host import creation as creating
+from viva.host import invocations
+from viva.host import schemas as bodies
+from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
+from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import to_plain_name
 from viva.host.host import Host
-from viva.host.inventory import HostedAgent
 from viva.host.invocations import InvocationRequest
 from viva.host.log import EventDraft
-from viva.host.refusals import ApiError, validation_error, not_found, not_provided
-from viva.host.routes import respond_json, get_host, authenticate, read_body
+from viva.host.routes import authenticate, get_host, read_body, respond_json
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.record.files import replace_file
-from viva.record.private import make_private_folder
+from viva.record.atomic_files import replace_file
+from viva.record.private_files import make_private_folder
 
 SUITE_ID, VERSION = "local.viva.evals.conformance", "1.0.0"
 STRICT_RESULT: dict[str, Any] = {

@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 import viva
-from viva.formats.modes import MODES
+from viva.formats.openwop.modes import MODES
 from viva.host.log import EVENT_LOG_VERSION
 from viva.host.workflows import ADVERTISED_WORKFLOWS
 from viva.model import codec

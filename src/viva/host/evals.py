@@ -8,31 +8,31 @@ from msgspec import UNSET
 
 from viva.checks.golden import ReturnSchema
 from viva.errors import BadInput
-from viva.formats.modes import LIVE_MODE
-from viva.formats.openwop import EvalSuite, ManifestInfo
+from viva.formats.openwop.modes import LIVE_MODE
+from viva.formats.openwop.suite import EvalSuite, ManifestInfo
+from viva.formats.openwop.summary import EvalSummary, build_eval_summary, build_task_summary
+from viva.host.agent_checks import add_agent_checks
+from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
 from viva.host.discovery import MAX_TASKS
+from viva.host.errors import validation_error
 from viva.host.events import eval_completed, eval_scored, eval_started, run_completed
 from viva.host.host import Host
-from viva.host.inventory import HostedAgent
 from viva.host.log import EventDraft, RunLog
-from viva.host.refusals import validation_error
+from viva.host.results import build_invocation_result, sum_usage
 from viva.host.runs import RunError
 from viva.host.store import Run
-from viva.host.telling import sum_usage, build_invocation_result
-from viva.host.terms import add_agent_checks
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.files import replace_file
-from viva.record.private import make_private_folder
+from viva.record.atomic_files import replace_file
+from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
-from viva.session.evals import EvalSummary, build_eval_summary, build_task_summary
 from viva.session.options import RunOptions
-from viva.session.prepare import RunPlan, build_run_plan
-from viva.session.resuming import PreviousRun, read_previous_run, check_unchanged
+from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
+from viva.session.run_plan import RunPlan, build_run_plan
 
 
 async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
@@ -41,12 +41,16 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     offer, suite, terms = host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
     modes = _modes(asked.get("evalModes"), suite, host.eval_modes)
     if len(suite.tasks) > MAX_TASKS:
-        raise validation_error(f"a suite has at most {MAX_TASKS} tasks here", "evalSuiteRef", maxTasksPerSuite=MAX_TASKS)
+        raise validation_error(
+            f"a suite has at most {MAX_TASKS} tasks here", "evalSuiteRef", maxTasksPerSuite=MAX_TASKS
+        )
     agent = host.agents.get(body["agentId"])
     if agent is None:
         raise validation_error("there is no such agent", "agentId")
     if suite.target_agent_id not in (None, agent.agent_id) and asked.get("allowAgentMismatch") is not True:
-        raise validation_error("the suite is meant for another agent; configurable.allowAgentMismatch runs it", "agentId")
+        raise validation_error(
+            "the suite is meant for another agent; configurable.allowAgentMismatch runs it", "agentId"
+        )
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
         raise validation_error("the suite is not meant for agents of this model class", "agentId")
     _check_baseline(host, principal, asked.get("baselineRunId"), modes, suite)
@@ -84,7 +88,9 @@ def _modes(asked: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]
     if unoffered := [mode for mode in modes if mode not in offered]:
         raise validation_error("this host does not offer every mode that is asked for", field, modes=unoffered)
     if LIVE_MODE in modes and len(modes) > 1:
-        raise validation_error("live-shadow is not mixed with other modes: a run is either live or with fixtures", field)
+        raise validation_error(
+            "live-shadow is not mixed with other modes: a run is either live or with fixtures", field
+        )
     return modes
 
 
@@ -182,12 +188,12 @@ async def run_eval(host: Host, run: Run, log: RunLog) -> None:
     _keep_summary(host, run, scoring.build_final_events(records), log)
 
 
-def _keep_summary(host: Host, run: Run, ending: list[EventDraft], log: RunLog) -> None:
+def _keep_summary(host: Host, run: Run, outcome: list[EventDraft], log: RunLog) -> None:
     """Also as a file by the run's name, so that it can be a baseline."""
     path = _summary_file(host, run.id)
     make_private_folder(path.parent)
     replace_file(path, codec.encode(run.summary), private=True)
-    host.runs.end(run, log, "completed", ending)
+    host.runs.end(run, log, "completed", outcome)
     host.index_run(run.id)
 
 

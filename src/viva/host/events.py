@@ -82,7 +82,9 @@ def invocation_started(invocation: str, agent: str, model_class: str, source: st
     return EventDraft("agent.invocation.started", payload)
 
 
-def invocation_ended(invocation: str, agent: str, outcome: InvocationOutcome, schema_valid: bool | None = None) -> EventDraft:
+def invocation_ended(
+    invocation: str, agent: str, outcome: InvocationOutcome, schema_valid: bool | None = None
+) -> EventDraft:
     payload: dict[str, Any] = {"invocationId": invocation, "agentId": agent, "outcome": outcome}
     return EventDraft(
         "agent.invocation.completed",

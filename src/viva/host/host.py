@@ -14,13 +14,13 @@ import viva
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
-from viva.host.auth import TokenRegistry, Principal
+from viva.host.agents import AgentRegistry
+from viva.host.auth import Principal, TokenRegistry
 from viva.host.discovery import build_capabilities, compute_etag
+from viva.host.errors import not_found
 from viva.host.events import run_completed
 from viva.host.idempotency import IdempotencyCache
-from viva.host.inventory import AgentRegistry
-from viva.host.log import RunLogs, RunLog, utc_timestamp
-from viva.host.refusals import not_found
+from viva.host.log import RunLog, RunLogs, utc_timestamp
 from viva.host.runs import RunError, RunManager
 from viva.host.store import Run, Store
 from viva.host.suites import SuiteRegistry
@@ -56,7 +56,10 @@ class Host:
         self.tokens = tokens
         self.agents = agents
         self.suites = suites
-        self.workflows: Mapping[str, dict[str, Any]] = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if options.conformance else {})}
+        self.workflows: Mapping[str, dict[str, Any]] = {
+            **WORKFLOWS,
+            **(CONFORMANCE_WORKFLOWS if options.conformance else {}),
+        }
         self.store = store
         self.logs = RunLogs(self.store)
         self.idempotency = IdempotencyCache(self.store)

@@ -8,8 +8,8 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from viva.host.auth import Principal
-from viva.host.refusals import ApiError, validation_error
-from viva.host.store import StoredResponse, Store
+from viva.host.errors import ApiError, validation_error
+from viva.host.store import Store, StoredResponse
 
 KEY_HEADER = "idempotency-key"
 REPLAY_HEADER = "openwop-Idempotent-Replay"
@@ -37,7 +37,12 @@ class IdempotencyCache:
         self._busy: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def run_once(
-        self, principal: Principal, operation: str, key: str | None, body: bytes, check: Callable[[], Awaitable[Mutation]]
+        self,
+        principal: Principal,
+        operation: str,
+        key: str | None,
+        body: bytes,
+        check: Callable[[], Awaitable[Mutation]],
     ) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers: of the deed, or of an earlier one.
 

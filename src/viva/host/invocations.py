@@ -9,26 +9,33 @@ from typing import Any
 from msgspec import Struct
 
 from viva.checks.golden import ReturnSchema, to_canonical_text
-from viva.engine.bus import EventBus
+from viva.engine.event_bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
-from viva.host import bodies
+from viva.host import schemas as bodies
+from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
+from viva.host.errors import validation_error
 from viva.host.events import invocation_completed, run_failed
 from viva.host.host import Host
-from viva.host.inventory import HostedAgent
 from viva.host.log import RunLog
-from viva.host.refusals import validation_error
+from viva.host.results import (
+    FailureCode,
+    InvocationResult,
+    build_invocation_result,
+    get_output,
+    matches_schema,
+    sum_usage,
+)
 from viva.host.runs import RunError
 from viva.host.store import Run
-from viva.host.telling import InvocationResult, FailureCode, matches_schema, sum_usage, get_output, build_invocation_result
 from viva.host.workflows import AGENT_WORKFLOW
 from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message
 from viva.protocols import PlannedTrial
 from viva.session.options import RunOptions
-from viva.session.prepare import build_run_plan
 from viva.session.run import create_run_context
+from viva.session.run_plan import build_run_plan
 from viva.users.script import Script
 
 _WORDS: dict[FailureCode, str] = {
@@ -57,7 +64,10 @@ def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) 
     inputs = bodies.validate_body("INVOCATION", body.get("inputs", {}), "inputs")
     asked = _asked(agent, inputs)
     task = asked.message.content if asked.message.data is None else asked.message.data
-    if agent.terms.task_schema is not None and ReturnSchema(schema=agent.terms.task_schema).describe_errors(task) is not None:
+    if (
+        agent.terms.task_schema is not None
+        and ReturnSchema(schema=agent.terms.task_schema).describe_errors(task) is not None
+    ):
         raise validation_error("the agent's task schema does not take this input", "inputs")
     return create_invocation_run(host, principal, asked)
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import viva
-from viva.host import bodies
+from viva.host import schemas as bodies
 from viva.host.log import STREAM_MODES
 
 if TYPE_CHECKING:

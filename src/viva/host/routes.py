@@ -6,18 +6,27 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from viva.host import bodies, creating
+from viva.host import creation as creating
+from viva.host import schemas as bodies
 from viva.host.annotations import build_annotation
 from viva.host.auth import Principal
 from viva.host.diff import diff_logs
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
+from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import run_annotated
 from viva.host.host import Host
 from viva.host.idempotency import KEY_HEADER, Mutation
 from viva.host.openapi import build_openapi
-from viva.host.refusals import ApiError, validation_error, not_found, not_provided
 from viva.host.snapshots import build_snapshot, build_snapshot_after
-from viva.host.stream import MAX_BUFFER_MS, StreamOptions, parse_modes, parse_number, parse_last_event_id, wait_for_events, stream_frames
+from viva.host.stream import (
+    MAX_BUFFER_MS,
+    StreamOptions,
+    parse_last_event_id,
+    parse_modes,
+    parse_number,
+    stream_frames,
+    wait_for_events,
+)
 from viva.model import codec
 
 JSON = "application/json"
@@ -48,7 +57,9 @@ async def read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def respond_once(request: Request, principal: Principal, raw: bytes, check: Callable[[], Awaitable[Mutation]]) -> Response:
+async def respond_once(
+    request: Request, principal: Principal, raw: bytes, check: Callable[[], Awaitable[Mutation]]
+) -> Response:
     """A change, done once for each Idempotency-Key."""
     operation = f"{request.method} {request.url.path}"
     key = request.headers.get(KEY_HEADER)
@@ -79,7 +90,9 @@ async def get_run(request: Request) -> Response:
     shown = build_snapshot(get_host(request).find_run(authenticate(request), request.path_params["run_id"]))
     tag = compute_etag(shown)
     headers = {"Cache-Control": "private, no-cache", "ETag": tag}
-    return Response(status_code=304, headers=headers) if _unchanged(request, tag) else respond_json(shown, headers=headers)
+    return (
+        Response(status_code=304, headers=headers) if _unchanged(request, tag) else respond_json(shown, headers=headers)
+    )
 
 
 async def stream_events(request: Request) -> Response:
@@ -96,7 +109,9 @@ async def stream_events(request: Request) -> Response:
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":  # who wants no events does not wait for the last of them
         return Response(None, 200, headers, "text/event-stream")
-    frames = stream_frames(log, watching, lambda events: build_snapshot_after(_current(host, run), events), host.shutdown)
+    frames = stream_frames(
+        log, watching, lambda events: build_snapshot_after(_current(host, run), events), host.shutdown
+    )
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 
@@ -185,7 +200,9 @@ async def create_annotation(request: Request) -> Response:
 
     async def check() -> Mutation:
         log = host.logs.open_log(run.id)
-        made = build_annotation(bodies.decode_body("ANNOTATION", raw), run.id, log, principal, host.redactor.redact_text)
+        made = build_annotation(
+            bodies.decode_body("ANNOTATION", raw), run.id, log, principal, host.redactor.redact_text
+        )
         return Mutation(
             201,
             codec.encode(made),

@@ -6,16 +6,16 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from viva.host.errors import ApiError
 from viva.host.events import run_cancelled, run_failed, run_started
-from viva.host.log import EventDraft, RunLogs, RunLog, utc_timestamp
-from viva.host.refusals import ApiError
+from viva.host.log import EventDraft, RunLog, RunLogs, utc_timestamp
 from viva.host.store import Run, Store
 
 RETRY_AFTER_S = 5
 RunFunction = Callable[[Run, RunLog], Awaitable[None]]
 
 
-class RunError(Exception):  # noqa: N818 -- how a run ends, in our own words
+class RunError(Exception):
     """A run that cannot come to its end. `message` is ours alone: no word of a suite or an agent."""
 
     def __init__(self, code: str, message: str) -> None:

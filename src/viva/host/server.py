@@ -11,7 +11,7 @@ from msgspec import structs
 from viva.errors import BadInput
 from viva.host.app import make_app
 from viva.host.host import Host
-from viva.host.opening import HostSetup
+from viva.host.setup import HostSetup
 from viva.host.store import Store
 
 SHUTDOWN_TIMEOUT_S = 5

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from viva.host.log import FINAL_EVENT_TYPES, EVENT_LOG_VERSION, LoggedEvent
+from viva.host.log import EVENT_LOG_VERSION, FINAL_EVENT_TYPES, LoggedEvent
 from viva.host.store import Run
 
 

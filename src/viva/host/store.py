@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.model import codec
-from viva.record.private import make_private_folder, open_private
+from viva.record.private_files import make_private_folder, open_private
 
 RunKind = Literal["eval", "workflow", "invocation"]
 RunStatus = Literal["pending", "running", "cancelling", "completed", "failed", "cancelled"]

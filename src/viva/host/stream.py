@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from viva.host.log import STREAM_MODES, UPDATE_EVENT_TYPES, LoggedEvent, StreamMode, RunEvent, RunLog
-from viva.host.refusals import ApiError, validation_error
+from viva.host.errors import ApiError, validation_error
+from viva.host.log import STREAM_MODES, UPDATE_EVENT_TYPES, LoggedEvent, RunEvent, RunLog, StreamMode
 from viva.model import codec
 
 KEEP_ALIVE_S = 15.0
@@ -27,7 +27,9 @@ class StreamOptions(Struct, frozen=True):
     keep_alive_s: float = KEEP_ALIVE_S
 
     def includes(self, kind: str) -> bool:
-        return "debug" in self.modes or (kind in UPDATE_EVENT_TYPES and ("updates" in self.modes or "values" in self.modes))
+        return "debug" in self.modes or (
+            kind in UPDATE_EVENT_TYPES and ("updates" in self.modes or "values" in self.modes)
+        )
 
 
 def parse_modes(text: str | None) -> tuple[StreamMode, ...]:
@@ -64,7 +66,10 @@ def parse_last_event_id(last_event: str | None, log: RunLog) -> int:
 
 
 async def stream_frames(
-    log: RunLog, watching: StreamOptions, snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]], closing: asyncio.Event
+    log: RunLog,
+    watching: StreamOptions,
+    snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]],
+    closing: asyncio.Event,
 ) -> AsyncGenerator[bytes, None]:
     """Frames until the run is over or the host goes down. Nothing is skipped, repeated or told out of order."""
     at, told = watching.after_sequence + 1, len(log.notices)
@@ -131,10 +136,17 @@ def _frame(kind: str, data: bytes, number: int | None = None) -> bytes:
     return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
-async def wait_for_events(log: RunLog, after: int, timeout_s: float, closing: asyncio.Event) -> tuple[list[RunEvent], bool]:
+async def wait_for_events(
+    log: RunLog, after: int, timeout_s: float, closing: asyncio.Event
+) -> tuple[list[RunEvent], bool]:
     """The events after a number, at once if there are any or never will be; else as soon as one comes, or none in time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + timeout_s
-    while len(log.events) <= after + 1 and not log.is_finished and not closing.is_set() and (left := until - loop.time()) > 0:
+    while (
+        len(log.events) <= after + 1
+        and not log.is_finished
+        and not closing.is_set()
+        and (left := until - loop.time()) > 0
+    ):
         await _happened(log.change, left, closing)
     return [each.event for each in log.events[max(0, after + 1) :]], log.is_finished

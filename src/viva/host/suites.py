@@ -8,10 +8,10 @@ from msgspec import Struct
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.formats.documents import parse_json_document
-from viva.formats.modes import EvalOptions
-from viva.formats.openwop import EvalSuite, ManifestInfo, parse_suite
-from viva.formats.packs import Pack, is_pack, open_pack, require_signature
-from viva.host.refusals import ApiError, validation_error
+from viva.formats.openwop.modes import EvalOptions
+from viva.formats.openwop.packs import Pack, is_pack, open_pack, require_signature
+from viva.formats.openwop.suite import EvalSuite, ManifestInfo, parse_suite
+from viva.host.errors import ApiError, validation_error
 
 
 class HostedSuite(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from viva.host.errors import validation_error
 from viva.host.events import node_completed, node_started
 from viva.host.log import RunLog
-from viva.host.refusals import validation_error
 
 NOOP, DELAY, AGENT_WORKFLOW = "core.noop", "core.delay", "viva.agent"
 MAX_DELAY_MS = 60_000
@@ -51,7 +51,10 @@ _FIXTURES = _by_id(
     _workflow("conformance-idempotent", "Nothing, with a nonce", ("noop",), _NONCE),
 )
 ADVERTISED_WORKFLOWS = tuple(_FIXTURES)
-WORKFLOWS = {**_FIXTURES, AGENT_WORKFLOW: _workflow(AGENT_WORKFLOW, "Ask an agent once", ("agent",), *_ASKED, kind=AGENT_WORKFLOW)}
+WORKFLOWS = {
+    **_FIXTURES,
+    AGENT_WORKFLOW: _workflow(AGENT_WORKFLOW, "Ask an agent once", ("agent",), *_ASKED, kind=AGENT_WORKFLOW),
+}
 CONFORMANCE_WORKFLOWS = _by_id(
     _workflow("conformance-agent-reasoning", "Nothing, once", ("reasoner",)),
     _workflow("conformance-dispatch-loop", "Nothing, three times", ("supervisor", "dispatch", "worker")),

@@ -17,9 +17,9 @@ from msgspec import Struct
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import ConnectorLimits, Sleep
 from viva.model import codec
-from viva.model.duration import format_duration
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
+from viva.text.duration import format_duration
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from viva import __version__
 from viva.errors import ConnectFailed
-from viva.model.duration import format_duration
 from viva.protocols import Request
+from viva.text.duration import format_duration
 
 CONNECT_TIMEOUT_S = 30.0
 _PORTS = {"http": 80, "https": 443}

@@ -10,8 +10,8 @@ from viva.llm.target import FindProxy, Target, find_environment_proxy, resolve_t
 from viva.protocols import Request, Response, StreamingResponse
 
 if TYPE_CHECKING:
-    from viva.llm.lean import Http1Client
-    from viva.llm.pooled import AiohttpClient
+    from viva.llm.aiohttp_client import AiohttpClient
+    from viva.llm.http1_client import Http1Client
 
 _MAX_TARGETS = 1024
 
@@ -51,13 +51,13 @@ class HttpTransport:
 
     @cached_property
     def _lean(self) -> "Http1Client":
-        from viva.llm.lean import Http1Client
+        from viva.llm.http1_client import Http1Client
 
         return Http1Client(lambda: self._tls)
 
     @cached_property
     def _pooled(self) -> "AiohttpClient":
-        from viva.llm.pooled import AiohttpClient
+        from viva.llm.aiohttp_client import AiohttpClient
 
         return AiohttpClient(self._tls)
 

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from viva.model.message import Message
 
 if TYPE_CHECKING:
-    from viva.model.talk import CheckContext
     from viva.protocols import Check, User
+    from viva.state.trial_state import CheckContext
 
 TextScope = Literal["reply", "output", "reply_and_tools", "conversation"]
 TurnScope = Literal["turn", "case"]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from viva.errors import Fault
-from viva.model.case import Threshold, InputSource, Key
+from viva.model.case import InputSource, Key, Threshold
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 
@@ -209,7 +209,9 @@ class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """All that fails the suite, in words: a baseline too, where it must not be worse than that."""
         if not self.threshold.fail_on_regression:
             return self.unmet
-        unknown = f"not compared with the baseline: {', '.join(self.uncompared_cases)}" if self.uncompared_cases else None
+        unknown = (
+            f"not compared with the baseline: {', '.join(self.uncompared_cases)}" if self.uncompared_cases else None
+        )
         return (*self.unmet, *(said for said in (self.regression, unknown) if said is not None))
 
 

@@ -11,8 +11,8 @@ from viva.errors import Fault
 from viva.model.case import InputSource, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
-from viva.model.talk import AwaitingReason, FileChange
 from viva.model.tracebacks import Traceback
+from viva.model.turn import AwaitingReason, FileChange
 
 Status = Literal["passed", "failed", "skipped", "error"]
 

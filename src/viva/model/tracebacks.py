@@ -126,7 +126,12 @@ def _frames(raised: BaseException) -> tuple[Frame, ...]:
     theirs = [line for line in lines if not line.filename.startswith(_VIVA)]
     own = [line for line in lines if _is_users(line)]
     return tuple(
-        Frame(to_valid_text(line.filename), line.lineno or 0, line.name, to_valid_text(line.line or "")[:_SOURCE_CHARACTERS])
+        Frame(
+            to_valid_text(line.filename),
+            line.lineno or 0,
+            line.name,
+            to_valid_text(line.line or "")[:_SOURCE_CHARACTERS],
+        )
         for line in (own or theirs)[-_MOST_FRAMES:]
     )
 

@@ -21,10 +21,10 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.talk import FileChange, FileImage
 from viva.model.tracebacks import Traceback
-from viva.record.files import append_atomically, truncate_partial_line, open_replacement
-from viva.record.private import open_private
+from viva.model.turn import FileChange, FileImage
+from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
+from viva.record.private_files import open_private
 
 VERSION = 3
 MissingPolicy = Literal["error", "live", "skip"]
@@ -206,7 +206,9 @@ class Recorder:
             raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
         del self._due[0]  # the header is there already
         self._begin = 0
-        self.session_numbers = count(1 + max((line.session for line in lines if isinstance(line, RecordedReply)), default=0))
+        self.session_numbers = count(
+            1 + max((line.session for line in lines if isinstance(line, RecordedReply)), default=0)
+        )
 
     def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
         return tuple(map_image_text(image, self._hiding.hide) for image in images)
@@ -262,15 +264,11 @@ def read_cassette(path: Path) -> Iterator[CassetteLine]:
                     raise BadInput.of("is no cassette: its first line is no header", str(path), 1)
                 if isinstance(line, CassetteHeader) and line.version != VERSION:
                     age = "a newer" if line.version > VERSION else "an older"
-                    raise BadInput.of(
-                        f"was recorded by {age} Viva ({line.viva}): record it again", str(path), number
-                    )
+                    raise BadInput.of(f"was recorded by {age} Viva ({line.viva}): record it again", str(path), number)
                 if isinstance(line, RecordedReply) and line.new_session is not None:
                     opened.add(line.session)
                 elif isinstance(line, RecordedReply) and line.session not in opened:
-                    raise BadInput.of(
-                        f"is a reply of session {line.session}, which nobody opened", str(path), number
-                    )
+                    raise BadInput.of(f"is a reply of session {line.session}, which nobody opened", str(path), number)
                 yield line
     except OSError as wrong:
         raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
@@ -291,9 +289,16 @@ def remove_trials(lines: Iterable[CassetteLine], goes: Callable[[Key], bool]) ->
     """The lines less those of trials that go. Cases that were made for the run belong to no trial: they stay."""
     gone: set[int] = set()
     for line in lines:
-        if isinstance(line, RecordedReply) and line.new_session is not None and line.new_session.key.case and goes(line.new_session.key):
+        if (
+            isinstance(line, RecordedReply)
+            and line.new_session is not None
+            and line.new_session.key.case
+            and goes(line.new_session.key)
+        ):
             gone.add(line.session)
-        if not (isinstance(line, RecordedReply) and line.session in gone) and not (isinstance(line, TrialDuration) and goes(line.key)):
+        if not (isinstance(line, RecordedReply) and line.session in gone) and not (
+            isinstance(line, TrialDuration) and goes(line.key)
+        ):
             yield line
 
 
@@ -322,7 +327,9 @@ def map_image_text(image: FileImage, change: Callable[[str], str]) -> FileImage:
 
 def rewrite_cassette(path: Path, lines: Iterable[CassetteLine]) -> None:
     """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
-    with open_replacement(path, durable=True, private=True) as out:  # what was recorded cannot be made again for nothing
+    with open_replacement(
+        path, durable=True, private=True
+    ) as out:  # what was recorded cannot be made again for nothing
         out.writelines(codec.encode(line) + b"\n" for line in lines)
 
 

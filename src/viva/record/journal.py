@@ -15,9 +15,9 @@ from viva.errors import BadInput, RunStopped
 from viva.model import codec
 from viva.model.event import AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.files import append_atomically, truncate_partial_line, find_last_line_end
+from viva.record.atomic_files import append_atomically, find_last_line_end, truncate_partial_line
 from viva.record.locks import WriterLock, exclusive_lock
-from viva.record.private import make_private_folder, open_private
+from viva.record.private_files import make_private_folder, open_private
 
 _RECORD = b'"record":'
 _NOTE, _RUN_ENDED = b'{"event":"note"', b'{"event":"run_ended"'

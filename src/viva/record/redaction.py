@@ -16,9 +16,16 @@ from msgspec import UNSET, Struct, structs
 
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.credentials import MASK
 from viva.model.record import CheckpointRecord, TrialRecord
-from viva.record.cassette import AgentDefinition, RecordedReply, CassetteHeader, SessionStart, RecordedRequest, RecordedSession
+from viva.record.cassette import (
+    AgentDefinition,
+    CassetteHeader,
+    RecordedReply,
+    RecordedRequest,
+    RecordedSession,
+    SessionStart,
+)
+from viva.text.credentials import MASK
 
 T = TypeVar("T")
 MIN_SECRET_LENGTH = 6

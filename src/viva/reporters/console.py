@@ -18,16 +18,16 @@ from viva.model.event import (
 )
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.model.verdicts import pass_rate
-from viva.reporters.again import quote_shell
-from viva.reporters.explain import TEXT_LINES, to_copyable, format_failure
-from viva.reporters.figures import format_cost, format_count, format_ms
-from viva.reporters.ink import INFO_MARK, STATUS_MARKS, WARNING_MARK, Palette, fit_encoding
-from viva.reporters.summary import format_summary_line, format_summary
+from viva.reporters.commands import quote_shell
+from viva.reporters.console_lines import TEXT_LINES, format_failure, to_copyable
+from viva.reporters.failures import explain_failure
+from viva.reporters.formatting import display_width, escape_controls, escape_multiline, fit_line, shorten_id
+from viva.reporters.numbers import format_cost, format_count, format_ms
+from viva.reporters.palette import INFO_MARK, STATUS_MARKS, WARNING_MARK, Palette, fit_encoding
+from viva.reporters.summary import format_summary, format_summary_line
 from viva.reporters.tree import CaseTree
-from viva.reporters.visible import display_width, fit_line, shorten_id, escape_controls, escape_multiline
-from viva.reporters.why import explain_failure
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rate import pass_rate
+from viva.stats.pass_rule import PassRule
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
@@ -79,7 +79,9 @@ class ProgressLine:
 
     def render(self, width: int) -> str:
         """All of it, or what matters most of it: nothing is cut in the middle."""
-        marks = " ".join(f"{self.counts[status]} {mark}" for status, mark in STATUS_MARKS.items() if self.counts.get(status))
+        marks = " ".join(
+            f"{self.counts[status]} {mark}" for status, mark in STATUS_MARKS.items() if self.counts.get(status)
+        )
         parts = {"done": f"{self.done}/{self.total}", "marks": marks}
         elapsed_s = self._clock() - self._began
         if self.done and elapsed_s > 0:
@@ -119,7 +121,9 @@ class Console:
         self._quiet = quiet
         self._ink = Palette(colour)
         self._width = max(width, 40)
-        self._whole = full_replies  # somebody answers: replies are not cut, and lines that wait for more do not stay open
+        self._whole = (
+            full_replies  # somebody answers: replies are not cut, and lines that wait for more do not stay open
+        )
         self.live = self._verbose and parallel == 1
         self._progress = ProgressLine(clock) if is_terminal and not quiet and not self.live else None
         self._progress_shown = False
@@ -212,7 +216,11 @@ class Console:
             self._trials.setdefault((record.suite, record.id), {})[record.trial] = record.status
         if self._verbose:
             tree, self._tree = self._tree, None
-            block = tree.finish(record) if tree is not None else CaseTree(self._ink, self._width).render(record, trial=trial)
+            block = (
+                tree.finish(record)
+                if tree is not None
+                else CaseTree(self._ink, self._width).render(record, trial=trial)
+            )
             if record.status in ("failed", "error") and (see := self._command_to_see(record)) is not None:
                 block += f"     {self._ink('dim', to_copyable(see))}\n"
             self._pending.append(block + "\n")

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import UNSET
 
-from viva.reporters.visible import format_value, escape_controls
+from viva.reporters.formatting import escape_controls, format_value
 
 _MOST = 8
 _VALUE_ROOM = 100
@@ -53,4 +53,6 @@ def _differences(expected: Any, actual: Any, at: str) -> Iterator[str]:
     elif actual is UNSET:
         yield escape_controls(f"{at}: expected {format_value(expected, _VALUE_ROOM)}, missing")
     elif expected != actual or isinstance(expected, bool) is not isinstance(actual, bool):
-        yield escape_controls(f"{at}: expected {format_value(expected, _VALUE_ROOM)}, was {format_value(actual, _VALUE_ROOM)}")
+        yield escape_controls(
+            f"{at}: expected {format_value(expected, _VALUE_ROOM)}, was {format_value(actual, _VALUE_ROOM)}"
+        )

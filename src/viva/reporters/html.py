@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
-from viva.reporters.again import build_rerun_command
-from viva.reporters.attached import load_attachments
-from viva.reporters.page import encode_for_script, build_overview, load_page
+from viva.reporters.attachments import load_attachments
+from viva.reporters.commands import build_rerun_command
+from viva.reporters.page import build_overview, encode_for_script, load_page
 from viva.reporters.report import CaseTrials, Report
 
 _PIECE_BYTES = 128 * 1024

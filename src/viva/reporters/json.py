@@ -4,9 +4,9 @@ from typing import Any, BinaryIO
 
 from viva.model import codec
 from viva.model.event import RunEnded
-from viva.model.verdicts import pass_rate, stability
 from viva.reporters.repeats import RepeatFigures, compute_case_figures
 from viva.reporters.report import CaseTrials, Report
+from viva.stats.pass_rate import pass_rate, stability
 
 
 class JsonReport(Report):
@@ -30,7 +30,9 @@ class JsonReport(Report):
         run: dict[str, Any] = codec.to_builtins(self._started) if self._started else {"run": ended.run}
         run.pop("event", None)
         run |= {"ended": ended.at, "exit_code": ended.exit_code}
-        return run | {key: said for key, said in (("stopped", ended.stopped), ("why", ended.stop_message)) if said is not None}
+        return run | {
+            key: said for key, said in (("stopped", ended.stopped), ("why", ended.stop_message)) if said is not None
+        }
 
 
 def encode_case(case: CaseTrials) -> bytes:

@@ -11,11 +11,11 @@ from msgspec import Struct
 from viva.model.event import RunEnded, SuiteSummary
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.prose import format_transcript, format_failure_text
+from viva.reporters.failures import explain_failure, split_source
+from viva.reporters.formatting import escape_controls, escape_multiline, fit_line
+from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.reporters.repeats import explain_undetermined
 from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
-from viva.reporters.visible import fit_line, escape_controls, escape_multiline
-from viva.reporters.why import split_source, explain_failure
 
 _TEXT_ROOM = 20_000
 _MESSAGE_ROOM = 300
@@ -48,20 +48,20 @@ class JunitReport(Report):
     """Goes through the journal twice: once to count, once to write."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        bars = {standing.suite: standing for standing in ended.summary.suites}
-        whole, suites = self._counted(bars)
+        thresholds = {standing.suite: standing for standing in ended.summary.suites}
+        whole, suites = self._counted(thresholds)
         stamp = {"timestamp": self._started.at} if self._started else {}
         out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
         out.write(_open("testsuites", whole.attributes() | stamp))
         for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
             out.write(_open("testsuite", counts.attributes() | stamp))
             out.writelines("".join(_testcase(case)).encode() for case in cases)
-            if suite in bars:
-                out.write("".join(_bar(bars[suite])).encode())
+            if suite in thresholds:
+                out.write("".join(_threshold(thresholds[suite])).encode())
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _counted(self, bars: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
+    def _counted(self, thresholds: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
         whole, suites = _Counts("viva"), list[_Counts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
             counts = _Counts(suite or "viva")
@@ -69,14 +69,14 @@ class JunitReport(Report):
                 ms = sum(head.duration_ms for head in case.heads)
                 counts.add(case.status, ms)
                 whole.add(case.status, ms)
-            if suite in bars:
+            if suite in thresholds:
                 for each in (counts, whole):
-                    each.add("failed" if bars[suite].failures else "passed", 0.0)
+                    each.add("failed" if thresholds[suite].failures else "passed", 0.0)
             suites.append(counts)
         return whole, suites
 
 
-def _bar(standing: SuiteSummary) -> Iterator[str]:
+def _threshold(standing: SuiteSummary) -> Iterator[str]:
     """What a suite has to reach as a whole is a testcase too: readers of JUnit see no exit code."""
     yield f"<testcase{_attributes({'name': 'the suite as a whole', 'classname': standing.suite, 'time': _time(0.0)})}>\n"
     if missed := standing.failures:
@@ -114,7 +114,10 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     if status == "skipped":
         yield f"<skipped{_attributes({'message': message})}/>\n"
         return
-    texts = group_texts(case, ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"))
+    texts = group_texts(
+        case,
+        ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"),
+    )
     tag = "failure" if status == "failed" else "error"
     kind = "undecided" if case.rule.is_undecided(case.statuses) else "undetermined" if open_ else first.fault or status
     yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_text(chr(10).join(texts))}</{tag}>\n"
@@ -158,7 +161,9 @@ def _open(tag: str, attributes: Mapping[str, str]) -> bytes:
 
 
 def _attributes(attributes: Mapping[str, str]) -> str:
-    return "".join(f" {name}={quoteattr(_NOT_XML.sub('', escape_controls(value)))}" for name, value in attributes.items())
+    return "".join(
+        f" {name}={quoteattr(_NOT_XML.sub('', escape_controls(value)))}" for name, value in attributes.items()
+    )
 
 
 def _text(text: str) -> str:

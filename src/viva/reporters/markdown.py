@@ -10,14 +10,22 @@ from typing import BinaryIO
 
 from viva.model.event import RunEnded
 from viva.model.record import Status
-from viva.model.verdicts import pass_rate
-from viva.reporters.figures import format_count, format_ms
-from viva.reporters.prose import clip_text, format_transcript, format_failure_text
-from viva.reporters.repeats import RepeatFigures, format_case_rate, explain_undetermined
+from viva.reporters.failures import explain_failure
+from viva.reporters.formatting import fit_line, shorten_id
+from viva.reporters.numbers import format_count, format_ms
+from viva.reporters.plain_text import clip_text, format_failure_text, format_transcript
+from viva.reporters.repeats import RepeatFigures, explain_undetermined, format_case_rate
 from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
-from viva.reporters.summary import format_counts, describe_lost_reports, describe_retries, describe_cost, describe_suites, describe_stop, format_trial_counts
-from viva.reporters.visible import fit_line, shorten_id
-from viva.reporters.why import explain_failure
+from viva.reporters.summary import (
+    describe_cost,
+    describe_lost_reports,
+    describe_retries,
+    describe_stop,
+    describe_suites,
+    format_counts,
+    format_trial_counts,
+)
+from viva.stats.pass_rate import pass_rate
 from viva.stats.values import summarize_values
 
 # GitHub cuts a comment at 65,536 characters: what does not fit is counted, and stands in the other reports.
@@ -97,7 +105,10 @@ def _overview(ended: RunEnded) -> str:
         f"{summary.checks_passed:,}/{summary.checks:,} checks passed",
         f"{format_count(summary.total_turns, 'turn')} ({summary.avg_turns:.1f} a test)",
         format_ms(summary.duration_ms),
-        *(f"{label.lower()}: {text}" for label, text in (*describe_retries(summary), *describe_cost(summary), *describe_suites(summary))),
+        *(
+            f"{label.lower()}: {text}"
+            for label, text in (*describe_retries(summary), *describe_cost(summary), *describe_suites(summary))
+        ),
         *(f"{label.lower()}: {escape_markdown(text)}" for label, text in describe_lost_reports(summary)),
     ]
     if sum(summary.trials.values()) > summary.total - summary.not_run:
@@ -134,7 +145,10 @@ def _found(case: CaseTrials) -> str:
 
 
 def _repeated(case: CaseTrials) -> str:
-    turns, times = summarize_values(h.total_turns for h in case.heads), summarize_values(h.duration_ms for h in case.heads)
+    turns, times = (
+        summarize_values(h.total_turns for h in case.heads),
+        summarize_values(h.duration_ms for h in case.heads),
+    )
     spread = f"{turns.mean:.1f} | {format_ms(times.p50)}, {format_ms(times.p95)}" if turns and times else "|"
     return f"| {_title(case)} | {escape_markdown(format_case_rate(case.statuses, case.rule))} | {spread} |\n"
 

@@ -18,10 +18,10 @@ from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.repeats import explain_undetermined, count_passes
+from viva.reporters.failures import explain_failure
+from viva.reporters.formatting import fit_line
+from viva.reporters.repeats import count_passes, explain_undetermined
 from viva.reporters.report import CaseTrials
-from viva.reporters.visible import fit_line
-from viva.reporters.why import explain_failure
 from viva.stats.proportions import SuiteRate, Tally, estimate_suite_rate
 from viva.stats.values import ValueSummary, summarize_values
 

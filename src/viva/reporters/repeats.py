@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from viva.model.record import Status
-from viva.model.verdicts import Stability, pass_rate, stability
-from viva.reporters.figures import format_count
+from viva.reporters.numbers import format_count
 from viva.reporters.report import CaseTrials, RecordHead
-from viva.stats.deciding import PassRule
+from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
+from viva.stats.pass_rate import Stability, pass_rate, stability
+from viva.stats.pass_rule import PassRule
 from viva.stats.proportions import Interval, Tally, anytime_interval, estimate_suite_rate, wilson_interval
-from viva.stats.repeats import pass_at_k, pass_hat_k, estimate_pass_k
 from viva.stats.values import summarize_values
 
 _MEASURES: dict[str, Callable[[RecordHead], float | None]] = {
@@ -140,5 +140,7 @@ class RepeatFigures:
 def _spread(heads: Sequence[RecordHead]) -> dict[str, Any]:
     """Mean, p50 and p95 of what was measured. A value that is not known (a price) is in none of them; `count` says so."""
     held = [head for head in heads if head.status != "skipped"]
-    found = {name: summarize_values(v for head in held if (v := of(head)) is not None) for name, of in _MEASURES.items()}
+    found = {
+        name: summarize_values(v for head in held if (v := of(head)) is not None) for name, of in _MEASURES.items()
+    }
     return {name: summary for name, summary in found.items() if summary is not None}

@@ -15,9 +15,9 @@ from viva.model.event import Event, RunEnded, RunStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.record.files import open_replacement
+from viva.record.atomic_files import open_replacement
 from viva.record.journal import Journal
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 
 
 class Report:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.model.event import RunEnded, RunStarted, RunSummary, SuiteSummary
-from viva.reporters.figures import format_cost, format_count, format_ms
-from viva.reporters.ink import STATUS_MARKS
-from viva.reporters.visible import fit_line, escape_controls
+from viva.reporters.formatting import escape_controls, fit_line
+from viva.reporters.numbers import format_cost, format_count, format_ms
+from viva.reporters.palette import STATUS_MARKS
 
 
 def format_summary(started: RunStarted | None, ended: RunEnded) -> list[str]:
@@ -31,7 +31,10 @@ def format_summary(started: RunStarted | None, ended: RunEnded) -> list[str]:
     lines += [f"{label}: {escape_controls(text)}" for label, text in describe_suites(summary)]
     if _is_repeated(summary):
         lines.append(f"Trials: {format_trial_counts(summary)}")
-    lines += [f"{label}: {escape_controls(text)}" for label, text in (*describe_retries(summary), *describe_cost(summary), *describe_lost_reports(summary))]
+    lines += [
+        f"{label}: {escape_controls(text)}"
+        for label, text in (*describe_retries(summary), *describe_cost(summary), *describe_lost_reports(summary))
+    ]
     lines += _places(started.settings if started else {})
     if (stop := describe_stop(ended)) is not None:
         lines += ["", f"Stopped: {stop}"]
@@ -67,7 +70,12 @@ def format_trial_counts(summary: RunSummary) -> str:
 
 def describe_details(summary: RunSummary) -> list[tuple[str, str]]:
     """All that a summary knows beside its counts."""
-    return [*describe_suites(summary), *describe_retries(summary), *describe_cost(summary), *describe_lost_reports(summary)]
+    return [
+        *describe_suites(summary),
+        *describe_retries(summary),
+        *describe_cost(summary),
+        *describe_lost_reports(summary),
+    ]
 
 
 def describe_retries(summary: RunSummary) -> list[tuple[str, str]]:

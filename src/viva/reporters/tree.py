@@ -13,16 +13,30 @@ from typing import Any
 
 from viva.model.case import InputSource
 from viva.model.record import CheckpointRecord, Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.reporters.explain import TEXT_LINES, to_copyable, format_failed_check, label_lines, format_check_title, format_traceback
-from viva.reporters.figures import format_count, format_ms
-from viva.reporters.ink import WARNING_MARK, Palette
-from viva.reporters.visible import display_width, format_value, fit_line, shorten_id, shorten_line, wrap_text
-from viva.reporters.why import get_assertions_status, build_failed_check, get_turn_error, get_turn_status, find_unanswered_question, explain_failure
+from viva.reporters.console_lines import (
+    TEXT_LINES,
+    format_check_title,
+    format_failed_check,
+    format_traceback,
+    label_lines,
+    to_copyable,
+)
+from viva.reporters.failures import (
+    build_failed_check,
+    explain_failure,
+    find_unanswered_question,
+    get_assertions_status,
+    get_turn_error,
+    get_turn_status,
+)
+from viva.reporters.formatting import display_width, fit_line, format_value, shorten_id, shorten_line, wrap_text
+from viva.reporters.numbers import format_count, format_ms
+from viva.reporters.palette import WARNING_MARK, Palette
 
 _DETAIL = "  │          "
 _LAST = "     "
 _PRINTED_LINES = 20
-_ENDING_ROOM = len(" → SKIPPED (59m 59s)")
+_OUTCOME_ROOM = len(" → SKIPPED (59m 59s)")
 _SOURCES: dict[InputSource, str] = {
     "static": "",
     "initial": "[Initial] ",
@@ -71,7 +85,7 @@ class CaseTree:
             held, self._held = self._held, None
             before = self._end(held, get_turn_status(held))
         head = f"  ├─ Turn {number}: {_SOURCES[source]}"
-        room = max(self._width - len(head) - 2 - _ENDING_ROOM, 10)
+        room = max(self._width - len(head) - 2 - _OUTCOME_ROOM, 10)
         text = before + self._item(f'{head}"{fit_line(message, room)}"')
         self._begun, self._midline = number, True
         return text
@@ -123,8 +137,8 @@ class CaseTree:
     def _end(self, turn: TurnRecord, status: Status, error: str | None = None) -> str:
         """A turn's end; its head too, if that is not there yet."""
         text = "" if self._begun == turn.turn else self.start_turn(turn.turn, turn.input_source, turn.input)
-        ending = f"→ {self._ink.style_status(status, status.upper())} ({format_ms(turn.duration_ms)})\n"
-        text += f" {ending}" if self._midline else f"{_DETAIL}{ending}"
+        outcome = f"→ {self._ink.style_status(status, status.upper())} ({format_ms(turn.duration_ms)})\n"
+        text += f" {outcome}" if self._midline else f"{_DETAIL}{outcome}"
         self._midline, self._ended = False, turn.turn
         return text + self._details([*self._turn_details(turn), *label_lines("Error", error, self._room)])
 

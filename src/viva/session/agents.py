@@ -15,18 +15,18 @@ from viva.agents.tools import Tool
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undetermined
 from viva.llm.target import find_url_problem
-from viva.model import credentials
 from viva.model.case import Feature
-from viva.model.connector import Connector, find_connector, answer_settings
-from viva.model.duration import parse_duration
-from viva.model.template import fill_variables, variables_in
-from viva.model.words import with_article
+from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.drift import FILES_KEY
-from viva.schemas.words import find_violations
+from viva.schemas.validation import find_violations
 from viva.session import terminal_agents
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
+from viva.text import credentials
+from viva.text.duration import parse_duration
+from viva.text.grammar import with_article
+from viva.text.template import fill_variables, variables_in
 
 _PROMPTS: dict[Role, str] = {
     "simulator": "simulator",
@@ -75,7 +75,12 @@ class AgentFactory:
     """Builds each agent once, when it is first asked for."""
 
     def __init__(
-        self, settings: Settings, connector: str | None = None, wrap: WrapAgent | None = None, *, is_replaying: bool = False
+        self,
+        settings: Settings,
+        connector: str | None = None,
+        wrap: WrapAgent | None = None,
+        *,
+        is_replaying: bool = False,
     ) -> None:
         self._settings = settings
         # In a replay, or where one only looks at a project, nothing is called.
@@ -120,7 +125,9 @@ class AgentFactory:
         Whoever names a model as judge has chosen it: its quotes are looked up, but none are demanded as of `viva.validator`.
         """
         bare = name.removeprefix("agents:")
-        through = None if role == "agent" or bare in self._settings.agents else self._connectors.build_agent_fields(bare)
+        through = (
+            None if role == "agent" or bare in self._settings.agents else self._connectors.build_agent_fields(bare)
+        )
         if through is not None:
             prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "must_quote": False, **through}
             return self._once(f"{bare} ({role})", lambda name: self._from(name, prompt, None))
@@ -222,7 +229,9 @@ class AgentFactory:
             options=options,
             agent_id=written.get("agent_id"),
             model_class=written.get("model_class"),
-            parallel=written.get("parallel", terminal_agents.DEFAULT_PARALLEL if kind in terminal_agents.TERMINAL_KINDS else None),
+            parallel=written.get(
+                "parallel", terminal_agents.DEFAULT_PARALLEL if kind in terminal_agents.TERMINAL_KINDS else None
+            ),
             auto_approves=getattr(agent, "is_unasked", None),
             follows_links=getattr(agent, "follows_links", True),
         )
@@ -278,7 +287,10 @@ class AgentFactory:
         found = catalog.find_component("agent", kind)
         if found is None:
             raise self._settings.problem(
-                f"unknown type of agent {kind!r}; there are {', '.join(catalog.list_components('agent'))}", "agents", name, "type"
+                f"unknown type of agent {kind!r}; there are {', '.join(catalog.list_components('agent'))}",
+                "agents",
+                name,
+                "type",
             )
         try:
             return found(**fields)
@@ -318,7 +330,10 @@ class AgentFactory:
 
         if "url" not in fields:
             raise self._settings.problem(f"agent {name!r} misses `url`", "agents", name)
-        headers = {k: self._settings.expand_variables(v, "agents", name, "headers") for k, v in fields.pop("headers", {}).items()}
+        headers = {
+            k: self._settings.expand_variables(v, "agents", name, "headers")
+            for k, v in fields.pop("headers", {}).items()
+        }
         url = self._settings.expand_variables(str(fields.pop("url")), "agents", name, "url")
         if wrong := find_url_problem(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
             raise self._settings.problem(f"agent {name!r}: `url` {wrong}", "agents", name, "url")
@@ -350,7 +365,9 @@ class AgentFactory:
         connector = self._connector_for(name, fields, override, self._settings.defaults.judge)
         fields.pop("tools", None)
         try:
-            text, schema = load_built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
+            text, schema = (
+                load_built_in_prompt(prompt) if prompt.startswith("viva.") else (self._text(name, prompt), None)
+            )
             return PromptAgent(
                 prompt=text,
                 connector=connector,
@@ -407,7 +424,9 @@ def _given(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
         return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")
     if callable(value) or callable(getattr(value, "reply", None)):
         name = getattr(value, "__qualname__", type(value).__name__)
-        return ConfiguredAgent(name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python")
+        return ConfiguredAgent(
+            name=name, agent=PythonAgent(value, name, provider_packages=provider_packages), kind="python"
+        )
     raise BadInput.of(
         f"{with_article(type(value).__name__)} is no agent: give a name, a callable, an object with `reply`, or an Agent"
     )

@@ -12,7 +12,9 @@ _MAY_FAIL = (ast.Try, ast.With, ast.AsyncWith, ast.Lambda, ast.FunctionDef, ast.
 """What is called in one of these may be meant to fail, or may never be called."""
 
 
-def find_unknown_agents(function: Callable[..., Any], wrong_with: Callable[[str], Sequence[Problem]]) -> Iterator[Problem]:
+def find_unknown_agents(
+    function: Callable[..., Any], wrong_with: Callable[[str], Sequence[Problem]]
+) -> Iterator[Problem]:
     """`ctx.call("name", …)` and `t.assert_.agent(reply, "name")` with a name that no agent has, where they stand."""
     try:
         lines, first = inspect.getsourcelines(function)

@@ -2,7 +2,7 @@
 
 from viva.config import Settings
 from viva.errors import BadInput
-from viva.model.connector import Connector, provider_of, find_connector
+from viva.model.connector import Connector, find_connector, provider_of
 
 
 class ConnectorLookup:

@@ -25,7 +25,9 @@ def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value:
 
     def wrong_with(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
-        named = bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *REFERENCE_PREFIXES))
+        named = (
+            bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *REFERENCE_PREFIXES))
+        )
         if not named and find_connector(bare, settings.connectors) is None:
             return placed(name, Problem("", 0, "", _unreached(bare)))
         connector = None if bare in settings.agents else settings.connectors.get(bare)

@@ -16,12 +16,12 @@ from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, find_h
 from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
-from viva.model.talk import TrialState
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import PlannedTrial
-from viva.session.bridge import LoopBridge, run_user_function
-from viva.session.context import create_context
-from viva.session.spoken import AgentReply, build_agent_reply
+from viva.session.loop_bridge import LoopBridge, run_user_function
+from viva.session.messages import AgentReply, build_agent_reply
+from viva.session.script_context import create_context
+from viva.state.trial_state import TrialState
 
 _NO_KEY = Key("", "")
 
@@ -29,8 +29,8 @@ _NO_KEY = Key("", "")
 class ProjectHooks:
     """Calls the hooks of a run and of its cases. `stage` is how they reach agents."""
 
-    def __init__(self, stage: RunContext, before: Hook | None = None, after: Hook | None = None) -> None:
-        self._stage = stage
+    def __init__(self, run_context: RunContext, before: Hook | None = None, after: Hook | None = None) -> None:
+        self._run_context = run_context
         self._before = before
         self._after = after
         self._data: Any = None
@@ -60,52 +60,54 @@ class ProjectHooks:
             return f"--after {_said(self._after, raised)}"
         return None
 
-    async def before(self, talk: TrialState) -> None:
-        talk.variables.update(_variables(self._data))
-        hook, data = talk.case.before, None
+    async def before(self, state: TrialState) -> None:
+        state.variables.update(_variables(self._data))
+        hook, data = state.case.before, None
         if hook is not None:
-            talk.waiting_for = "script"
+            state.waiting_for = "script"
             try:
-                data = await self._called(hook, talk, talk.variables, talk.case)
+                data = await self._called(hook, state, state.variables, state.case)
             except RunStopped:
                 raise
             except Exception as raised:  # the project's own code: nobody has said anything yet
-                talk.tracebacks += describe_error(raised, f"before hook {hook.reference}")
+                state.tracebacks += describe_error(raised, f"before hook {hook.reference}")
                 raise Undetermined(f"before {_said(hook, raised)}") from raised
-            talk.variables.update(_variables(data))
-        talk.before_result = data
+            state.variables.update(_variables(data))
+        state.before_result = data
 
-    async def after(self, talk: TrialState, record: TrialRecord) -> str | None:
-        hook = talk.case.after
+    async def after(self, state: TrialState, record: TrialRecord) -> str | None:
+        hook = state.case.after
         if hook is None:
             return None
         try:
-            async with asyncio.timeout(talk.case.limits.timeout_s):
-                await self._called(hook, talk, talk.variables, talk.case, record, talk.before_result)
+            async with asyncio.timeout(state.case.limits.timeout_s):
+                await self._called(hook, state, state.variables, state.case, record, state.before_result)
         except RunStopped:
             raise
         except Exception as raised:  # the project's own code: the verdict stands
-            talk.tracebacks += describe_error(raised, f"after hook {hook.reference}")
+            state.tracebacks += describe_error(raised, f"after hook {hook.reference}")
             return f"after {_said(hook, raised)}"
         return None
 
-    async def _called(self, hook: Hook, talk: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
+    async def _called(self, hook: Hook, state: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
         bridge = LoopBridge(asyncio.get_running_loop())
 
         def meter(call: ModelCall) -> None:
-            if talk is not None:
-                talk.calls.append(call)
-            if self._stage.meter is not None:
-                self._stage.meter(call)
+            if state is not None:
+                state.calls.append(call)
+            if self._run_context.meter is not None:
+                self._run_context.meter(call)
 
-        key = talk.key if talk is not None else _NO_KEY
-        calls = self._stage.caller(key, meter, f"viva-{self._stage.run}-hook", talk)
+        key = state.key if state is not None else _NO_KEY
+        calls = self._run_context.caller(key, meter, f"viva-{self._run_context.run}-hook", state)
 
         async def send(line: UserMessage) -> AgentReply:
             return build_agent_reply(await calls.send(line))
 
         try:
-            return await run_user_function(hook.function, create_context(hook.function, send, bridge, variables), *arguments)
+            return await run_user_function(
+                hook.function, create_context(hook.function, send, bridge, variables), *arguments
+            )
         finally:
             bridge.close()
 

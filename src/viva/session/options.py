@@ -7,16 +7,16 @@ from typing import Any
 from msgspec import Struct, structs
 
 from viva.errors import BadInput, Problem
-from viva.formats.modes import Mode
+from viva.formats.openwop.modes import Mode
 from viva.formats.sources import Format
 from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
-from viva.model.credentials import MASK, mask_text, mask_reference
 from viva.protocols import PersonPrompt
 from viva.record.cassette import MissingPolicy
 from viva.record.redaction import Redactor
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
+from viva.text.credentials import MASK, mask_reference, mask_text
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):

@@ -13,13 +13,13 @@ from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
 from viva.formats.documents import parse_json_document
-from viva.formats.modes import Mode
-from viva.formats.openwop import EvalSuite, parse_suite
-from viva.formats.packs import is_pack, open_pack
+from viva.formats.openwop.modes import Mode
+from viva.formats.openwop.packs import is_pack, open_pack
+from viva.formats.openwop.suite import EvalSuite, parse_suite
+from viva.formats.openwop.summary import EvalSummary, parse_eval_summary
 from viva.model import codec
 from viva.model.connector import Secret
 from viva.protocols import Transport
-from viva.session.evals import EvalSummary, parse_eval_summary
 
 TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
@@ -97,7 +97,9 @@ class RemoteRun:
             if refused.status in (400, 501):
                 raise BadInput.of(refused.message) from refused
             if refused.status == 401 and self.client.token is None:
-                raise Unreachable(f"{refused.message}; a token is read from {TOKEN_VARIABLE}, which is not set") from refused
+                raise Unreachable(
+                    f"{refused.message}; a token is read from {TOKEN_VARIABLE}, which is not set"
+                ) from refused
             raise
         return self.run_id
 

@@ -12,34 +12,34 @@ from pathlib import Path
 from msgspec import structs
 
 import viva
-from viva.capture import capture_prints
+from viva.concurrency.prints import capture_prints
 from viva.config import Settings
-from viva.engine.bars import SuiteTally
-from viva.engine.bus import EventBus
-from viva.engine.executors.local import LocalExecutor
-from viva.engine.repeating import TrialsUntilDecided
+from viva.engine.event_bus import EventBus
+from viva.engine.local_executor import LocalExecutor
 from viva.engine.scheduler import FailFast, Scheduler
 from viva.engine.summary import RunTally, exit_code
+from viva.engine.thresholds import SuiteTally
 from viva.engine.trial import RunContext
+from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
-from viva.formats.reading import TIMEOUT_S
+from viva.formats.load_options import TIMEOUT_S
 from viva.history.index import HOSTED_KEY, History
 from viva.history.sink import HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
-from viva.model.credentials import mask_text, mask_reference
-from viva.model.duration import format_duration
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Sink
-from viva.record.files import replace_file
+from viva.record.atomic_files import replace_file
 from viva.record.journal import Journal, next_run_number
-from viva.record.private import make_private_folder
+from viva.record.private_files import make_private_folder
 from viva.session.hooks import ProjectHooks
-from viva.session.interrupts import RunInterrupted, InterruptHandler, handle_stop_signals
+from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.options import dump_options
-from viva.session.prepare import RunPlan
-from viva.session.reporting import ReportFiles, ask_reporter
-from viva.session.resuming import PreviousRun
+from viva.session.report_files import ReportFiles, ask_reporter
+from viva.session.resume import PreviousRun
+from viva.session.run_plan import RunPlan
+from viva.text.credentials import mask_reference, mask_text
+from viva.text.duration import format_duration
 
 
 class RunResult:
@@ -85,7 +85,11 @@ async def execute(
     A run that goes on brings its `journal`, which was locked before its past was read. A run that is `hosted_as` one of
     several goes by that name, and leaves signals and the list of runs to its host.
     """
-    run = previous_run.run_id if previous_run else hosted_run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = (
+        previous_run.run_id
+        if previous_run
+        else hosted_run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    )
     if journal is None:
         journal = _journal(prepared.settings, run, history=prepared.options.history)
     try:
@@ -111,11 +115,11 @@ async def _examined(
     tally = RunTally(prepared.case_count, options.pass_rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
     bus = EventBus([*prepared.cassette_mode.event_stores, journal, tally], [*listed, *sinks, reports])
-    stage = create_run_context(prepared, run, bus)
-    stage.hooks = hooks = ProjectHooks(stage, prepared.before_hook, prepared.after_hook)
+    run_context = create_run_context(prepared, run, bus)
+    run_context.hooks = hooks = ProjectHooks(run_context, prepared.before_hook, prepared.after_hook)
     known = [event.record for event in past.ended_trials] if past else []
     fail_fast = FailFast(options.pass_rule, known) if options.fail_fast else None
-    scheduler = Scheduler(stage, LocalExecutor(prepared.parallel), tally, fail_fast, options.retry_faults)
+    scheduler = Scheduler(run_context, LocalExecutor(prepared.parallel), tally, fail_fast, options.retry_faults)
     interruption = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=hosted)
     why: str | None = None
     try:
@@ -137,7 +141,7 @@ async def _examined(
                 why = prepared.redactor.redact_text(broken.reason)
             if trouble := await _after_run(hooks, journal, interruption):
                 _warn(bus, prepared.redactor.redact_text(trouble))
-            for agent, seconds in stage.lag.by_agent.items():
+            for agent, seconds in run_context.lag.by_agent.items():
                 _warn(bus, _blocked(agent, seconds))
             summary = _with_all_costs(tally.summary(), prepared.budget)
             texts, said = await _tell_reporter(prepared, bus, journal, summary, interruption)
@@ -200,7 +204,9 @@ def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Pa
     except RunStopped as broken:
         if ended.stop_message is None:
             code = ended.exit_code or 1
-            ended = reports.write_files(structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts)
+            ended = reports.write_files(
+                structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts
+            )
         for event in (*notes, ended):
             bus.without_stores().emit(event)
     return ended
@@ -250,7 +256,7 @@ async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: PreviousRun | 
 def create_run_context(prepared: RunPlan, run: str, bus: EventBus) -> RunContext:
     """What the trials of a prepared run share."""
     options, redactor = prepared.options, prepared.redactor
-    stage = RunContext(
+    run_context = RunContext(
         run=run,
         agent=prepared.agent.agent,
         agent_name=prepared.agent.name,
@@ -272,10 +278,10 @@ def create_run_context(prepared: RunPlan, run: str, bus: EventBus) -> RunContext
         empty_workspaces=prepared.workspaces.empty_workspaces,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
-    stage.redact = redactor.redact
-    stage.redact_turn = redactor.redact
-    stage.redact_text = redactor.redact_text
-    return stage
+    run_context.redact = redactor.redact
+    run_context.redact_turn = redactor.redact
+    run_context.redact_text = redactor.redact_text
+    return run_context
 
 
 def _watch(budget: Budget, bus: EventBus) -> None:
@@ -322,7 +328,9 @@ async def _tell_reporter(
         form = path.suffix.removeprefix(".") if path else "text"
         wrong = "not asked: the run was interrupted"
         if not interruption.is_requested:
-            work = ask_reporter(prepared.helpers, options.reporter, journal, options.pass_rule, summary, form or "text", timeout_s)
+            work = ask_reporter(
+                prepared.helpers, options.reporter, journal, options.pass_rule, summary, form or "text", timeout_s
+            )
             try:
                 text = prepared.redactor.redact_text(await interruption.run_part(work))
             except (TrialFault, RunStopped) as broken:

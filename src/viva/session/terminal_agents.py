@@ -7,8 +7,9 @@ from typing import Any
 
 from viva import catalog
 from viva.config import Settings
-from viva.model import codec, credentials
+from viva.model import codec
 from viva.protocols import Agent, WorkspaceFactory
+from viva.text import credentials
 
 CLI_NAMES = ("gemini", "claude", "codex", "qwen", "opencode")
 """CLIs that can be named without a config."""
@@ -52,9 +53,11 @@ def _words(written: Any, folder: Path | None) -> tuple[str, ...]:
 
 async def inspect_program(agent: Any, workspaces: WorkspaceFactory) -> tuple[str | None, str | None, str | None]:
     """Where its program is, which version, and what is missing to use it. A command of the config's own is not run for that."""
-    from viva.agents.cli.installed import inspect_installation
+    from viva.agents.cli.installation import inspect_installation
 
     environ = {**agent.host, **agent.env}
     logins = agent.host.get("HOME") if agent.login else None
-    found = await inspect_installation(agent.called[0], environ, agent.dialect, logins, None if agent.command else workspaces)
+    found = await inspect_installation(
+        agent.called[0], environ, agent.dialect, logins, None if agent.command else workspaces
+    )
     return found.executable, found.version, found.missing

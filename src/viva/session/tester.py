@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
+from viva.check import build_assertion
 from viva.engine.conversation import evaluate_assertion
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import CheckContext, AssertionResult, TrialState, Turn, Verdict, reply_text
-from viva.session.asserting import SoftAssertions, PrecomputedCheck, ValidatorResult
-from viva.session.expectations import build_assertion
+from viva.model.turn import AssertionResult, Turn, Verdict
+from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions, ValidatorResult
+from viva.state.trial_state import CheckContext, TrialState, reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Blocks this thread until the loop has done something."""
@@ -49,33 +50,33 @@ class T:
 
     __test__ = False  # pytest shall not take it for a class of tests
 
-    def __init__(self, talk: TrialState, wait: WaitForResult) -> None:
-        self._talk = talk
+    def __init__(self, state: TrialState, wait: WaitForResult) -> None:
+        self._state = state
         self._wait = wait
-        self.assert_ = SoftAssertions(partial(add_result, talk), self._agent)
+        self.assert_ = SoftAssertions(partial(add_result, state), self._agent)
 
     @property
     def name(self) -> str:
         """The name of the test."""
-        return self._talk.case.id
+        return self._state.case.id
 
     @property
     def failed(self) -> bool:
         """Has anything failed so far?"""
-        return any(each.verdict.status == "failed" for each in collect_results(self._talk))
+        return any(each.verdict.status == "failed" for each in collect_results(self._state))
 
     def log(self, *values: object) -> None:
         """Shown with the result, whatever it is."""
-        self._talk.notes.append(" ".join(map(str, values)))
+        self._state.notes.append(" ".join(map(str, values)))
 
     def error(self, *values: object) -> None:
         """Fails the test, which goes on."""
-        add_failure(self._talk, "error", " ".join(map(str, values)))
+        add_failure(self._state, "error", " ".join(map(str, values)))
 
     def fatal(self, *values: object) -> NoReturn:
         """Fails the test, which ends here."""
         said = " ".join(map(str, values))
-        add_failure(self._talk, "fatal", said)
+        add_failure(self._state, "fatal", said)
         raise FailTest(said)
 
     def skip(self, reason: str = "skipped by the test") -> NoReturn:
@@ -87,12 +88,12 @@ class T:
         ours = {key: value for key, value in options.items() if key in _OF_THE_CHECK}
         rest = {key: value for key, value in options.items() if key not in _OF_THE_CHECK}
         written = {"type": "agent", "use": use, **ours, **({"options": rest} if rest else {})}
-        claim = build_assertion(written, ".")
+        assertion = build_assertion(written, ".")
         turn = self._turn_of(response)
-        self._talk.waiting_for = "judge"
-        found = self._wait(evaluate_assertion(claim, CheckContext(self._around(turn), turn)))
-        self._talk.waiting_for = "script"
-        add_result(self._talk, found)
+        self._state.waiting_for = "judge"
+        found = self._wait(evaluate_assertion(assertion, CheckContext(self._around(turn), turn)))
+        self._state.waiting_for = "script"
+        add_result(self._state, found)
         for suggestion in found.verdict.suggestions:
             self.log("suggestion:", suggestion)
         verdict = found.verdict
@@ -101,33 +102,33 @@ class T:
     def _around(self, turn: Turn) -> TrialState:
         """The conversation that a validator sees. Where nobody has said anything, it begins with the response."""
         history, turns = turn.user_message.history or (), [turn]
-        if not self._talk.turns and turn.reply is not None:
+        if not self._state.turns and turn.reply is not None:
             history, turns = (Message("assistant", turn.reply.content, data=turn.reply.data),), []
-        return structs.replace(self._talk, case=structs.replace(self._talk.case, history=history), turns=turns)
+        return structs.replace(self._state, case=structs.replace(self._state.case, history=history), turns=turns)
 
     def _turn_of(self, response: Any) -> Turn:
         """The turn that brought a response forth; for one that no agent gave, a turn of its own."""
         reply = response if isinstance(response, Reply) else _as_reply(response)
-        for turn in reversed(self._talk.turns):
+        for turn in reversed(self._state.turns):
             if turn.reply is not None and reply_text(turn.reply) == reply_text(reply):
                 return turn
-        last = self._talk.last_turn
-        return Turn(len(self._talk.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)
+        last = self._state.last_turn
+        return Turn(len(self._state.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)
 
 
-def add_result(talk: TrialState, each: AssertionResult) -> None:
+def add_result(state: TrialState, each: AssertionResult) -> None:
     """With the turn that it is about: the last one, if there is one."""
-    (talk.turns[-1].results if talk.turns else talk.final_results).append(each)
+    (state.turns[-1].results if state.turns else state.final_results).append(each)
 
 
-def add_failure(talk: TrialState, kind: str, said: str) -> None:
+def add_failure(state: TrialState, kind: str, said: str) -> None:
     """A failure that the test states itself."""
-    add_result(talk, AssertionResult(Assertion(PrecomputedCheck(kind), {"type": kind}), Verdict("failed", said)))
+    add_result(state, AssertionResult(Assertion(PrecomputedCheck(kind), {"type": kind}), Verdict("failed", said)))
 
 
-def collect_results(talk: TrialState) -> list[AssertionResult]:
+def collect_results(state: TrialState) -> list[AssertionResult]:
     """All that was judged in a talk, in order."""
-    return [*talk.final_results, *(each for turn in talk.turns for each in turn.results)]
+    return [*state.final_results, *(each for turn in state.turns for each in turn.results)]
 
 
 def _as_reply(response: Any) -> Reply:

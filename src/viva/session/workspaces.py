@@ -99,7 +99,11 @@ class WorkspaceProvider:
             if self._sandbox is not None:
                 yield f"--sandbox confines commands; {self._agent.name} is none, and runs unconfined"
             return
-        asks = "as its config says" if self._agent.auto_approves is False else "in auto-approve mode: every tool runs unasked"
+        asks = (
+            "as its config says"
+            if self._agent.auto_approves is False
+            else "in auto-approve mode: every tool runs unasked"
+        )
         where = (
             "confined to its workspace by bubblewrap" if self._sandbox is not None else "unconfined (--sandbox bwrap)"
         )

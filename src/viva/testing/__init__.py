@@ -2,21 +2,21 @@
 
 from viva.testing.anthropic_server import AnthropicServer
 from viva.testing.gemini_server import GeminiServer
-from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
-from viva.testing.model_server import ModelRequest, Fail, Say, When
+from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
+from viva.testing.model_server import Fail, ModelRequest, Say, When
 from viva.testing.openai_server import OpenAIServer, error_response
 from viva.testing.script_file import load_script
 
 __all__ = [
-    "StubResponse",
     "AnthropicServer",
-    "ModelRequest",
     "Fail",
     "GeminiServer",
     "HttpServer",
+    "ModelRequest",
     "OpenAIServer",
     "ReceivedRequest",
     "Say",
+    "StubResponse",
     "When",
     "error_response",
     "json_response",

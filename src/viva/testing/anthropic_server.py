@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from viva.model import codec
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import StubResponse, ReceivedRequest, json_response
+from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
 SIGNATURE = "c2lnbmVk"

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from viva.model import codec
 from viva.model.connector import Connector, Secret
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import StubResponse, HttpServer, ReceivedRequest, json_response
+from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
 
 MODEL = "stand-in"
 KEY = "test-key"
@@ -299,7 +299,9 @@ class ModelServer(HttpServer):
             if (rule.times is None or used < rule.times) and rule.matches(asked):
                 self._used[at] = used + 1
                 return rule.reply
-        raise RequestRejected(400, f"the script has {len(self._script)} lines, and this is request {len(self.model_requests)}")
+        raise RequestRejected(
+            400, f"the script has {len(self._script)} lines, and this is request {len(self.model_requests)}"
+        )
 
 
 def _body(received: ReceivedRequest) -> dict[str, Any]:

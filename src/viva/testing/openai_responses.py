@@ -34,7 +34,11 @@ def read_response_messages(asked: Any) -> Iterator[Message]:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(part.get("text", "") for part in content) if isinstance(content, list) else codec.compact_json(content)
+    return (
+        "\n".join(part.get("text", "") for part in content)
+        if isinstance(content, list)
+        else codec.compact_json(content)
+    )
 
 
 def build_response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +60,9 @@ def build_response_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ..
             case "message":
                 part, at = item["content"][0], place | {"content_index": 0}
                 events.append({"type": "response.content_part.added", **at, "part": part | {"text": ""}})
-                events += [{"type": "response.output_text.delta", **at, "delta": cut} for cut in split_text(part["text"])]
+                events += [
+                    {"type": "response.output_text.delta", **at, "delta": cut} for cut in split_text(part["text"])
+                ]
                 events.append({"type": "response.output_text.done", **at, "text": part["text"]})
                 events.append({"type": "response.content_part.done", **at, "part": part})
             case "function_call":

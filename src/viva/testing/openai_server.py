@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from viva.model import codec
 from viva.model.message import Message, ToolCall
-from viva.testing.http_server import StubResponse, ReceivedRequest, json_response
+from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, Say, split_text
-from viva.testing.openai_responses import read_response_messages as response_messages
 from viva.testing.openai_responses import build_response
 from viva.testing.openai_responses import build_response_stream as response_stream
+from viva.testing.openai_responses import read_response_messages as response_messages
 
 
 class OpenAIServer(ModelServer):
@@ -104,7 +104,9 @@ def build_chat_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
         whole = _tool_call(index, call)
         arguments = whole["function"]["arguments"]
         deltas.append({"tool_calls": [whole | {"index": index, "function": whole["function"] | {"arguments": ""}}]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in split_text(arguments)]
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in split_text(arguments)
+        ]
     envelope = _envelope("chat.completion.chunk", asked)
     events: list[Any] = [
         envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas

@@ -16,10 +16,10 @@ from typing import Any
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, open_documents
 from viva.model import codec
-from viva.model.duration import parse_duration
 from viva.model.message import ToolCall
-from viva.schemas.words import find_violations
-from viva.testing.model_server import Fail, ScriptLine, Say, When
+from viva.schemas.validation import find_violations
+from viva.testing.model_server import Fail, Say, ScriptLine, When
+from viva.text.duration import parse_duration
 
 _CONDITIONS = {"when": "said", "system": "system", "tool": "tool", "model": "model", "times": "times"}
 

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from msgspec import Struct, structs
 
 from viva.model.case import UserMessage
-from viva.model.duration import format_duration
 from viva.model.message import Message, Text
-from viva.model.talk import TrialState
-from viva.protocols import PersonPrompt, PersonChoice, PersonQuestion, User
+from viva.protocols import PersonChoice, PersonPrompt, PersonQuestion, User
+from viva.state.trial_state import TrialState
+from viva.text.duration import format_duration
 from viva.users.script import Script
 
 STOPPED_MESSAGE = "the person stopped the conversation"
@@ -38,26 +38,26 @@ class Person(Struct, frozen=True):
     def simulator(self) -> str | None:
         return self.inner.simulator if self.inner is not None else None
 
-    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+    async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
         said: list[UserMessage] = []  # as it would be written in a case: with its {{variables}}
         inner = Script(()) if self.inner is None else self.inner
-        async with aclosing(inner.speak(talk)) as lines:
-            while (line := await self._next(talk, lines, said)) is not None:
+        async with aclosing(inner.speak(state)) as lines:
+            while (line := await self._next(state, lines, said)) is not None:
                 planned = len(said) < len(self.planned_messages) and line.source != "interactive"
                 said.append(self.planned_messages[len(said)] if planned else line)
                 yield line
 
     async def _next(
-        self, talk: TrialState, lines: AsyncGenerator[UserMessage, None], said: Sequence[UserMessage]
+        self, state: TrialState, lines: AsyncGenerator[UserMessage, None], said: Sequence[UserMessage]
     ) -> UserMessage | None:
         """What is said now; None: nothing more."""
         simulator = self.simulator if len(said) >= len(self.planned_messages) else None
         proposed = await anext(lines, None) if simulator is None else None
-        awaited = talk.last_turn is not None and talk.last_turn.is_unanswered
+        awaited = state.last_turn is not None and state.last_turn.is_unanswered
         if proposed is None and simulator is None and self.inner is not None and not awaited:
             return None
         while True:
-            choice = await self._asked(PersonQuestion(talk, proposed, simulator if proposed is None else None))
+            choice = await self._asked(PersonQuestion(state, proposed, simulator if proposed is None else None))
             if choice is None:
                 return None
             match choice.action:
@@ -70,30 +70,30 @@ class Person(Struct, frozen=True):
                     if proposed is None:
                         return None
                 case "save":
-                    self.prompt.show_notice(self.save(choice.text, talk, said))
+                    self.prompt.show_notice(self.save(choice.text, state, said))
                 case "stop":
                     if proposed is not None or simulator is not None:
-                        talk.missing_input = STOPPED_MESSAGE
+                        state.missing_input = STOPPED_MESSAGE
                     return None
                 case _:  # nothing is there to be accepted, or nobody to be asked
                     continue
 
     async def _asked(self, question: PersonQuestion) -> PersonChoice | None:
         """The person's choice; None if they took too long. The case's own time stands still."""
-        talk = question.talk
-        limit_s = talk.case.interactive.timeout_s
+        state = question.state
+        limit_s = state.case.interactive.timeout_s
         limit = asyncio.timeout(limit_s)
-        before, talk.waiting_for = talk.waiting_for, "person"
+        before, state.waiting_for = state.waiting_for, "person"
         try:
-            async with talk.clock.pause(), limit:
+            async with state.clock.pause(), limit:
                 return await self.prompt.ask(question)
         except TimeoutError:
             if not limit.expired():
                 raise
-            talk.missing_input = f"no answer from the person within {format_duration(limit_s or 0)}"
+            state.missing_input = f"no answer from the person within {format_duration(limit_s or 0)}"
             return None
         finally:
-            talk.waiting_for = before
+            state.waiting_for = before
 
 
 def replace_text(proposed: UserMessage | None, text: str) -> UserMessage:

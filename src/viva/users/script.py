@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from msgspec import Struct, structs
 
 from viva.model.case import UserMessage
-from viva.model.talk import TrialState
-from viva.model.template import fill_message
+from viva.state.trial_state import TrialState
+from viva.text.template import fill_message
 
 
 class Script(Struct, frozen=True):
@@ -19,11 +19,11 @@ class Script(Struct, frozen=True):
     def simulator(self) -> str | None:
         return None
 
-    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+    async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
         for line in self.planned_messages:
-            yield fill_user_message(line, talk) if self.has_variables else line
+            yield fill_user_message(line, state) if self.has_variables else line
 
 
-def fill_user_message(line: UserMessage, talk: TrialState) -> UserMessage:
+def fill_user_message(line: UserMessage, state: TrialState) -> UserMessage:
     """The line with its `{{variables}}` filled in."""
-    return structs.replace(line, message=fill_message(line.message, talk.variables, talk.unset_variables))
+    return structs.replace(line, message=fill_message(line.message, state.variables, state.unset_variables))

@@ -10,8 +10,8 @@ from viva.errors import HelperFailed
 from viva.model import codec
 from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import EXAMPLE_INPUT, TrialState, structured_answer, reply_text
-from viva.model.template import fill_variables
+from viva.state.trial_state import EXAMPLE_INPUT, TrialState, reply_text, structured_answer
+from viva.text.template import fill_variables
 from viva.users.script import fill_user_message
 
 FIRST = "Write the user's first message."
@@ -45,30 +45,34 @@ class Simulator(Struct, frozen=True):
     def simulator(self) -> str | None:
         return self.use
 
-    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+    async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
         for line in self.planned_messages:
-            yield fill_user_message(line, talk) if self.has_variables else line
-        options = self._filled_options(talk) if self.has_variables else self.options
+            yield fill_user_message(line, state) if self.has_variables else line
+        options = self._filled_options(state) if self.has_variables else self.options
         options = {**options, "metadata": {**options.get("metadata", {}), "can_end": self.can_end}}
         heard: int | None = None
-        async with talk.helpers.open("simulator", self.use, talk, options) as helper:
+        async with state.helpers.open("simulator", self.use, state, options) as helper:
             while True:
-                guard = SimulatorGuard(talk, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end)
-                spoken = await helper.ask(_prompt(talk, options, heard), guard.parse)
-                heard = len(talk.turns)
+                guard = SimulatorGuard(
+                    state, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end
+                )
+                spoken = await helper.ask(_prompt(state, options, heard), guard.parse)
+                heard = len(state.turns)
                 if spoken.goal_achieved and self.can_end:
-                    if not talk.turns:
+                    if not state.turns:
                         raise HelperFailed(
                             "simulator", "says that the goal is achieved before the agent has said anything"
                         )
-                    talk.goal_reason = spoken.reasoning or "the simulator says so"
+                    state.goal_reason = spoken.reasoning or "the simulator says so"
                     return
                 yield UserMessage(Message("user", spoken.text), source="simulated", comment=spoken.reasoning or None)
 
-    def _filled_options(self, talk: TrialState) -> Mapping[str, Any]:
+    def _filled_options(self, state: TrialState) -> Mapping[str, Any]:
         """The options with variables filled in: the facts of this user, and those of the case."""
-        facts: Mapping[str, Any] = fill_variables(facts_from_options(self.options), talk.variables, unset_reasons=talk.unset_variables)
-        return fill_variables(self.options, {**talk.variables, **facts}, unset_reasons=talk.unset_variables)
+        facts: Mapping[str, Any] = fill_variables(
+            facts_from_options(self.options), state.variables, unset_reasons=state.unset_variables
+        )
+        return fill_variables(self.options, {**state.variables, **facts}, unset_reasons=state.unset_variables)
 
 
 def facts_from_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,11 +82,11 @@ def facts_from_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
 
 
-def _prompt(talk: TrialState, options: Mapping[str, Any], heard: int | None) -> str:
+def _prompt(state: TrialState, options: Mapping[str, Any], heard: int | None) -> str:
     """What is new for the one who plays the user and has `heard` of so many turns: the agent's reply to its own words,
     what a person said in its place or, the first time, who the user is and all that was said.
     """
-    new = talk.turns[heard or 0 :]
+    new = state.turns[heard or 0 :]
     if heard is not None and len(new) == 1 and new[0].user_message.source == "simulated":
         return reply_text(new[0].reply) if new[0].reply else ""
     metadata = options.get("metadata", {}) if heard is None else {}
@@ -90,7 +94,7 @@ def _prompt(talk: TrialState, options: Mapping[str, Any], heard: int | None) -> 
     for turn in new:
         about.append(f"You have said: {turn.user_message.message.text}")
         about.append(f"The assistant answered: {reply_text(turn.reply) if turn.reply else ''}")
-    return "\n".join([*about, FIRST if not talk.turns else "Write the user's next message."])
+    return "\n".join([*about, FIRST if not state.turns else "Write the user's next message."])
 
 
 def _facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,7 +106,7 @@ def _facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 class SimulatorGuard(Struct, frozen=True):
     """Tells, without a model, whether a simulator's answer can be used; what cannot is the simulator's fault."""
 
-    talk: TrialState
+    state: TrialState
     facts: Mapping[str, Any]
     may_repeat: bool = False
     can_end: bool = True
@@ -127,14 +131,16 @@ class SimulatorGuard(Struct, frozen=True):
 
     def _last_reply(self) -> str:
         """What the agent said last, be it before the first turn."""
-        if (last := self.talk.last_turn) is not None:
+        if (last := self.state.last_turn) is not None:
             return reply_text(last.reply) if last.reply is not None else ""
-        before = [message.text for message in self.talk.case.history if message.role == "assistant"]
+        before = [message.text for message in self.state.case.history if message.role == "assistant"]
         return before[-1] if before else ""
 
     def _third_time(self, text: str) -> bool:
-        before = self.talk.turns[-2:]
-        if len(before) < 2 or any(normalize_text(turn.user_message.message.text) != normalize_text(text) for turn in before):
+        before = self.state.turns[-2:]
+        if len(before) < 2 or any(
+            normalize_text(turn.user_message.message.text) != normalize_text(text) for turn in before
+        ):
             return False
         first, second = (_reaction(turn.reply) for turn in before)
         return first != second
@@ -143,7 +149,11 @@ class SimulatorGuard(Struct, frozen=True):
         answer = structured_answer(reply)
         claimed = cast("Mapping[str, Any]", answer).get("facts") if isinstance(answer, Mapping) else None
         for slot, value in self.facts.items():
-            if isinstance(claimed, Mapping) and slot in claimed and normalize_text(str(claimed[slot])) != normalize_text(str(value)):
+            if (
+                isinstance(claimed, Mapping)
+                and slot in claimed
+                and normalize_text(str(claimed[slot])) != normalize_text(str(value))
+            ):
                 raise ValueError(f"it says that {slot} is {claimed[slot]!r}, but its facts say {value!r}")
             other = other_value(text, slot, str(value))
             if other is not None:

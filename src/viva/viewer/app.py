@@ -39,9 +39,9 @@ from viva.model.event import RunStarted
 from viva.reporters.html import encode_case_trials
 from viva.reporters.page import load_page
 from viva.reporters.report import CaseTrials
-from viva.viewer.data import RunJournal, ProjectRuns
-from viva.viewer.live import stream_journal
-from viva.viewer.starting import RunLauncher, RunRequest
+from viva.viewer.launcher import RunLauncher, RunRequest
+from viva.viewer.runs import ProjectRuns, RunJournal
+from viva.viewer.stream import stream_journal
 
 _MOST_POINTS = 100
 _FLAKY_WINDOW = 20

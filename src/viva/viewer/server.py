@@ -13,7 +13,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.viewer.app import make_app
 from viva.viewer.guard import Guard
-from viva.viewer.starting import RunLauncher
+from viva.viewer.launcher import RunLauncher
 
 LISTEN_ADDRESS = "127.0.0.1"
 _PATIENCE_S = 2
@@ -39,7 +39,9 @@ class _Server(uvicorn.Server):
         _log.setLevel(logging.CRITICAL)  # whom it leaves behind in the middle of an answer is no news
 
 
-def serve(history: History, *, port: int, allow_run: bool, config: Path | None, on_ready: Callable[[str], None]) -> None:
+def serve(
+    history: History, *, port: int, allow_run: bool, config: Path | None, on_ready: Callable[[str], None]
+) -> None:
     """Serves until somebody ends it. `ready` gets the link, which works once."""
     starter = RunLauncher(history.home.parent, config) if allow_run else None
     guard = Guard(make_app(history, launcher=starter, is_closing=lambda: server.should_exit))

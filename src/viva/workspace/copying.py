@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from viva.errors import Undetermined
 from viva.model.case import WorkspaceSpec
-from viva.workspace.snapshot import file_mode, display_path
+from viva.workspace.snapshot import display_path, file_mode
 
 MAX_FILES = 100_000
 MAX_BYTES = 2 * 1024 * 1024 * 1024
@@ -211,7 +211,9 @@ def _git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
     except OSError as wrong:
         raise Undetermined(f"workspace: {folder}: {wrong.strerror}") from wrong
     if ended.returncode and arguments[0] != "rev-parse":
-        raise Undetermined(f"workspace: git {arguments[0]} in {folder}: {ended.stderr.decode(errors='replace').strip()}")
+        raise Undetermined(
+            f"workspace: git {arguments[0]} in {folder}: {ended.stderr.decode(errors='replace').strip()}"
+        )
     return os.fsdecode(ended.stdout) if not ended.returncode else ""
 
 

@@ -18,7 +18,10 @@ _PRIVATE = {
 
 
 def build_environment(
-    host: Mapping[str, str], workspace: Workspace, pass_names: Iterable[str] = (), extra: Mapping[str, str] | None = None
+    host: Mapping[str, str],
+    workspace: Workspace,
+    pass_names: Iterable[str] = (),
+    extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Of the `host`'s variables a few by name, and those that are `passed` (keys of the command's own); what the case adds;
     a private HOME and TMPDIR, whatever a case takes from the host; then what the config has `added`.

@@ -19,12 +19,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 from viva.errors import Undetermined
 from viva.model.case import Key, WorkspaceSpec
-from viva.model.talk import FileChange, FileImage
+from viva.model.turn import FileChange, FileImage
 from viva.workspace import processes, snapshot
 from viva.workspace.copying import MAX_BYTES, MAX_FILES, FolderCopier, find_exposed_files
 from viva.workspace.processes import run_to_completion
 from viva.workspace.sandbox import Bubblewrap
-from viva.workspace.snapshot import FolderSnapshot, ContentStore
+from viva.workspace.snapshot import ContentStore, FolderSnapshot
 
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
 """So much of one turn's files is kept on a cassette."""
@@ -145,7 +145,9 @@ class TrialWorkspace:
         try:
             return await asyncio.to_thread(taken)
         except snapshot.ImagesTooLarge as large:
-            raise Undetermined(f"its files came to {large.size:,} bytes, which is more than {MAX_IMAGE_BYTES:,}") from None
+            raise Undetermined(
+                f"its files came to {large.size:,} bytes, which is more than {MAX_IMAGE_BYTES:,}"
+            ) from None
 
     async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
         self._told = None if changes is None else tuple(changes)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from viva.model.talk import FileChange, FileImage
+from viva.model.turn import FileChange, FileImage
 
 MAX_READ_BYTES = 256 * 1024
 """Up to this size a file is compared by its content; above, by size and time."""
@@ -85,7 +85,12 @@ class ContentStore:
         return self._kept.get(digest)
 
 
-def take_snapshot(root: str, texts: ContentStore, before: FolderSnapshot = EMPTY_SNAPSHOT, skip: Callable[[str], bool] = lambda _path: False) -> FolderSnapshot:
+def take_snapshot(
+    root: str,
+    texts: ContentStore,
+    before: FolderSnapshot = EMPTY_SNAPSHOT,
+    skip: Callable[[str], bool] = lambda _path: False,
+) -> FolderSnapshot:
     """How all that is below `root` stands, or the file `root` itself. What has not changed since `before` is not read again.
 
     A folder that is gone, or that became a link, holds nothing; `skip` leaves folders out, by their whole path.
@@ -168,7 +173,9 @@ def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
         os.close(file)
 
 
-def iter_differences(before: FolderSnapshot, after: FolderSnapshot) -> Iterator[tuple[str, FileStamp | None, FileStamp | None]]:
+def iter_differences(
+    before: FolderSnapshot, after: FolderSnapshot
+) -> Iterator[tuple[str, FileStamp | None, FileStamp | None]]:
     """Each path at which two marks differ, in order, with what stood there before and what stands there now."""
     for path in sorted(before.entries.keys() | after.entries.keys()):
         was, now = before.entries.get(path), after.entries.get(path)
@@ -212,7 +219,11 @@ def _difference(was: FileStamp | None, now: FileStamp | None, texts: ContentStor
         return f"{len(before):,} lines → {len(after):,} lines"
     lines = list(difflib.unified_diff(before, after, lineterm="", n=2))[2:]
     text = "\n".join(lines)
-    return text if len(text) <= MAX_DIFF_CHARACTERS else f"{text[:MAX_DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
+    return (
+        text
+        if len(text) <= MAX_DIFF_CHARACTERS
+        else f"{text[:MAX_DIFF_CHARACTERS]}\n… ({len(text):,} characters in all)"
+    )
 
 
 def _said(stamp: FileStamp | None) -> str:
@@ -238,7 +249,9 @@ class ImagesTooLarge(Exception):  # noqa: N818 -- it never leaves this room
         self.size = size
 
 
-def collect_images(before: FolderSnapshot, after: FolderSnapshot, max_bytes: int, locate: Callable[[str], str]) -> tuple[FileImage, ...]:
+def collect_images(
+    before: FolderSnapshot, after: FolderSnapshot, max_bytes: int, locate: Callable[[str], str]
+) -> tuple[FileImage, ...]:
     """The same as whole files; `place` knows where they are. Sockets, pipes and devices cannot be kept, and are left out."""
     differs = list(iter_differences(before, after))
     total = sum(now.size for _, _, now in differs if now is not None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from terminals import CAPTURES, fake, host, talk
+from terminals import CAPTURES, fake, hold_conversation, host
 from viva.agents.acp import AcpAgent
 from viva.agents.acp_updates import parse_update
 from viva.agents.cli.events import ToolStarted, collect_turn
@@ -75,7 +75,7 @@ EXPECTED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("capture", EXPECTED)
 def test_a_recorded_conversation_becomes_replies(capture: str):
-    told = talk(playing(capture, files=True), *prompts(capture))
+    told = hold_conversation(playing(capture, files=True), *prompts(capture))
     assert [short(reply) for reply in told.replies] == EXPECTED[capture]
     assert told.metered == [call for reply in told.replies for call in reply.calls]
 
@@ -91,7 +91,7 @@ def test_every_recorded_update_can_be_read_and_none_of_the_users_words_are_the_a
 
 
 def test_a_command_of_codex_has_its_kind_for_a_name_and_its_input_whole():
-    told = talk(playing("acp_codex_full", mode="full-access"), *prompts("acp_codex_full"))
+    told = hold_conversation(playing("acp_codex_full", mode="full-access"), *prompts("acp_codex_full"))
     (call,) = told.replies[0].tool_calls
     assert (call.name, call.result) == ("execute", "via codex acp\n")
     assert call.arguments["command"][-1] == "echo via codex acp > x.txt; cat x.txt"
@@ -99,15 +99,15 @@ def test_a_command_of_codex_has_its_kind_for_a_name_and_its_input_whole():
 
 def test_what_is_told_before_the_message_is_not_the_answer_to_it_and_an_error_is_a_failure():
     agent = playing("acp_gemini_yolo", mode="yolo")
-    told = talk(agent, *prompts("acp_gemini_yolo")[:3])
+    told = hold_conversation(agent, *prompts("acp_gemini_yolo")[:3])
     assert "[MODE_UPDATE]" not in told.replies[0].content
     with pytest.raises(AgentFailed, match=r'"code":400'):
-        talk(agent, *prompts("acp_gemini_yolo"))
+        hold_conversation(agent, *prompts("acp_gemini_yolo"))
 
 
 def test_a_session_is_opened_once_in_the_workspace_and_put_into_its_mode(tmp_path):
     seen = tmp_path / "seen"
-    talk(playing("acp_codex_full", seen, mode="full-access"), *prompts("acp_codex_full"))
+    hold_conversation(playing("acp_codex_full", seen, mode="full-access"), *prompts("acp_codex_full"))
     methods = [message.get("method") for message in sent_to(seen)]
     assert methods == ["initialize", "session/new", "session/set_mode", "session/prompt", "session/prompt"]
     first, new, mode, prompt, _ = sent_to(seen)
@@ -124,7 +124,7 @@ def test_a_session_is_opened_once_in_the_workspace_and_put_into_its_mode(tmp_pat
 )  # fmt: skip
 def test_a_request_for_permission_is_answered_by_policy(tmp_path, permissions, option):
     seen = tmp_path / "seen"
-    told = talk(playing("acp_gemini_allow", seen, permissions=permissions), prompts("acp_gemini_allow")[0])
+    told = hold_conversation(playing("acp_gemini_allow", seen, permissions=permissions), prompts("acp_gemini_allow")[0])
     (answer,) = [message["result"] for message in sent_to(seen) if "result" in message]
     assert answer == {"outcome": {"outcome": "selected", "optionId": option}}
     denied = option == "cancel"
@@ -132,7 +132,7 @@ def test_a_request_for_permission_is_answered_by_policy(tmp_path, permissions, o
 
 
 def test_a_denied_permission_is_an_agent_that_waits_and_a_call_that_does_not_count():
-    told = talk(playing("acp_gemini_reject", permissions="deny"), *prompts("acp_gemini_reject"))
+    told = hold_conversation(playing("acp_gemini_reject", permissions="deny"), *prompts("acp_gemini_reject"))
     allowed, denied = told.replies
     assert not detect(allowed).is_awaiting
     waits = detect(denied)
@@ -182,7 +182,7 @@ def test_files_that_it_reads_and_writes_through_us_stay_inside_of_the_workspace(
     agent = AcpAgent(command=("agent",), host=host(tmp_path), files=True)
     outside = tmp_path / "outside.txt"
     lines = f"write CWD/a/b.txt hi there\nread CWD/a/b.txt\nread CWD/none.txt\nread /etc/passwd\nwrite {outside} x\nwrite CWD/../x y"
-    told = json.loads(talk(agent, lines).reply.content)
+    told = json.loads(hold_conversation(agent, lines).reply.content)
     assert told[:3] == [{}, {"content": "hi there"}, "Resource not found: CWD/none.txt"]
     assert [answer.endswith("is not in the workspace") for answer in told[3:]] == [True, True, True]
     assert not outside.exists()
@@ -193,7 +193,9 @@ def test_a_pipe_in_the_workspace_is_neither_read_nor_written(tmp_path):
     body = FILES.replace("while True:\n", "while True:\n    if not os.path.exists('pipe'): os.mkfifo('pipe')\n", 1)
     fake(tmp_path, "agent", body)
     agent = AcpAgent(command=("agent",), host=host(tmp_path), files=True)
-    told = json.loads(talk(agent, "read CWD/pipe\nwrite CWD/pipe x\nread CWD/a\\0b".replace("\\0", "\0")).reply.content)
+    told = json.loads(
+        hold_conversation(agent, "read CWD/pipe\nwrite CWD/pipe x\nread CWD/a\\0b".replace("\\0", "\0")).reply.content
+    )
     assert told[0] == "CWD/pipe: is no ordinary file"
     assert told[1].startswith("CWD/pipe: ")
     assert told[2].endswith("is not in the workspace")
@@ -201,7 +203,7 @@ def test_a_pipe_in_the_workspace_is_neither_read_nor_written(tmp_path):
 
 def test_without_files_there_is_no_such_method(tmp_path):
     fake(tmp_path, "agent", FILES)
-    told = talk(AcpAgent(command=("agent",), host=host(tmp_path)), "read CWD/a.txt")
+    told = hold_conversation(AcpAgent(command=("agent",), host=host(tmp_path)), "read CWD/a.txt")
     assert told.reply.content == '["no method fs/read_text_file"]'
 
 
@@ -210,10 +212,10 @@ def broken(tmp_path: Path, body: str) -> AcpAgent:
     return AcpAgent(command=("agent",), host=host(tmp_path))
 
 
-def test_an_agent_that_ends_amid_the_talk_has_failed_with_its_last_words(tmp_path):
+def test_an_agent_that_ends_amid_the_conversation_has_failed_with_its_last_words(tmp_path):
     agent = broken(tmp_path, 'sys.stdin.readline(); print("out of memory", file=sys.stderr); sys.exit(7)')
     with pytest.raises(AgentFailed, match="exit code 7, without an answer: out of memory"):
-        talk(agent, "x")
+        hold_conversation(agent, "x")
 
 
 def test_one_that_wants_a_login_cannot_be_reached(tmp_path):
@@ -225,23 +227,23 @@ for line in sys.stdin:
     say(jsonrpc="2.0", id=message["id"], **answer)
 """
     with pytest.raises(Unreachable, match="agent needs a login: Authentication required"):
-        talk(broken(tmp_path, body), "x")
+        hold_conversation(broken(tmp_path, body), "x")
 
 
 def test_one_that_is_not_there_cannot_be_reached(tmp_path):
     with pytest.raises(Unreachable, match="no command 'agent'"):
-        talk(AcpAgent(command=("agent",), host=host(tmp_path)), "x")
+        hold_conversation(AcpAgent(command=("agent",), host=host(tmp_path)), "x")
 
 
 def test_noise_on_the_wire_is_no_message(tmp_path):
     body = 'sys.stdout.buffer.write(b"hello\\n[1]\\n\\xff\\n{}\\n"); sys.stdout.flush()\n' + FILES
-    assert talk(broken(tmp_path, body), "read CWD/a").reply.content == '["no method fs/read_text_file"]'
+    assert hold_conversation(broken(tmp_path, body), "read CWD/a").reply.content == '["no method fs/read_text_file"]'
 
 
 def test_an_answer_without_a_reason_to_stop_is_no_end_of_a_turn(tmp_path):
     body = FILES.replace('{"stopReason": "end_turn"}', "{}")
     with pytest.raises(AgentFailed, match="says no reason to stop"):
-        talk(broken(tmp_path, body), "read CWD/a")
+        hold_conversation(broken(tmp_path, body), "read CWD/a")
 
 
 def test_a_turn_that_is_cut_off_is_cancelled(tmp_path):
@@ -273,7 +275,7 @@ for line in sys.stdin:
 def test_the_model_is_asked_for_as_the_agent_knows_it(tmp_path):
     seen = tmp_path / "seen"
     with pytest.raises(AgentFailed, match="no method session/set_model"):
-        talk(playing("acp_claude", seen, model="m-1"), "x")
+        hold_conversation(playing("acp_claude", seen, model="m-1"), "x")
     asked = [message for message in sent_to(seen) if "set_" in message.get("method", "")]
     assert [message["method"] for message in asked] == ["session/set_config_option", "session/set_model"]
     assert asked[0]["params"] | {"sessionId": ""} == {"sessionId": "", "configId": "model", "value": "m-1"}

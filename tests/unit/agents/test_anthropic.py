@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from chatting import ADD, Told, only, talk
+from chatting import ADD, Told, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector, Secret
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
-from viva.testing import StubResponse, AnthropicServer, Say, json_response
+from viva.testing import AnthropicServer, Say, StubResponse, json_response
 from viva.testing.anthropic_server import SIGNATURE
 
 PNG = "data:image/png;base64,AAA="
@@ -18,7 +18,7 @@ PDF = "data:application/pdf;base64,CCC="
 
 
 def ask(script: Any, *said: str | Message, **fields: Any) -> Told:
-    return talk(script, *said, agent=AnthropicAgent, stand_in=AnthropicServer, **fields)
+    return hold_conversation(script, *said, agent=AnthropicAgent, stand_in=AnthropicServer, **fields)
 
 
 def test_the_request_is_what_the_api_documents():

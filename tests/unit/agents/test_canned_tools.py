@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from viva.agents.python import PythonAgent
-from viva.agents.tools import CannedTools, ToolStubs, Tool, Toolbox
+from viva.agents.tools import CannedTools, Tool, Toolbox, ToolStubs
 from viva.errors import AgentFailed
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Message, Reply, ToolCall
@@ -23,7 +23,11 @@ LOOKUP = (
 def test_answers_come_in_order_and_the_last_repeats():
     """Section 4: several toolResponses for one tool."""
     stubs = ToolStubs(LOOKUP)
-    assert [stubs.answer_call(ToolCall("acme:orders.lookup")).result for _ in range(3)] == [{"n": 1}, {"n": 2}, {"n": 2}]
+    assert [stubs.answer_call(ToolCall("acme:orders.lookup")).result for _ in range(3)] == [
+        {"n": 1},
+        {"n": 2},
+        {"n": 2},
+    ]
 
 
 @pytest.mark.parametrize("called", ["acme:orders.lookup", "orders.lookup", "lookup", "shop__acme:orders.lookup"])
@@ -41,7 +45,9 @@ def test_a_tool_without_an_answer_gets_an_error_and_never_runs():
     """W3."""
     ran: list[str] = []
     tools = [Tool("refund", run=lambda: ran.append("refund"))]
-    used = asyncio.run(Toolbox(tools, Fixtures(LOOKUP, stub_all_tools=True), CallProgress()).run_call(ToolCall("refund", {})))
+    used = asyncio.run(
+        Toolbox(tools, Fixtures(LOOKUP, stub_all_tools=True), CallProgress()).run_call(ToolCall("refund", {}))
+    )
     assert (used.error, ran) == ("no canned response for the tool 'refund'", [])
     live = asyncio.run(Toolbox(tools, Fixtures(memory=({"x": 1},)), CallProgress()).run_call(ToolCall("refund", {})))
     assert (live.error, ran) == (None, ["refund"])  # a memory alone cans no tool
@@ -63,12 +69,12 @@ def test_a_python_agent_uses_them_as_it_uses_tools():
 
 
 def reply_of(agent: Any, fixtures: Fixtures | None = None) -> Reply:
-    async def talk() -> Reply:
+    async def state() -> Reply:
         context = SessionContext(key=Key("s", "c"), fixtures=fixtures, meter=lambda _call: None, http=None)  # type: ignore[arg-type]
         async with PythonAgent(agent).open(context) as session:
             return await session.send(Message("user", "hi"), {})
 
-    return asyncio.run(talk())
+    return asyncio.run(state())
 
 
 def test_calls_that_a_python_agent_does_not_report_are_in_its_reply():

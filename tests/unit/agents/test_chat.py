@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatting import ADD, only, talk
+from chatting import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.limits import get_limits
@@ -13,12 +13,12 @@ from viva.model.case import Key
 from viva.model.connector import Connector, Price, Secret
 from viva.model.message import Audio, File, Image, Message, ModelCall, Text, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import StubResponse, OpenAIServer, Say, error_response, json_response
+from viva.testing import OpenAIServer, Say, StubResponse, error_response, json_response
 from viva.testing.openai_server import build_chat_completion
 
 
 def test_a_message_is_sent_and_answered():
-    told = talk(["Hello!"], "Hi", system="Be kind.")
+    told = hold_conversation(["Hello!"], "Hi", system="Be kind.")
     assert only(told).content == "Hello!"
     assert only(told).finish_reason == "stop"
     (request,) = told.server.requests
@@ -31,7 +31,9 @@ def test_a_message_is_sent_and_answered():
 
 def test_the_whole_history_is_sent_each_turn_and_what_the_model_said_goes_back_as_it_came():  # N19
     odd = Say(content="One", extra={"reasoning": {"kept": [1, 2.50]}})
-    told = talk([odd, "Two"], "a", "b", context={"history": (Message("user", "before"), Message("assistant", "then"))})
+    told = hold_conversation(
+        [odd, "Two"], "a", "b", context={"history": (Message("user", "before"), Message("assistant", "then"))}
+    )
     assert told.messages == [
         {"role": "user", "content": "before"},
         {"role": "assistant", "content": "then"},
@@ -43,7 +45,7 @@ def test_the_whole_history_is_sent_each_turn_and_what_the_model_said_goes_back_a
 
 
 def test_the_request_holds_what_connector_and_agent_ask_for():
-    told = talk(
+    told = hold_conversation(
         ["x"], "a", connector={"temperature": 0.0, "seed": 7, "max_tokens": 50, "extra": {"top_p": 0.5, "user": "c"}},
         body={"user": "agent", "response_format": {"type": "json_object"}}, tools=(ADD, Tool("look")),
     )  # fmt: skip
@@ -81,7 +83,7 @@ def test_the_address_follows_from_the_base_url(base_url, url, limit):
 
 
 def test_a_key_of_its_own_kind_takes_the_place_of_ours():
-    told = talk(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
+    told = hold_conversation(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
     headers = told.server.requests[0].headers
     assert (headers["authorization"], headers["x-team"]) == ("Token abc", "t")
 
@@ -91,7 +93,7 @@ def test_every_call_is_metered_with_its_price():
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})], input_tokens=100, output_tokens=10, cached_tokens=30),
         Say(content="3", input_tokens=200, output_tokens=20),
     ]
-    told = talk(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)})
+    told = hold_conversation(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)})
     assert told.metered == [
         ModelCall("stand-in", "openai", 100, 10, 30, 0.0002),
         ModelCall("stand-in", "openai", 200, 20, 0, 0.0004),
@@ -100,7 +102,7 @@ def test_every_call_is_metered_with_its_price():
 
 
 def test_a_price_that_is_not_known_is_none():
-    assert talk(["x"], "a").metered[0].cost_usd is None
+    assert hold_conversation(["x"], "a").metered[0].cost_usd is None
 
 
 def test_a_call_is_metered_even_if_the_next_one_fails():
@@ -127,7 +129,7 @@ def test_parts_are_sent_in_the_shapes_of_the_api():  # N5
         Audio("http://h/b.wav", url="http://h/b.wav"),
         File("c.pdf", name="c.pdf", url="data:application/pdf;base64,CCC="),
     )
-    told = talk(["x"], Message("user", parts, name="ann"))
+    told = hold_conversation(["x"], Message("user", parts, name="ann"))
     assert told.messages == [
         {
             "role": "user",
@@ -145,7 +147,9 @@ def test_parts_are_sent_in_the_shapes_of_the_api():  # N5
 
 def test_tools_that_a_history_tells_of_come_before_what_was_said():
     used = (ToolCall("look", {"n": 1}, result={"ok": True}), ToolCall("pay", error="refused"))
-    told = talk(["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))})
+    told = hold_conversation(
+        ["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))}
+    )
     assert [m["role"] for m in told.messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
     assert [call["id"] for call in told.messages[1]["tool_calls"]] == ["call_1", "call_2"]
     assert told.messages[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"n":1}'}
@@ -158,20 +162,20 @@ def test_tools_that_a_history_tells_of_come_before_what_was_said():
 
 def test_a_history_may_hold_results_as_messages_of_their_own_or_none():
     asked = Message("assistant", "", tool_calls=(ToolCall("look", {}, "c1"),))
-    answered = talk(["x"], "b", context={"history": (asked, Message("tool", "seen", tool_call_id="c1"))})
+    answered = hold_conversation(["x"], "b", context={"history": (asked, Message("tool", "seen", tool_call_id="c1"))})
     assert [m["role"] for m in answered.messages] == ["assistant", "tool", "user"]
-    left_open = talk(["x"], "b", context={"history": (asked,)})
+    left_open = hold_conversation(["x"], "b", context={"history": (asked,)})
     assert [m["role"] for m in left_open.messages] == ["assistant", "tool", "user"]
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_refusal_is_what_the_model_said(streams):
-    told = talk([Say(extra={"refusal": "I cannot help with that."})], "?", stream=streams)
+    told = hold_conversation([Say(extra={"refusal": "I cannot help with that."})], "?", stream=streams)
     assert only(told).content == "I cannot help with that."
 
 
-def test_an_empty_reply_is_one_and_the_talk_can_go_on():
-    told = talk([Say(), "Hello"], "a", "b")
+def test_an_empty_reply_is_one_and_the_conversation_can_go_on():
+    told = hold_conversation([Say(), "Hello"], "a", "b")
     assert [reply.content for reply in told.replies] == ["", "Hello"]
     assert told.messages[1] == {"role": "assistant", "content": ""}
 
@@ -192,7 +196,7 @@ def test_an_empty_reply_is_one_and_the_talk_can_go_on():
 )
 def test_servers_that_are_almost_compatible_are_understood(message, content):
     answer = json_response({"choices": [{"message": message}]})
-    told = talk([answer, "x"], "a", "b")
+    told = hold_conversation([answer, "x"], "a", "b")
     assert told.replies[0].content == content
     assert told.messages[1]["role"] == "assistant"
     assert told.metered[0] == ModelCall("stand-in", "openai")
@@ -201,19 +205,19 @@ def test_servers_that_are_almost_compatible_are_understood(message, content):
 def test_arguments_may_come_as_an_object():
     call = {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
     answer = json_response({"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]})
-    assert only(talk([answer, "3"], "?", tools=(ADD,))).tool_calls[0].result == 3
+    assert only(hold_conversation([answer, "3"], "?", tools=(ADD,))).tool_calls[0].result == 3
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 504, 529, 302])
 def test_a_provider_that_fails_is_not_the_agents_failure(status):  # N17
     with pytest.raises(Unreachable, match=f"stand-in: {status}.*: told why"):
-        talk([error_response(status, "told why")], "?")
+        hold_conversation([error_response(status, "told why")], "?")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
     with pytest.raises(AgentFailed, match=f"^stand-in: {status} .*: context too long$"):
-        talk([error_response(status, "context too long")], "?")
+        hold_conversation([error_response(status, "context too long")], "?")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +237,7 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
 )
 def test_an_answer_that_is_none_is_the_providers_fault(answer, said):  # N17
     with pytest.raises(Unreachable) as failed:
-        talk([answer], "?")
+        hold_conversation([answer], "?")
     assert failed.value.message.startswith("stand-in: ")
     assert said in failed.value.message
 
@@ -244,20 +248,22 @@ def test_a_provider_that_recovers_is_tried_again():
         error_response(503, "down", {"Retry-After": "0"}),
         "Hello",
     ]
-    told = talk(script, "a", connector={"retries": 2})
+    told = hold_conversation(script, "a", connector={"retries": 2})
     assert only(told).content == "Hello"
     assert len(told.server.requests) == 3
 
 
 def test_a_key_that_is_not_set_is_named():
     with pytest.raises(Unreachable, match=r"\(ACME_KEY is not set\)$"):
-        talk([error_response(401, "who?")], "?", connector={"api_key": None, "key_from": "ACME_KEY"})
+        hold_conversation([error_response(401, "who?")], "?", connector={"api_key": None, "key_from": "ACME_KEY"})
 
 
 def test_a_key_does_not_come_back_in_an_error():
     with pytest.raises(Unreachable) as failed:
-        talk(
-            [error_response(401, "Incorrect API key: sk-geheim-123")], "?", connector={"api_key": Secret("sk-geheim-123")}
+        hold_conversation(
+            [error_response(401, "Incorrect API key: sk-geheim-123")],
+            "?",
+            connector={"api_key": Secret("sk-geheim-123")},
         )
     assert failed.value.message == "stand-in: 401 Unauthorized: Incorrect API key: ***"
 
@@ -280,19 +286,21 @@ def test_a_cancelled_turn_closes_its_connection():
 def test_an_option_chooses_another_connector():  # N20
     with OpenAIServer(lambda r: f"{r.json['model']} {len(r.json['messages'])}") as other:
         context = {"connectors": {"big": other.connector(name="big", model="big-model")}}
-        told = talk(["small"], "a", options={"connector": "big"}, context=context)
+        told = hold_conversation(["small"], "a", options={"connector": "big"}, context=context)
     assert only(told).content == "big-model 1"
     assert told.metered[0].model == "big-model"
     assert told.server.requests == []
 
 
 def test_its_own_connector_may_be_named():
-    assert only(talk(["small"], "a", options={"connector": "stand-in"})).content == "small"
+    assert only(hold_conversation(["small"], "a", options={"connector": "stand-in"})).content == "small"
 
 
 def test_a_connector_that_nobody_knows_is_named():
     with pytest.raises(Unreachable, match="there is no connector 'huge'; known: big"):
-        talk(["x"], "a", options={"connector": "huge"}, context={"connectors": {"big": Connector(name="big")}})
+        hold_conversation(
+            ["x"], "a", options={"connector": "huge"}, context={"connectors": {"big": Connector(name="big")}}
+        )
 
 
 def test_limits_of_a_connector_are_kept_over_sessions():
@@ -319,7 +327,7 @@ def test_limits_of_a_connector_are_kept_over_sessions():
 
 def test_each_message_is_encoded_once():
     """The pieces of earlier turns are the very same bytes in every request."""
-    told = talk(["one", "two", "three"], "a", "b", "c")
+    told = hold_conversation(["one", "two", "three"], "a", "b", "c")
     first, second, third = (request.body for request in told.server.requests)
     assert second.startswith(first[:-2])
     assert third.startswith(second[:-2])

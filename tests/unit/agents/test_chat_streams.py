@@ -3,11 +3,11 @@
 import pytest
 from msgspec import structs
 
-from chatting import ADD, only, talk
+from chatting import ADD, hold_conversation, only
 from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall
-from viva.testing import StubResponse, Say, error_response
+from viva.testing import Say, StubResponse, error_response
 from viva.testing.openai_server import build_chat_stream
 
 
@@ -20,7 +20,7 @@ def test_streaming_makes_no_difference(streams):
         ),
         Say(content="3 and 34, näturlich.", input_tokens=8, output_tokens=3, cached_tokens=2),
     ]
-    told = talk(script, "?", tools=(ADD,), stream=streams)
+    told = hold_conversation(script, "?", tools=(ADD,), stream=streams)
     assert only(told) == Reply(
         "3 and 34, näturlich.",
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 30, "b": 4}, "c2", 34)),
@@ -40,7 +40,7 @@ def sse(*chunks: bytes) -> StubResponse:
 
 def test_a_stream_may_come_in_any_pieces_with_comments_and_without_an_end_mark():
     events = b"".join(build_chat_stream(Say(content="Hello there"), {})[:-1]).replace(b"\n", b"\r\n")
-    told = talk([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
+    told = hold_conversation([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
     assert only(told).content == "Hello there"
 
 
@@ -49,7 +49,7 @@ def test_calls_without_a_number_are_told_apart_by_their_ids():
     events = [{"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls] + [
         {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
     ]
-    told = talk(
+    told = hold_conversation(
         [sse(*(b"data: %b\n\n" % codec.encode(event) for event in events)), "ok"], "?", tools=(ADD,), stream=True
     )
     assert [call.result for call in only(told).tool_calls] == [2, 4]
@@ -72,6 +72,6 @@ WHOLE = build_chat_stream(Say(content="Hello there, this is long"), {})
 )
 def test_a_stream_that_breaks_is_the_providers_fault(answer, said):  # N17
     with pytest.raises(Unreachable) as failed:
-        talk([answer], "?", stream=True)
+        hold_conversation([answer], "?", stream=True)
     assert failed.value.message.startswith("stand-in: ")
     assert said in failed.value.message

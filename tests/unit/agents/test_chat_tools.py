@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from chatting import ADD, only, talk
+from chatting import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed
 from viva.llm.transport import HttpTransport
@@ -27,7 +27,7 @@ def test_tools_run_and_the_model_reads_their_results():
         ),
         "3 and 7",
     ]
-    told = talk(script, "?", tools=(ADD,))
+    told = hold_conversation(script, "?", tools=(ADD,))
     assert only(told) == Reply(
         "3 and 7",
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 3, "b": 4}, "c2", 7)),
@@ -52,7 +52,7 @@ def _awaitable(**given):
 
 @pytest.mark.parametrize("run", [_later, _awaitable])
 def test_tools_may_be_asynchronous(run):
-    told = talk([Say(tool_calls=[ToolCall("t", {"x": "é"})]), "ok"], "?", tools=(Tool("t", run=run),))
+    told = hold_conversation([Say(tool_calls=[ToolCall("t", {"x": "é"})]), "ok"], "?", tools=(Tool("t", run=run),))
     assert only(told).tool_calls[0].result == {"seen": {"x": "é"}}
     assert told.messages[-1]["content"] == '{"seen":{"x":"é"}}'
 
@@ -91,7 +91,7 @@ def _fails(**given):
     ],
 )
 def test_a_tool_that_fails_tells_the_model_and_the_report(call, error_text):
-    told = talk([Say(tool_calls=[call]), "Sorry."], "?", tools=(ADD, Tool("boom", run=_fails)))
+    told = hold_conversation([Say(tool_calls=[call]), "Sorry."], "?", tools=(ADD, Tool("boom", run=_fails)))
     (used,) = only(told).tool_calls
     assert error_text in (used.error or "")
     assert used.result is UNSET
@@ -100,19 +100,21 @@ def test_a_tool_that_fails_tells_the_model_and_the_report(call, error_text):
 
 
 def test_no_arguments_at_all_are_none():
-    told = talk([Say(tool_calls=[ToolCall("now", "")]), "ok"], "?", tools=(Tool("now", run=lambda: "12:00"),))
+    told = hold_conversation(
+        [Say(tool_calls=[ToolCall("now", "")]), "ok"], "?", tools=(Tool("now", run=lambda: "12:00"),)
+    )
     assert (only(told).tool_calls[0].arguments, told.messages[-1]["content"]) == ({}, "12:00")
 
 
 def test_the_tool_loop_has_a_limit():
     again = Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
     with pytest.raises(AgentFailed) as failed:
-        talk(lambda r: again, "?", tools=(ADD,), max_tool_rounds=3)
+        hold_conversation(lambda r: again, "?", tools=(ADD,), max_tool_rounds=3)
     assert failed.value.message == "tool loop exceeded 3 rounds"
-    assert only(talk([again, again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=3)).content == "ok"
+    assert only(hold_conversation([again, again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=3)).content == "ok"
 
 
-def test_a_tool_without_an_implementation_ends_the_turn_and_the_talk_can_go_on():
+def test_a_tool_without_an_implementation_ends_the_turn_and_the_conversation_can_go_on():
     script = [
         Say(
             content="One moment.",
@@ -120,7 +122,7 @@ def test_a_tool_without_an_implementation_ends_the_turn_and_the_talk_can_go_on()
         ),
         "Done.",
     ]
-    told = talk(script, "go", "yes", tools=(ADD, Tool("confirm")))
+    told = hold_conversation(script, "go", "yes", tools=(ADD, Tool("confirm")))
     first, second = told.replies
     assert (first.content, first.finish_reason) == ("One moment.", "tool_calls")
     assert [call.result for call in first.tool_calls] == [2, UNSET]
@@ -132,7 +134,7 @@ def test_a_tool_without_an_implementation_ends_the_turn_and_the_talk_can_go_on()
 
 def test_the_result_of_such_a_tool_may_be_the_next_message():
     script = [Say(tool_calls=[ToolCall("confirm", {}, "c1")]), "Done."]
-    told = talk(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
+    told = hold_conversation(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
     assert told.messages[2:] == [{"role": "tool", "content": "yes", "tool_call_id": "c1"}]
 
 
@@ -146,7 +148,7 @@ def test_stubs_are_used_in_order_and_the_last_repeats():  # W3
 
     look = Say(tool_calls=[ToolCall("look", {"n": 1})])
     context = stubbed(ToolStub("look", {"n": 1}), ToolStub("look", error="gone"), ToolStub("look", "last"))
-    told = talk([look, look, look, look, "ok"], "?", tools=(Tool("look", run=never),), context=context)
+    told = hold_conversation([look, look, look, look, "ok"], "?", tools=(Tool("look", run=never),), context=context)
     assert [(call.result, call.error) for call in only(told).tool_calls] == [
         ({"n": 1}, None), (UNSET, "gone"), ("last", None), ("last", None),
     ]  # fmt: skip
@@ -162,27 +164,29 @@ def test_a_tool_without_a_stub_gets_an_error_and_never_runs():  # W3
     def never(**given):
         raise AssertionError("the live tool ran")
 
-    told = talk([Say(tool_calls=[ToolCall("pay", {})]), "ok"], "?", tools=(Tool("pay", run=never),), context=stubbed())
+    told = hold_conversation(
+        [Say(tool_calls=[ToolCall("pay", {})]), "ok"], "?", tools=(Tool("pay", run=never),), context=stubbed()
+    )
     assert only(told).tool_calls[0].error == "no canned response for the tool 'pay'"
 
 
 def test_a_stub_may_answer_null():
-    told = talk([Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look")))
+    told = hold_conversation([Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look")))
     assert only(told).tool_calls[0].result is None
 
 
 def test_each_session_starts_with_all_stubs():
-    told = talk(
+    told = hold_conversation(
         [Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look", 1), ToolStub("look", 2))
     )
-    again = talk(
+    again = hold_conversation(
         [Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look", 1), ToolStub("look", 2))
     )
     assert only(told).tool_calls[0].result == only(again).tool_calls[0].result == 1
 
 
 def test_memory_stands_in_the_system_message():
-    told = talk(["x"], "a", system="Be kind.", context=stubbed(memory=("Likes tea", {"city": "Rome"})))
+    told = hold_conversation(["x"], "a", system="Be kind.", context=stubbed(memory=("Likes tea", {"city": "Rome"})))
     assert told.messages[0] == {
         "role": "system",
         "content": 'Be kind.\n\nWhat you remember:\n- Likes tea\n- {"city":"Rome"}',

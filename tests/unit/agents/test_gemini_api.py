@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from chatting import ADD, Told, only, talk
+from chatting import ADD, Told, hold_conversation, only
 from viva.agents.chat import Tool
 from viva.agents.gemini_api import GeminiAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
-from viva.testing import StubResponse, GeminiServer, Say, json_response
+from viva.testing import GeminiServer, Say, StubResponse, json_response
 from viva.testing.gemini_server import SIGNATURE
 
 
 def ask(script: Any, *said: str | Message, **fields: Any) -> Told:
-    return talk(script, *said, agent=GeminiAgent, stand_in=GeminiServer, **fields)
+    return hold_conversation(script, *said, agent=GeminiAgent, stand_in=GeminiServer, **fields)
 
 
 def answer_of(*parts: dict[str, Any], **fields: Any) -> StubResponse:

@@ -14,7 +14,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Image, Message, ModelCall, Reply, Text, ToolCall
 from viva.protocols import SessionContext
-from viva.testing import StubResponse, HttpServer, ReceivedRequest, json_response
+from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_response
 
 
 class Told(Struct):
@@ -29,7 +29,7 @@ class Told(Struct):
         return [request.json for request in self.server.requests]
 
 
-def talk(
+def hold_conversation(
     handler: Callable[[ReceivedRequest], StubResponse],
     *said: str | Message,
     options: Mapping[str, Any] | None = None,
@@ -62,14 +62,14 @@ def answering(value: Any, status: int = 200) -> Callable[[ReceivedRequest], Stub
 
 
 def reply_to(value: Any, **fields) -> Reply:
-    return talk(answering(value), "Hi", **fields).replies[0]
+    return hold_conversation(answering(value), "Hi", **fields).replies[0]
 
 
 # Requests
 
 
 def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
-    told = talk(
+    told = hold_conversation(
         lambda r: json_response({"content": f"answer {len(r.json['messages'])}"}),
         "one",
         "two",
@@ -92,12 +92,14 @@ def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
 
 
 def test_the_conversations_own_id_stands_in_where_no_option_gives_one():
-    assert talk(answering("x"), "Hi").bodies[0]["session_id"] == "s/c#1.1"
+    assert hold_conversation(answering("x"), "Hi").bodies[0]["session_id"] == "s/c#1.1"
 
 
 def test_the_session_id_of_an_answer_is_sent_from_then_on():
     numbered = iter(["a", None, "b", None])
-    told = talk(lambda r: json_response({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4")
+    told = hold_conversation(
+        lambda r: json_response({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4"
+    )
     assert [body["session_id"] for body in told.bodies] == ["s/c#1.1", "a", "a", "b"]
 
 
@@ -109,7 +111,9 @@ def test_a_template_is_filled_in():
         "meta": "{{metadata}}",
         "d": "{{data}}",
     }
-    told = talk(answering("x"), "a", Message("user", "[1]", data=[1]), body=body, options={"metadata": {"k": 1}})
+    told = hold_conversation(
+        answering("x"), "a", Message("user", "[1]", data=[1]), body=body, options={"metadata": {"k": 1}}
+    )
     assert told.bodies[0] == {
         "q": "User says: a",
         "deep": [{"all": [{"role": "user", "content": "a"}]}, []],
@@ -124,23 +128,25 @@ def test_a_template_is_filled_in():
 def test_what_was_said_before_keeps_its_tool_calls():
     """With their results where the endpoint tells them."""
     calls = [{"name": "look", "id": "1", "arguments": {"x": 1}}]
-    asked = talk(answering({"content": "done", "tool_calls": calls}), "a", "b").bodies[1]["messages"]
+    asked = hold_conversation(answering({"content": "done", "tool_calls": calls}), "a", "b").bodies[1]["messages"]
     assert asked[1]["content"] == "done"  # N20
     assert [call["function"]["name"] for call in asked[1]["tool_calls"]] == ["look"]
     told = [{**calls[0], "result": "found"}]
     body = {"earlier": "{{history}}"}
-    earlier = talk(answering({"content": "done", "tool_calls": told}), "a", "b", body=body).bodies[1]["earlier"]
+    earlier = hold_conversation(answering({"content": "done", "tool_calls": told}), "a", "b", body=body).bodies[1][
+        "earlier"
+    ]
     assert [message["role"] for message in earlier] == ["user", "assistant", "tool", "assistant"]
     assert (earlier[2]["content"], earlier[3]["content"]) == ("found", "done")
 
 
 def test_messages_inside_a_longer_text_are_json():
-    told = talk(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
+    told = hold_conversation(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
     assert told.bodies[0] == {"prompt": 'Talk: [{"role":"user","content":"a"}]!'}
 
 
 def test_address_and_headers_are_templates_too():
-    told = talk(
+    told = hold_conversation(
         answering("x"), "a b&c", path="/chat/{{session_id}}?q={{input}}", headers={"X-Session": "id {{session_id}}"}
     )
     (request,) = told.server.requests
@@ -149,7 +155,7 @@ def test_address_and_headers_are_templates_too():
 
 
 def test_a_get_request_has_no_body():
-    (request,) = talk(answering("x"), "a", method="get", path="/ask?q={{input}}").server.requests
+    (request,) = hold_conversation(answering("x"), "a", method="get", path="/ask?q={{input}}").server.requests
     assert (request.method, request.body, request.path) == ("GET", b"", "/ask?q=a")
     assert "content-type" not in request.headers
 
@@ -157,7 +163,7 @@ def test_a_get_request_has_no_body():
 def test_attachments_and_workspace_can_be_sent():  # N5, P5
     message = Message("user", (Text("see"), Image("a.png", name="a.png", url="data:,x")))
     body = {"files": "{{attachments}}", "folder": "{{workspace}}", "text": "{{input}}"}
-    told = talk(answering("x"), message, body=body, context={"workspace": SimpleNamespace(path="/tmp/w")})
+    told = hold_conversation(answering("x"), message, body=body, context={"workspace": SimpleNamespace(path="/tmp/w")})
     assert told.bodies[0] == {
         "files": [{"type": "image", "source": "a.png", "name": "a.png", "url": "data:,x"}],
         "folder": "/tmp/w",
@@ -168,10 +174,10 @@ def test_attachments_and_workspace_can_be_sent():  # N5, P5
 def test_fixtures_are_forwarded_when_asked_for():  # W3
     context = {"fixtures": Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("tea",), stub_all_tools=True)}
     expected = {"tools": [{"tool": "look", "response": {"n": 1}, "error": None}], "memory": ["tea"], "stubbed": True}
-    assert talk(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
-    own = talk(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})
+    assert hold_conversation(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
+    own = hold_conversation(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})
     assert own.bodies[0] == {"f": expected}
-    assert "fixtures" not in talk(answering("x"), "a", context=context).bodies[0]
+    assert "fixtures" not in hold_conversation(answering("x"), "a", context=context).bodies[0]
 
 
 def test_it_provides_what_its_request_can_carry():
@@ -257,7 +263,7 @@ def test_every_part_of_a_reply_is_found_in_its_usual_place():
 
 
 def test_usage_is_metered():
-    told = talk(answering({"content": "x", "usage": {"input_tokens": 3, "output_tokens": 4}}), "a")
+    told = hold_conversation(answering({"content": "x", "usage": {"input_tokens": 3, "output_tokens": 4}}), "a")
     assert told.metered == [ModelCall(input_tokens=3, output_tokens=4)]
 
 
@@ -277,7 +283,7 @@ def test_paths_point_where_the_user_says():
         "meta": {"sid": 7, "why": "end", "hint": "name", "tokens": [{"input_tokens": 1}, {"input_tokens": 2}]},
         "content": "not this",
     }
-    told = talk(
+    told = hold_conversation(
         answering(answer), "a", "b", content="$.result.say[*]", data="$.result.json", tool_calls="$.result.steps[*].call",
         session_id="$.meta.sid", finish_reason="meta.why", input_hint="$.meta.hint", usage="$.meta.tokens",
     )  # fmt: skip
@@ -339,7 +345,7 @@ def test_ten_megabytes_of_reply_are_fine():
 )
 def test_an_agent_that_answers_rubbish_has_failed(answer, said):  # N17
     with pytest.raises(AgentFailed) as failed:
-        talk(lambda r: answer, "a")
+        hold_conversation(lambda r: answer, "a")
     assert said in failed.value.message
 
 
@@ -351,9 +357,11 @@ def test_a_path_that_finds_nothing_is_named_with_what_is_there():  # N17
 @pytest.mark.parametrize("status", [429, 503])
 def test_an_agent_that_is_busy_is_asked_again_and_then_out_of_reach(status):  # N17
     due = iter([StubResponse(status=status, headers={"Retry-After": "0"}), json_response("hello")])
-    assert talk(lambda r: next(due), "a", retries=1).replies[0].content == "hello"
+    assert hold_conversation(lambda r: next(due), "a", retries=1).replies[0].content == "hello"
     with pytest.raises(Unreachable, match=f"^http agent: {status} .* after 2 tries: full$"):
-        talk(lambda r: StubResponse(status=status, headers={"Retry-After": "0"}, body=b"full"), "a", retries=1)
+        hold_conversation(
+            lambda r: StubResponse(status=status, headers={"Retry-After": "0"}, body=b"full"), "a", retries=1
+        )
 
 
 @pytest.mark.parametrize("cut", ["before", "after_headers", "amid_body"])
@@ -367,7 +375,7 @@ def test_a_dropped_answer_is_not_asked_for_again(cut):  # N17
         return next(due)
 
     with pytest.raises(Unreachable):
-        talk(handler, "a", "b", retries=4)
+        hold_conversation(handler, "a", "b", retries=4)
     assert len(seen) == 2
 
 
@@ -387,10 +395,12 @@ def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
 
 def test_an_agent_that_does_not_answer_in_time_is_cut_off():
     with pytest.raises(Unreachable, match="within 50ms"):
-        talk(lambda r: StubResponse(hold=True), "a", timeout_s=0.05)
+        hold_conversation(lambda r: StubResponse(hold=True), "a", timeout_s=0.05)
 
 
 def test_a_secret_header_does_not_come_back_in_an_error():
     with pytest.raises(AgentFailed) as failed:
-        talk(lambda r: StubResponse(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"})
+        hold_conversation(
+            lambda r: StubResponse(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"}
+        )
     assert failed.value.message == "HTTP 403: bad token ***"

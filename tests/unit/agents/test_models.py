@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from chatting import only, talk
+from chatting import hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.gemini_api import GeminiAgent
-from viva.agents.models import choose_connector, build_model_agent
-from viva.agents.structured import close_objects, is_strict
+from viva.agents.models import build_model_agent, choose_connector
+from viva.agents.strict_schema import close_objects, is_strict
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector, Connectors, Secret
 from viva.testing import Say
@@ -99,15 +99,15 @@ def test_only_what_is_closed_and_required_is_strict(schema: Any, strict: bool):
 
 def test_a_schema_that_cannot_be_strict_is_sent_all_the_same():
     """OpenAI refuses a strict schema with an optional property."""
-    told = talk(["{}", "{}"], "a", output=OPEN)
+    told = hold_conversation(["{}", "{}"], "a", output=OPEN)
     assert told.sent["response_format"]["json_schema"] == {"name": "answer", "schema": CLOSED, "strict": False}
-    told = talk(["{}"], "a", output=CLOSED | {"required": ["a"]})
+    told = hold_conversation(["{}"], "a", output=CLOSED | {"required": ["a"]})
     assert told.sent["response_format"]["json_schema"]["strict"] is True
     assert only(told).content == "{}"
 
 
 def test_the_format_that_a_config_writes_wins():
-    told = talk(["{}"], "a", output=OPEN, body={"response_format": {"type": "json_object"}})
+    told = hold_conversation(["{}"], "a", output=OPEN, body={"response_format": {"type": "json_object"}})
     assert told.sent["response_format"] == {"type": "json_object"}
 
 
@@ -136,7 +136,7 @@ def test_azure_is_addressed_by_deployment_and_version():
 
 
 def test_a_gateway_before_azure_gets_the_header_that_the_config_gives():
-    told = talk([Say(content="x")], "a", connector={"headers": {"api-key": "azure"}})
+    told = hold_conversation([Say(content="x")], "a", connector={"headers": {"api-key": "azure"}})
     headers = told.server.requests[0].headers
     assert headers["api-key"] == "azure"
     assert "authorization" not in headers

@@ -158,7 +158,7 @@ def test_any_provider_will_do(stand_in: type[ModelServer]):
 # Anew each time
 
 
-TALK = (
+STATE = (
     Message("user", "Pay W1"),
     Message("assistant", "Done.", tool_calls=(ToolCall("pay", {"id": "W1"}, result={"ok": True}),)),
 )
@@ -167,14 +167,14 @@ TALK = (
 def test_a_prompt_of_the_moment_is_asked_by_itself_each_time():
     told = ask(
         "Turn {{turn_number}}: {{conversation}}", ("x", {"turn_number": 2}), ("y", {"turn_number": 3}),
-        script=["1", "2"], conversation=TALK,
+        script=["1", "2"], conversation=STATE,
     )  # fmt: skip
     assert [len(asked["messages"]) for asked in told.sent] == [1, 1]
     assert [text.split(":")[0] for text in told.texts] == ["Turn 2", "Turn 3"]
 
 
 def test_the_conversation_is_one_object_a_line_with_tools_and_their_results():
-    (text,) = ask("{{conversation}}", ("x", {}), conversation=TALK).texts
+    (text,) = ask("{{conversation}}", ("x", {}), conversation=STATE).texts
     assert [codec.decode(line) for line in text.splitlines()] == [
         {"turn": 1, "role": "user", "text": "Pay W1"},
         {
@@ -187,7 +187,7 @@ def test_the_conversation_is_one_object_a_line_with_tools_and_their_results():
 
 
 def test_what_was_said_before_the_first_turn_is_turn_0():
-    said = (Message("user", "a"), Message("assistant", "b"), *TALK)
+    said = (Message("user", "a"), Message("assistant", "b"), *STATE)
     (text,) = ask("{{conversation}}", ("x", {}), conversation=said, context=lambda server: {"prior": 2}).texts
     assert [codec.decode(line)["turn"] for line in text.splitlines()] == [0, 0, 1, 1]
 
@@ -201,7 +201,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again_with_the_reason():  # 
 
 def test_a_prompt_of_the_moment_that_shows_no_conversation_gets_it_below():
     """Nobody can play a user, or judge, without knowing what was said."""
-    (text,) = ask("This is turn {{turn_number}}.", ("What next?", {"turn_number": 2}), conversation=TALK).texts
+    (text,) = ask("This is turn {{turn_number}}.", ("What next?", {"turn_number": 2}), conversation=STATE).texts
     first, _, conversation, *_, last = text.splitlines()
     assert (first, last) == ("This is turn 2.", "What next?")
     assert "The conversation so far" in conversation

@@ -20,7 +20,7 @@ from viva.protocols import SessionContext
 OPTIONS = {"session_id": "s-1", "metadata": {"k": "v"}}
 
 
-def talk(
+def hold_conversation(
     target: Any, *said: str, options: Mapping[str, Any] = OPTIONS, role: Role = "agent", **context: Any
 ) -> list[Reply]:
     """What an agent answers to one line after another, in one session."""
@@ -35,7 +35,7 @@ def talk(
 
 
 def texts(target: Any, *said: str, **context: Any) -> list[str]:
-    return [reply.content for reply in talk(target, *said, **context)]
+    return [reply.content for reply in hold_conversation(target, *said, **context)]
 
 
 class Counter:
@@ -111,7 +111,7 @@ def test_a_sync_agent_runs_elsewhere_and_always_in_the_same_thread():
     """An SQLite connection that the agent opens when it is made works in every turn, and when it is closed."""
     threads: list[int] = []
 
-    class Ledger:
+    class EventStore:
         def __init__(self) -> None:
             self.db = sqlite3.connect(":memory:")
             self.db.execute("create table entries (text)")
@@ -125,7 +125,7 @@ def test_a_sync_agent_runs_elsewhere_and_always_in_the_same_thread():
             threads.append(threading.get_ident())
             self.db.close()
 
-    assert texts(Ledger, "a", "b", "c") == ["1", "2", "3"]
+    assert texts(EventStore, "a", "b", "c") == ["1", "2", "3"]
     assert len(set(threads)) == 1
     assert len(threads) == 4
     assert threading.get_ident() not in threads
@@ -145,7 +145,7 @@ def test_an_async_agent_runs_on_the_loop():
         async def aclose(self) -> None:
             loops.append(asyncio.get_running_loop())
 
-    talk(OnLoop, "a")
+    hold_conversation(OnLoop, "a")
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
 
@@ -164,8 +164,13 @@ def test_what_was_returned_becomes_a_reply():
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "cost_usd": 0.5, "model": "m"},
     }
     metered: list[ModelCall] = []
-    (reply,) = talk(lambda messages: whole, "x", metered=metered)
-    assert (reply.content, reply.declared_state, reply.input_hint, reply.finish_reason) == ("c", "awaiting", "h", "stop")
+    (reply,) = hold_conversation(lambda messages: whole, "x", metered=metered)
+    assert (reply.content, reply.declared_state, reply.input_hint, reply.finish_reason) == (
+        "c",
+        "awaiting",
+        "h",
+        "stop",
+    )
     assert reply.data == {"a": [1, 2], "when": "x"}
     first, second = reply.tool_calls
     assert first == ToolCall("t", {"x": 1}, "1", [1])
@@ -178,13 +183,13 @@ def test_what_was_returned_becomes_a_reply():
     [({"awaiting_input": True}, "awaiting"), ({"awaiting_input": False}, "done"), ({"done": True}, "done"), ({}, None)],
 )
 def test_what_it_says_about_waiting_is_its_own_word(returned: dict[str, Any], declared: str | None):
-    (reply,) = talk(lambda messages: {"content": "x", **returned}, "x")
+    (reply,) = hold_conversation(lambda messages: {"content": "x", **returned}, "x")
     assert reply.declared_state == declared  # N22
 
 
 def test_a_reply_or_data_alone_will_do():
-    assert talk(lambda messages: Reply("r", data=[1]), "x") == [Reply("r", data=[1])]
-    assert talk(lambda messages: {"data": 0}, "x") == [Reply(data=0)]
+    assert hold_conversation(lambda messages: Reply("r", data=[1]), "x") == [Reply("r", data=[1])]
+    assert hold_conversation(lambda messages: {"data": 0}, "x") == [Reply(data=0)]
 
 
 def test_history_grows_with_what_was_said_and_done():
@@ -194,7 +199,7 @@ def test_history_grows_with_what_was_said_and_done():
         heard.append(messages)
         return {"content": "ok", "tool_calls": [{"name": "t", "arguments": {}, "result": 1}], "data": {"n": 1}}
 
-    talk(agent, "a", "b", history=(Message("system", "be brief"),))
+    hold_conversation(agent, "a", "b", history=(Message("system", "be brief"),))
     assert heard[0] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]  # N5
     assert [message["role"] for message in heard[1]] == ["system", "user", "assistant", "user"]
     assert heard[1][2] == {
@@ -213,9 +218,9 @@ def test_what_it_raises_is_its_failure_and_what_is_out_of_reach_is_not():
         raise Unreachable("nobody there")
 
     with pytest.raises(AgentFailed, match="KeyError: 'x'"):
-        talk(breaks, "x")  # N17
+        hold_conversation(breaks, "x")  # N17
     with pytest.raises(Unreachable):
-        talk(unreachable, "x")
+        hold_conversation(unreachable, "x")
 
 
 def test_a_constructor_or_closer_that_raises_is_its_failure_too():
@@ -237,7 +242,7 @@ def test_a_constructor_or_closer_that_raises_is_its_failure_too():
         (Both, "ValueError: first"),
     ):
         with pytest.raises(AgentFailed) as failed:
-            talk(target, "x")
+            hold_conversation(target, "x")
         assert failed.value.message == said
 
 
@@ -248,9 +253,9 @@ def test_an_object_of_its_own_is_closed_and_a_shared_one_is_not():
         def close(self) -> None:
             closed.append("closed")
 
-    talk(Closing(), "x")
+    hold_conversation(Closing(), "x")
     assert closed == []
-    talk(Closing, "x")
+    hold_conversation(Closing, "x")
     assert closed == ["closed"]
 
 
@@ -272,7 +277,7 @@ def test_a_cut_off_call_leaves_the_agents_own_cancellations_alone():
 
     asyncio.run(scenario())
     with pytest.raises(AgentFailed, match="cancelled itself"):
-        talk(cancels, "x")
+        hold_conversation(cancels, "x")
 
 
 def test_fixtures_reach_those_who_ask_for_them():
@@ -280,7 +285,7 @@ def test_fixtures_reach_those_who_ask_for_them():
         return {"data": {"tools": tools, "memory": memory}}
 
     stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",))
-    (reply,) = talk(agent, "x", fixtures=stubs)
+    (reply,) = hold_conversation(agent, "x", fixtures=stubs)
     assert reply.data == {"tools": [{"tool": "t", "response": {"a": 1}, "error": None}], "memory": ["m"]}
     assert PythonAgent(agent).provides == {"workspace", "tool_stubs", "memory"}
     assert PythonAgent(lambda messages: "x").provides == {"workspace"}
@@ -295,13 +300,13 @@ def test_fixtures_are_in_the_options_of_an_agent_that_only_says_that_it_takes_th
         return f"{given['tools'].call('t')['a']} {given['memory'][0]}" if given else "none"
 
     stubs = Fixtures((ToolStub("t", {"a": 1}),), ("m",), stub_all_tools=True)
-    (reply,) = talk(agent, "x", fixtures=stubs)
+    (reply,) = hold_conversation(agent, "x", fixtures=stubs)
     assert (reply.content, [call.name for call in reply.tool_calls]) == ("1 m", ["t"])
-    assert [reply.content for reply in talk(agent, "x")] == ["none"]
+    assert [reply.content for reply in hold_conversation(agent, "x")] == ["none"]
 
 
 def test_a_helpers_dict_is_its_answer():
-    (reply,) = talk(lambda messages: {"passed": True, "reason": "fine"}, "x", role="judge")
+    (reply,) = hold_conversation(lambda messages: {"passed": True, "reason": "fine"}, "x", role="judge")
     assert reply.data == {"passed": True, "reason": "fine"}
 
 

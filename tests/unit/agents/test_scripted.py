@@ -14,7 +14,9 @@ from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
 
 
-def talk(agent: ScriptedAgent, *said: str, role: Role = "agent", metered: list[ModelCall] | None = None) -> list[Reply]:
+def hold_conversation(
+    agent: ScriptedAgent, *said: str, role: Role = "agent", metered: list[ModelCall] | None = None
+) -> list[Reply]:
     calls: list[ModelCall] = [] if metered is None else metered
 
     async def scenario() -> list[Reply]:
@@ -26,7 +28,7 @@ def talk(agent: ScriptedAgent, *said: str, role: Role = "agent", metered: list[M
 
 
 def texts(agent: ScriptedAgent, *said: str) -> list[str]:
-    return [reply.content for reply in talk(agent, *said)]
+    return [reply.content for reply in hold_conversation(agent, *said)]
 
 
 def test_replies_come_in_order_and_anew_in_each_session():
@@ -57,7 +59,7 @@ def test_a_reply_may_hold_all_that_a_reply_can():
         "finish_reason": "length",
         "usage": {"input_tokens": 2, "output_tokens": 1},
     }
-    (reply,) = talk(ScriptedAgent((written,)), "x", metered=metered)
+    (reply,) = hold_conversation(ScriptedAgent((written,)), "x", metered=metered)
     assert (reply.content, reply.data, reply.declared_state, reply.input_hint) == ("c", {"n": 1}, "done", "h")
     assert reply.tool_calls[0].result == "r"
     assert reply.finish_reason == "length"
@@ -73,7 +75,7 @@ def test_an_error_breaks_and_a_delay_takes_its_time():
 
 
 def test_as_a_helper_its_table_is_the_answer():
-    (reply,) = talk(ScriptedAgent(({"input": "next", "goal_achieved": False},)), "x", role="simulator")
+    (reply,) = hold_conversation(ScriptedAgent(({"input": "next", "goal_achieved": False},)), "x", role="simulator")
     assert reply.data == {"input": "next", "goal_achieved": False}
 
 

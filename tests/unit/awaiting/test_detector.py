@@ -139,7 +139,7 @@ def test_an_ordinary_finish_reason_leaves_it_to_the_wording(reason):
         ("Your order was cancelled.", "completed"),
     ],
 )
-def test_each_kind_of_ending_has_its_reason(text, reason):
+def test_each_kind_of_outcome_has_its_reason(text, reason):
     assert said(text) == (reason != "completed", reason)
 
 

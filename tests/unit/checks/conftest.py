@@ -10,8 +10,9 @@ import pytest
 from viva import catalog
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
-from viva.model.judging import evaluate
-from viva.model.talk import CheckContext, AssertionResult, Verdict
+from viva.model.turn import AssertionResult, Verdict
+from viva.state.evaluation import evaluate
+from viva.state.trial_state import CheckContext
 
 _OURS = ("type", "message", "negate", "weight")
 
@@ -27,9 +28,9 @@ class Bench:
 
     @property
     def building(self) -> BuildContext:
-        return BuildContext(str(self.folder), self.roots, self.claim, self.update_snapshots)
+        return BuildContext(str(self.folder), self.roots, self.assertion, self.update_snapshots)
 
-    def claim(self, written: Mapping[str, Any]) -> Assertion:
+    def assertion(self, written: Mapping[str, Any]) -> Assertion:
         found = self.own.get(written["type"]) or catalog.find_component("check", written["type"])
         if found is None:
             raise ValueError(f"unknown type {written['type']}")
@@ -42,16 +43,16 @@ class Bench:
         )
 
     def label(self, type_: str, **fields: Any) -> str:
-        return self.claim({"type": type_, **fields}).check.label
+        return self.assertion({"type": type_, **fields}).check.label
 
-    def judge(self, written: Mapping[str, Any], evidence: CheckContext) -> Verdict:
+    def judge(self, written: Mapping[str, Any], context: CheckContext) -> Verdict:
         """The verdict of a claim whose check need not wait."""
-        found = evaluate(self.claim(written), evidence)
+        found = evaluate(self.assertion(written), context)
         assert isinstance(found, AssertionResult)
         return found.verdict
 
-    async def judge_later(self, written: Mapping[str, Any], evidence: CheckContext) -> Verdict:
-        found = evaluate(self.claim(written), evidence)
+    async def judge_later(self, written: Mapping[str, Any], context: CheckContext) -> Verdict:
+        found = evaluate(self.assertion(written), context)
         return (await found if inspect.isawaitable(found) else found).verdict
 
 

@@ -10,8 +10,9 @@ from msgspec import field
 from viva.errors import CheckError
 from viva.model.component import Component
 from viva.model.message import ModelCall
-from viva.model.talk import CheckContext, Quote, Verdict
-from viva.testing.evidence import make_check_context
+from viva.model.turn import Quote, Verdict
+from viva.state.trial_state import CheckContext
+from viva.testing.check_context import make_check_context
 
 P = {"type": "contains", "value": "a"}
 F = {"type": "contains", "value": "z"}
@@ -26,7 +27,7 @@ class Slow(Component, frozen=True, kw_only=True):
     costly: bool = True
     label: str = "slow"
 
-    def check(self, evidence: CheckContext) -> Awaitable[Verdict]:
+    def check(self, context: CheckContext) -> Awaitable[Verdict]:
         return self._think()
 
     async def _think(self) -> Verdict:
@@ -73,10 +74,10 @@ SE = {"type": "slow", "passes": None}
         ([F, SE], "failed", "error"),
     ],
 )
-def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  # N24, N25
+def test_failures_decide_all_and_passes_decide_any(bench, assertions, all_, any_):  # N24, N25
     evidence = make_check_context("a")
     for kind, status in (("all", all_), ("any", any_)):
-        verdict = asyncio.run(bench.judge_later({"type": kind, "assertions": claims}, evidence))
+        verdict = asyncio.run(bench.judge_later({"type": kind, "assertions": assertions}, evidence))
         assert verdict.status == status, kind
 
 
@@ -92,15 +93,15 @@ def test_failures_decide_all_and_passes_decide_any(bench, claims, all_, any_):  
         ({**P, "negate": True}, "passed"),
     ],
 )
-def test_not(bench, claim, status):  # N24: an error stays an error
-    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": claim}, make_check_context("a")))
+def test_not(bench, assertion, status):  # N24: an error stays an error
+    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": assertion}, make_check_context("a")))
     assert verdict.status == status
 
 
-def test_nested_claims_have_their_own_negation(bench):
-    claims = [{**P, "negate": True}, {**F, "negate": True}]
-    assert bench.judge({"type": "all", "assertions": claims}, make_check_context("a")).status == "failed"
-    assert bench.judge({"type": "any", "assertions": claims}, make_check_context("a")).passed
+def test_nested_assertions_have_their_own_negation(bench):
+    assertions = [{**P, "negate": True}, {**F, "negate": True}]
+    assert bench.judge({"type": "all", "assertions": assertions}, make_check_context("a")).status == "failed"
+    assert bench.judge({"type": "any", "assertions": assertions}, make_check_context("a")).passed
 
 
 def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
@@ -108,7 +109,7 @@ def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
         assert bench.judge({"type": kind, "assertions": [E], "negate": True}, make_check_context("a")).status == "error"
 
 
-def test_one_claim_needs_no_list(bench):  # N3
+def test_one_assertion_needs_no_list(bench):  # N3
     assert bench.judge({"type": "any", "assertions": P}, make_check_context("a")).passed
 
 
@@ -118,14 +119,14 @@ def test_combinations_nest(bench):
 
 
 @pytest.mark.parametrize("kind", ["all", "any"])
-def test_every_claim_is_judged_never_only_the_first(bench, kind):  # N10
-    check = bench.claim({"type": kind, "assertions": [SF, SP, SF, SP]}).check
+def test_every_assertion_is_judged_never_only_the_first(bench, kind):  # N10
+    check = bench.assertion({"type": kind, "assertions": [SF, SP, SF, SP]}).check
     asyncio.run(check.check(make_check_context("a")))
-    assert [len(claim.check.asked) for claim in check.claims] == [1, 1, 1, 1]
+    assert [len(assertion.check.asked) for assertion in check.assertions] == [1, 1, 1, 1]
 
 
-def test_cheap_claims_need_no_event_loop(bench):
-    check = bench.claim({"type": "all", "assertions": [P, P]}).check
+def test_cheap_assertions_need_no_event_loop(bench):
+    check = bench.assertion({"type": "all", "assertions": [P, P]}).check
     assert not inspect.isawaitable(check.check(make_check_context("a")))
     assert not check.costly
 
@@ -135,7 +136,7 @@ def test_cheap_claims_need_no_event_loop(bench):
     [{"type": "all", "assertions": [P, SP]}, {"type": "any", "assertions": [SP]}, {"type": "not", "assertion": SP}],
 )
 def test_a_combination_is_as_costly_as_its_dearest_part(bench, written):
-    assert bench.claim(written).check.costly
+    assert bench.assertion(written).check.costly
 
 
 def test_the_score_of_all_is_the_share_that_holds_by_weight(bench):
@@ -181,7 +182,7 @@ def test_what_judges_said_and_used_is_kept(bench):
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim(written)
+        bench.assertion(written)
     assert said in str(wrong.value)
 
 

@@ -11,8 +11,8 @@ import pytest
 from rooms import folders, put
 from viva.checks.files import FileContains, FileExists
 from viva.model.case import Key, WorkspaceSpec
-from viva.model.talk import Verdict
-from viva.testing.evidence import make_check_context
+from viva.model.turn import Verdict
+from viva.testing.check_context import make_check_context
 from viva.workspace.folders import TrialWorkspace
 
 
@@ -170,13 +170,13 @@ def test_a_path_out_of_the_workspace_cannot_be_written(bench: Any, path: str):
     """P5: a load error."""
     for written in (exists(path), holds(path, "x")):
         with pytest.raises(ValueError, match="must be relative to the workspace"):
-            bench.claim(written)
+            bench.assertion(written)
 
 
 def test_a_text_that_every_file_holds_cannot_be_written(bench: Any):
     for value in ("", [], ["a", ""]):
         with pytest.raises(ValueError, match="value is empty"):
-            bench.claim({"type": "file_contains", "path": "a", "value": value})
+            bench.assertion({"type": "file_contains", "path": "a", "value": value})
 
 
 def test_without_a_workspace_nothing_can_be_said(bench: Any):

@@ -7,8 +7,8 @@ import pytest
 
 from viva.checks.golden import Golden, ReturnSchema, to_canonical_text
 from viva.model.message import Reply
-from viva.model.talk import reply_output
-from viva.testing.evidence import make_check_context
+from viva.state.trial_state import reply_output
+from viva.testing.check_context import make_check_context
 
 
 def holds(strategy: Any, value: Any, reply: Reply | str) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import make_check_context
+from viva.testing.check_context import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_equals_is_deep_and_type_strict(bench, value, reply, status):  # N25
 
 def test_equals_needs_a_value(bench):
     with pytest.raises(ValueError, match="missing required field `value`"):
-        bench.claim({"type": "equals"})
+        bench.assertion({"type": "equals"})
 
 
 def test_equals_says_that_a_text_is_no_data(bench):
@@ -189,7 +189,7 @@ def test_a_turns_json_path_does_not_look_in_tool_results(bench):  # N12
 )
 def test_json_path_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N2, N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "json_path", **fields})
+        bench.assertion({"type": "json_path", **fields})
     assert said in str(wrong.value)
 
 
@@ -275,7 +275,7 @@ def test_a_final_type_with_a_path_looks_on_in_tool_results(bench):  # N12
 @pytest.mark.parametrize("fields", [{"value": "text"}, {}, {"value": "string", "path": "$["}])
 def test_type_misuse(bench, fields):
     with pytest.raises(ValueError):
-        bench.claim({"type": "type", **fields})
+        bench.assertion({"type": "type", **fields})
 
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number", "minimum": 1}}, "required": ["amount"]}
@@ -298,12 +298,16 @@ def test_json_schema(bench, reply, status):  # N25
 def test_a_final_json_schema_takes_a_tool_result_only_where_the_reply_has_no_json(bench):  # N12
     written = {"type": "json_schema", "schema": SCHEMA}
     assert bench.judge(written, make_check_context(tools({"amount": 5}, {"log": 1}), "Thanks!", over="case")).passed
-    assert bench.judge(written, make_check_context(tools({"amount": 5}), Reply(data={}), over="case")).status == "failed"
+    assert (
+        bench.judge(written, make_check_context(tools({"amount": 5}), Reply(data={}), over="case")).status == "failed"
+    )
     assert bench.judge(written, make_check_context(tools({"log": 1}), "Thanks!", over="case")).status == "failed"
 
 
 def test_json_schema_names_the_places_without_quoting_the_answer(bench):
-    verdict = bench.judge({"type": "json_schema", "schema": SCHEMA}, make_check_context(Reply(data={"amount": "s3cret"})))
+    verdict = bench.judge(
+        {"type": "json_schema", "schema": SCHEMA}, make_check_context(Reply(data={"amount": "s3cret"}))
+    )
     assert verdict.reason == '$.amount: it is not of type "number"'
     assert verdict.actual == {"amount": "s3cret"}
 
@@ -328,7 +332,7 @@ def test_json_schema_shows_three_errors_and_counts_the_rest(bench):
 )
 def test_a_bad_schema_is_found_when_the_file_is_loaded_and_nothing_is_fetched(bench, schema, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "json_schema", "schema": schema})
+        bench.assertion({"type": "json_schema", "schema": schema})
     assert said in str(wrong.value)
 
 

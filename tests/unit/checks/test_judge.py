@@ -11,8 +11,9 @@ from msgspec import structs
 from unit.checks.conftest import Bench
 from viva.errors import HelperFailed, Role, RunStopped
 from viva.model.message import Message, Reply, ToolCall
-from viva.model.talk import CheckContext, FileChange, Quote, TrialState, Verdict
-from viva.testing.evidence import make_check_context
+from viva.model.turn import FileChange, Quote, Verdict
+from viva.state.trial_state import CheckContext, TrialState
+from viva.testing.check_context import make_check_context
 
 T = TypeVar("T")
 Answer = Mapping[str, Any] | str | Exception
@@ -33,7 +34,7 @@ class Judges:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Judges"]:
         self.told.append((options or {})["metadata"])
         yield self
@@ -57,11 +58,11 @@ CALL = ToolCall("pay", {"id": "W1"}, result={"ok": True})
 SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}, tool_calls=(CALL,))
 
 
-def verdict_of(bench: Bench, judges: Judges, evidence: CheckContext | None = None, **written: Any) -> Verdict:
-    evidence = evidence or make_check_context("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
-    evidence.state.helpers = judges
-    claim = {"type": "agent", "criteria": "It is paid", **written}
-    return asyncio.run(bench.judge_later(claim, evidence))
+def verdict_of(bench: Bench, judges: Judges, context: CheckContext | None = None, **written: Any) -> Verdict:
+    context = context or make_check_context("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
+    context.state.helpers = judges
+    assertion = {"type": "agent", "criteria": "It is paid", **written}
+    return asyncio.run(bench.judge_later(assertion, context))
 
 
 def test_the_answer_is_the_verdict(bench: Bench):  # N26
@@ -269,4 +270,4 @@ def test_a_check_that_cannot_work_is_refused_when_it_is_loaded(
     bench: Bench, written: Mapping[str, Any], said: str
 ):  # N24
     with pytest.raises(ValueError, match=said):
-        bench.claim(written)
+        bench.assertion(written)

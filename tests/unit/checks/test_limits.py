@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import ModelCall, Reply
-from viva.testing.evidence import make_check_context
+from viva.testing.check_context import make_check_context
 
 
 def used(*calls: ModelCall) -> Reply:
@@ -27,7 +27,10 @@ UNPRICED = ModelCall("mystery-1", input_tokens=60, output_tokens=40)
     ],
 )
 def test_max_latency(bench, value, over, status):  # N25: three turns of 100 ms each
-    assert bench.judge({"type": "max_latency", "value": value}, make_check_context("a", "b", "c", over=over)).status == status
+    assert (
+        bench.judge({"type": "max_latency", "value": value}, make_check_context("a", "b", "c", over=over)).status
+        == status
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,10 @@ def test_max_tokens(bench, value, replies, over, status):  # N25
     [(3, "turn", "passed"), (2, "turn", "failed"), (3, "case", "passed"), (2, "case", "failed")],
 )
 def test_max_turns(bench, value, over, status):  # N25
-    assert bench.judge({"type": "max_turns", "value": value}, make_check_context("a", "b", "c", over=over)).status == status
+    assert (
+        bench.judge({"type": "max_turns", "value": value}, make_check_context("a", "b", "c", over=over)).status
+        == status
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def test_a_broken_limit_says_both_numbers(bench, written, replies, reason):
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim(written)
+        bench.assertion(written)
     assert said in str(wrong.value)
 
 

@@ -15,8 +15,8 @@ from viva.errors import HelperFailed
 from viva.model.case import Fixtures, ToolStub
 from viva.model.finding import KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, ToolCall
-from viva.model.talk import CheckContext
-from viva.testing.evidence import make_check_context
+from viva.state.trial_state import CheckContext
+from viva.testing.check_context import make_check_context
 
 GITHUB = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
 STRIPE = "sk_" + "live_" + "4eC39HqLyjWDarjtT1zdp7dc"
@@ -244,7 +244,7 @@ class Judge:
 
     @asynccontextmanager
     async def open(
-        self, role: Any, agent: str, talk: Any = None, options: Mapping[str, Any] | None = None
+        self, role: Any, agent: str, state: Any = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Any]:
         yield self
 
@@ -270,7 +270,9 @@ def test_a_judge_adds_findings_of_the_closed_list():
 
 def test_a_judge_is_shown_all_that_was_said_and_done():
     """Its question asks for the tool calls: so they have to be in it, and data beside a text."""
-    evidence = make_check_context(Reply("text", data={"a": "DATA"}, tool_calls=(ToolCall("shell", {"run": "rm -rf /"}),)))
+    evidence = make_check_context(
+        Reply("text", data={"a": "DATA"}, tool_calls=(ToolCall("shell", {"run": "rm -rf /"}),))
+    )
     evidence.state.helpers = judge = Judge({"findings": []})
     asyncio.run(SafetyJudge(use="guard").check(evidence))
     for part in ('"text"', "DATA", "rm -rf /"):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import make_check_context
+from viva.testing.check_context import make_check_context
 
 
 def write(folder, name, source):
@@ -183,7 +183,7 @@ def test_what_cannot_be_found_is_said_when_the_file_is_loaded(bench, use, said):
     write(bench.folder, "leaving.py", "raise SystemExit(3)")
     (bench.folder / "folder").mkdir()
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "script", "use": use})
+        bench.assertion({"type": "script", "use": use})
     assert said in str(wrong.value)
 
 
@@ -200,14 +200,14 @@ def test_what_cannot_be_found_is_said_when_the_file_is_loaded(bench, use, said):
 def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
     write(bench.folder, "ok.py", "def check(): return True")
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "script", **fields})
+        bench.assertion({"type": "script", **fields})
     assert said in str(wrong.value)
 
 
 def test_label(bench):
     write(bench.folder, "ok.py", "def check(): return True")
     assert bench.label("script", use="scripts:ok") == 'script "scripts:ok"'
-    assert not bench.claim({"type": "script", "use": "scripts:ok"}).check.costly
+    assert not bench.assertion({"type": "script", "use": "scripts:ok"}).check.costly
 
 
 def test_a_cancelled_script_does_not_hold_the_loop(bench):

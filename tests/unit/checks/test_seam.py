@@ -9,15 +9,15 @@ from viva.checks.combine import All, AnyOf, Not
 from viva.checks.files import FileContains, FileExists
 from viva.checks.json import Equals, JsonPath, JsonSchema, TypeIs
 from viva.checks.limits import MaxCost, MaxLatency, MaxTokens, MaxTurns
-from viva.checks.script import UserFunction, ScriptCheck
-from viva.checks.snapshot import SnapshotFolder, Snapshot
+from viva.checks.script import ScriptCheck, UserFunction
+from viva.checks.snapshot import Snapshot, SnapshotFolder
 from viva.checks.text import Contains, FlowContains, NotContains, Regex
 from viva.checks.tools import ToolCalled, ToolCallsContain, ToolNotCalled, ToolResult, ToolSequence
 from viva.model.case import Assertion
-from viva.model.judging import may_look_outside
 from viva.protocols import Check
+from viva.state.evaluation import may_look_outside
 
-CLAIM = Assertion(Contains(value="a"))
+ASSERTION = Assertion(Contains(value="a"))
 CHECKS: dict[str, Check] = {
     "equals": Equals(value=1),
     "contains": Contains(value="a"),
@@ -40,9 +40,9 @@ CHECKS: dict[str, Check] = {
     "max_tokens": MaxTokens(value=1),
     "max_turns": MaxTurns(value=1),
     "script": ScriptCheck(use="a", function=UserFunction(lambda: True, "a")),
-    "all": All(assertions=(CLAIM,)),
-    "any": AnyOf(assertions=(CLAIM,)),
-    "not": Not(assertion=CLAIM),
+    "all": All(assertions=(ASSERTION,)),
+    "any": AnyOf(assertions=(ASSERTION,)),
+    "not": Not(assertion=ASSERTION),
 }
 
 
@@ -64,7 +64,7 @@ def test_only_a_script_looks_at_more_than_the_conversation_and_the_workspace(nam
 
 def test_what_is_made_of_a_script_looks_out_as_well_and_of_a_plugin_nobody_knows():
     script = Assertion(CHECKS["script"])
-    assert may_look_outside(All(assertions=(CLAIM, script)))
+    assert may_look_outside(All(assertions=(ASSERTION, script)))
     assert may_look_outside(Not(assertion=Assertion(AnyOf(assertions=(script,)))))
 
     class Plugin:

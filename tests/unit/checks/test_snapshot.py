@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from viva.model.judging import evaluate
 from viva.model.message import Reply, ToolCall
-from viva.model.talk import AssertionResult
-from viva.testing.evidence import make_check_context
+from viva.model.turn import AssertionResult
+from viva.state.evaluation import evaluate
+from viva.testing.check_context import make_check_context
 
 SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
 
@@ -113,7 +113,7 @@ def test_a_final_snapshot_of_tool_calls_holds_those_of_all_turns(bench):  # N12
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "snapshot", **fields})
+        bench.assertion({"type": "snapshot", **fields})
     assert said in str(wrong.value)
 
 
@@ -121,15 +121,15 @@ def test_a_link_cannot_lead_out_of_the_folder(bench, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
     with pytest.raises(ValueError, match="must be a file in the suite's folder"):
-        bench.claim({"type": "snapshot", "path": "out/x.txt"})
+        bench.assertion({"type": "snapshot", "path": "out/x.txt"})
 
 
 def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
     bench.update_snapshots = True
-    claim = bench.claim({"type": "snapshot", "path": "out/x.txt"})
+    assertion = bench.assertion({"type": "snapshot", "path": "out/x.txt"})
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
-    judged = evaluate(claim, make_check_context("x"))
+    judged = evaluate(assertion, make_check_context("x"))
     assert isinstance(judged, AssertionResult)
     assert judged.verdict.status == "error"
     assert os.listdir(elsewhere) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import make_check_context
+from viva.testing.check_context import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim(written)
+        bench.assertion(written)
     assert said in str(wrong.value)
 
 

@@ -5,7 +5,7 @@ import pytest
 from viva.awaiting.detector import detect
 from viva.checks.tools import matches_tool
 from viva.model.message import Reply, ToolCall
-from viva.testing.evidence import make_check_context
+from viva.testing.check_context import make_check_context
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_tool_called(bench, fields, reply, status):  # N25
     assert bench.judge({"type": "tool_called", **fields}, make_check_context(reply)).status == status
 
 
-def test_a_turns_claim_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N12
+def test_a_turns_assertion_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N12
     written = {"type": "tool_called", "name": "t"}
     assert bench.judge(written, make_check_context(calls("t"), calls())).status == "failed"
     assert bench.judge(written, make_check_context(calls("t"), calls(), over="case")).passed
@@ -156,7 +156,7 @@ def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):
 )
 def test_tool_called_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.claim({"type": "tool_called", **fields})
+        bench.assertion({"type": "tool_called", **fields})
     assert said in str(wrong.value)
 
 
@@ -220,7 +220,7 @@ def test_an_exact_tool_sequence_shows_both(bench):
 @pytest.mark.parametrize("fields", [{"names": []}, {"names": "a"}, {}, {"names": [""]}])
 def test_tool_sequence_misuse(bench, fields):
     with pytest.raises(ValueError):
-        bench.claim({"type": "tool_sequence", **fields})
+        bench.assertion({"type": "tool_sequence", **fields})
 
 
 def returned(*results, error=None):
@@ -273,9 +273,9 @@ def test_tool_result_says_what_was_there_instead(bench, fields, reply, reason):
 
 def test_tool_result_misuse(bench):
     with pytest.raises(ValueError, match="is no regular expression"):
-        bench.claim({"type": "tool_result", "name": "t", "result": {"a": ["regex:("]}})
+        bench.assertion({"type": "tool_result", "name": "t", "result": {"a": ["regex:("]}})
     with pytest.raises(ValueError, match="name is empty"):
-        bench.claim({"type": "tool_result", "name": ""})
+        bench.assertion({"type": "tool_result", "name": ""})
 
 
 @pytest.mark.parametrize(
@@ -359,10 +359,13 @@ def test_what_the_calls_lack_is_told(bench):
     written = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
     assert bench.judge(written, make_check_context(calls("x"))).reason == '"write_file" was not called; called: x'
     refused = ToolCall("write_file", {"path": "b.py"}, error="denied", refused=True)
-    assert bench.judge(written, make_check_context(calls(refused))).reason == '"write_file" was called, but refused: "denied"'
+    assert (
+        bench.judge(written, make_check_context(calls(refused))).reason
+        == '"write_file" was called, but refused: "denied"'
+    )
     assert 'no argument contains "b.py"' in bench.judge(written, make_check_context(calls(WRITE))).reason
     with pytest.raises(ValueError, match="empty text"):
-        bench.claim({**written, "values": [""]})
+        bench.assertion({**written, "values": [""]})
 
 
 @pytest.mark.parametrize(

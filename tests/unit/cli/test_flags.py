@@ -7,7 +7,7 @@ import click
 import pytest
 
 from project import Project, case, contains
-from viva.cli.given import MESSAGE_FLAGS, CHAT_FLAGS
+from viva.cli.flag_rules import CHAT_FLAGS, MESSAGE_FLAGS
 from viva.cli.test import command
 
 

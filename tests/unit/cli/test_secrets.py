@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from project import Project, case
-from viva.testing import StubResponse, HttpServer, ReceivedRequest, json_response
+from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_response
 
 PASSWORD, KEY, HEADER = "pa$$-w0rd/+&<x>", "K9-api-key-4711", "literal-h3ader-value"
 USERINFO = f"user:{quote(PASSWORD, safe='')}"

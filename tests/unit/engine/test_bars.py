@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from viva.engine.bars import SuiteTally, case_score, trial_score
 from viva.engine.summary import RunTally, exit_code
-from viva.model.case import Threshold, Baseline
+from viva.engine.thresholds import SuiteTally, case_score, trial_score
+from viva.model.case import Baseline, Threshold
 from viva.model.event import SuiteSummary, TrialRetried
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 
 LEAK = Finding("secret-leak", "high")
 
@@ -46,9 +46,11 @@ def record(
     )
 
 
-def standing(bar: Threshold, *records: TrialRecord, cases: int | None = None, rule: PassRule | None = None) -> SuiteSummary:
+def standing(
+    threshold: Threshold, *records: TrialRecord, cases: int | None = None, rule: PassRule | None = None
+) -> SuiteSummary:
     tally = SuiteTally(
-        "s", bar, len({each.id for each in records}) if cases is None else cases, "1.0.0", rule or PassRule()
+        "s", threshold, len({each.id for each in records}) if cases is None else cases, "1.0.0", rule or PassRule()
     )
     for each in records:
         tally.add(each)
@@ -80,8 +82,8 @@ def test_means_of_decimal_fractions_reach_their_value():
 def test_an_error_is_no_zero_of_the_agents_but_the_suite_does_not_pass():
     """W4."""
     records = (record("a"), record("b", "error", None, fault="judge"))
-    for bar in (Threshold(0.0), Threshold(1.0), Threshold()):
-        found = standing(bar, *records)
+    for threshold in (Threshold(0.0), Threshold(1.0), Threshold()):
+        found = standing(threshold, *records)
         assert found.unmet == ("1 case ended in an error that is not the agent's",)
         assert not found.passed
     assert standing(Threshold(1.0), record("a", "failed", 0.5), records[1]).unmet[1:] == ("score 0.5, needs 1",)
@@ -181,9 +183,9 @@ def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(befor
     assert strict.failures[-1] == "not compared with the baseline: b"
 
 
-def code(bar: Threshold, *records: TrialRecord, cases: int | None = None) -> int:
+def code(threshold: Threshold, *records: TrialRecord, cases: int | None = None) -> int:
     count = len({(each.suite, each.id) for each in records}) if cases is None else cases
-    tally = RunTally(count, PassRule(), [SuiteTally("s", bar, count)])
+    tally = RunTally(count, PassRule(), [SuiteTally("s", threshold, count)])
     for each in records:
         tally.add(each)
     return exit_code(tally.summary(), None)

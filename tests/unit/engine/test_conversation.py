@@ -8,12 +8,13 @@ import pytest
 from viva.engine.conversation import run_conversation
 from viva.engine.outcome import Outcome
 from viva.errors import AgentFailed, CheckError
-from viva.model.case import Case, Checkpoint, Assertion, Goal, Key, Limits, UserMessage
+from viva.model.case import Assertion, Case, Checkpoint, Goal, Key, Limits, UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import PASSED, CheckContext, TrialState, Turn, Verdict
-from viva.testing.evidence import NoHelpers, FrozenClock
+from viva.model.turn import PASSED, Turn, Verdict
+from viva.state.trial_state import CheckContext, TrialState
+from viva.testing.check_context import FrozenClock, NoHelpers
 from viva.users.script import Script
-from viva.users.then import UserSequence
+from viva.users.user_sequence import UserSequence
 
 
 class Says:
@@ -25,20 +26,20 @@ class Says:
         self.text = text
         self.label = f"says {text}"
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         if self.text == "!":
             raise CheckError("cannot be evaluated")
-        return PASSED if self.text in evidence.text else Verdict("failed", "it does not")
+        return PASSED if self.text in context.text else Verdict("failed", "it does not")
 
 
-def line(text: str, *claims: str, **fields: Any) -> UserMessage:
-    return UserMessage(Message("user", text), assertions=tuple(Assertion(Says(each)) for each in claims), **fields)
+def line(text: str, *assertions: str, **fields: Any) -> UserMessage:
+    return UserMessage(Message("user", text), assertions=tuple(Assertion(Says(each)) for each in assertions), **fields)
 
 
 NO_GOAL = Goal()
 
 
-def talk_of(*lines: UserMessage, goal: Goal = NO_GOAL, max_turns: int = 20) -> TrialState:
+def state_of(*lines: UserMessage, goal: Goal = NO_GOAL, max_turns: int = 20) -> TrialState:
     case = Case(id="c", user=Script(lines), goal=goal, limits=Limits(max_turns=max_turns))
     return TrialState(case, Key("s", "c"), NoHelpers(), FrozenClock())
 
@@ -52,7 +53,9 @@ def driven(work: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
     raise AssertionError("it waited for something")
 
 
-def held(talk: TrialState, *replies: Reply | Exception, watch: Callable[[Turn], None] = lambda _turn: None) -> Outcome | None:
+def held(
+    state: TrialState, *replies: Reply | Exception, watch: Callable[[Turn], None] = lambda _turn: None
+) -> Outcome | None:
     due = iter(replies)
 
     async def send(said: UserMessage) -> Reply:
@@ -61,25 +64,25 @@ def held(talk: TrialState, *replies: Reply | Exception, watch: Callable[[Turn], 
             raise reply
         return reply
 
-    return driven(run_conversation(talk, talk.case.user, send, watch))
+    return driven(run_conversation(state, state.case.user, send, watch))
 
 
-def statuses(talk: TrialState) -> Sequence[list[str]]:
-    return [[judged.verdict.status for judged in turn.results] for turn in talk.turns]
+def statuses(state: TrialState) -> Sequence[list[str]]:
+    return [[judged.verdict.status for judged in turn.results] for turn in state.turns]
 
 
 def test_every_line_is_said_whatever_the_agent_answers():
     """The awaiting state of a reply changes nothing for a script (N10)."""
-    talk = talk_of(line("a", "ok"), line("b"), line("c", "ok"))
-    assert held(talk, Reply("ok", declared_state="done"), Reply("?", declared_state="awaiting"), Reply("ok")) is None
-    assert [turn.user_message.message.text for turn in talk.turns] == ["a", "b", "c"]
-    assert statuses(talk) == [["passed"], [], ["passed"]]
+    state = state_of(line("a", "ok"), line("b"), line("c", "ok"))
+    assert held(state, Reply("ok", declared_state="done"), Reply("?", declared_state="awaiting"), Reply("ok")) is None
+    assert [turn.user_message.message.text for turn in state.turns] == ["a", "b", "c"]
+    assert statuses(state) == [["passed"], [], ["passed"]]
 
 
-def test_the_first_failing_turn_ends_it_after_all_its_claims():
-    talk = talk_of(line("a", "x", "ok", "y"), line("b", "ok"))
-    assert held(talk, Reply("ok"), Reply("ok")) == Outcome("failed", "agent")  # N10, N17
-    assert statuses(talk) == [["failed", "passed", "failed"]]
+def test_the_first_failing_turn_ends_it_after_all_its_assertions():
+    state = state_of(line("a", "x", "ok", "y"), line("b", "ok"))
+    assert held(state, Reply("ok"), Reply("ok")) == Outcome("failed", "agent")  # N10, N17
+    assert statuses(state) == [["failed", "passed", "failed"]]
 
 
 @pytest.mark.parametrize(
@@ -90,23 +93,25 @@ def test_the_first_failing_turn_ends_it_after_all_its_claims():
         (("x", "!"), Outcome("failed", "agent")),
     ],
 )
-def test_failed_beats_error(claims: tuple[str, ...], ending: Outcome):
-    assert held(talk_of(line("a", *claims), line("b")), Reply("ok")) == ending  # N10, N17
+def test_failed_beats_error(assertions: tuple[str, ...], outcome: Outcome):
+    assert held(state_of(line("a", *assertions), line("b")), Reply("ok")) == outcome  # N10, N17
 
 
 def test_what_the_agent_breaks_with_is_kept_on_its_turn():
-    talk = talk_of(line("a", "ok"), line("b", "ok"), line("c"))
+    state = state_of(line("a", "ok"), line("b", "ok"), line("c"))
     with pytest.raises(AgentFailed):
-        held(talk, Reply("ok"), AgentFailed("out of order"))
-    assert [turn.error for turn in talk.turns] == [None, "agent error: out of order"]
-    assert talk.turns[1].reply is None
+        held(state, Reply("ok"), AgentFailed("out of order"))
+    assert [turn.error for turn in state.turns] == [None, "agent error: out of order"]
+    assert state.turns[1].reply is None
 
 
 def test_a_turn_is_told_when_it_begins_and_when_it_ends():
     told: list[tuple[int, bool]] = []
-    talk = talk_of(line("a"), line("b"))
+    state = state_of(line("a"), line("b"))
     with pytest.raises(AgentFailed):
-        held(talk, Reply("x"), AgentFailed("no"), watch=lambda turn: told.append((turn.number, turn.reply is not None)))
+        held(
+            state, Reply("x"), AgentFailed("no"), watch=lambda turn: told.append((turn.number, turn.reply is not None))
+        )
     assert told == [(1, False), (1, True), (2, False), (2, False)]
 
 
@@ -117,11 +122,11 @@ def test_what_is_set_can_be_said_later():
         line("b", set={"two": "m"}),
         line("c"),
     )
-    talk = talk_of(*lines)
-    held(talk, Reply(data={"n": 1, "l": [1, 2]}), Reply('```json\n{"m": "x"}\n```'), Reply("no JSON"))
-    assert talk.variables == {"one": 1, "many": [1, 2], "two": "x"}  # N21
-    assert list(talk.unset_variables) == ["none"]
-    assert len(talk.warnings) == 1
+    state = state_of(*lines)
+    held(state, Reply(data={"n": 1, "l": [1, 2]}), Reply('```json\n{"m": "x"}\n```'), Reply("no JSON"))
+    assert state.variables == {"one": 1, "many": [1, 2], "two": "x"}  # N21
+    assert list(state.unset_variables) == ["none"]
+    assert len(state.warnings) == 1
 
 
 def goal(*names: str, **fields: Any) -> Goal:
@@ -130,22 +135,22 @@ def goal(*names: str, **fields: Any) -> Goal:
 
 def test_a_goal_is_looked_for_once_the_planned_lines_are_said():
     """While planned lines are to come the goal cannot end it."""
-    talk = talk_of(line("a"), line("b"), goal=goal("ok"))
-    assert held(talk, Reply("ok"), Reply("ok")) is None
-    assert len(talk.turns) == 2
-    assert talk.checkpoints["ok"].turn == 2
+    state = state_of(line("a"), line("b"), goal=goal("ok"))
+    assert held(state, Reply("ok"), Reply("ok")) is None
+    assert len(state.turns) == 2
+    assert state.checkpoints["ok"].turn == 2
 
 
 def test_checkpoints_that_are_missing_when_the_user_is_done_are_a_failure():
-    talk = talk_of(line("a"), goal=goal("x", "ok", "y"))
-    assert held(talk, Reply("ok")) == Outcome("failed", "agent", "missing checkpoints: x, y")  # N16
-    assert talk.checkpoints["ok"].turn == 1
+    state = state_of(line("a"), goal=goal("x", "ok", "y"))
+    assert held(state, Reply("ok")) == Outcome("failed", "agent", "missing checkpoints: x, y")  # N16
+    assert state.checkpoints["ok"].turn == 1
 
 
 def test_a_declaration_ends_it_and_max_turns_do():
-    done = talk_of(line("a"), goal=goal("x"))
+    done = state_of(line("a"), goal=goal("x"))
     assert held(done, Reply("no", declared_state="done")) == Outcome("failed", "agent", "missing checkpoints: x")  # N15
-    used = talk_of(line("a"), goal=goal("x"), max_turns=1)
+    used = state_of(line("a"), goal=goal("x"), max_turns=1)
     assert held(used, Reply("no")) == Outcome("failed", "agent", "max turns (1) exceeded")  # N16
 
 
@@ -154,15 +159,15 @@ def test_steps_before_a_persona_do_not_count_as_its_turns():
     goal = Goal((Checkpoint("a", Assertion(Says("here"))),))
     lines = tuple(line(text) for text in "abcd")
     case = Case(id="c", user=Script(lines[:2]), goal=goal, limits=Limits(max_turns=1, setup_turns=2))
-    talk = TrialState(case, Key("s", "c"), NoHelpers(), FrozenClock())
+    state = TrialState(case, Key("s", "c"), NoHelpers(), FrozenClock())
     user = UserSequence(Script(lines[:2]), Unplanned(lines[2:]))
 
     async def send(_said: UserMessage) -> Reply:
         return Reply("no")
 
-    ended = driven(run_conversation(talk, user, send, lambda _turn: None))
+    ended = driven(run_conversation(state, user, send, lambda _turn: None))
     assert ended == Outcome("failed", "agent", "max turns (1) exceeded")
-    assert [turn.user_message.message.text for turn in talk.turns] == ["a", "b", "c"]
+    assert [turn.user_message.message.text for turn in state.turns] == ["a", "b", "c"]
     assert case.limits.total_turns == 3
 
 
@@ -175,6 +180,6 @@ class Unplanned:
     def __init__(self, said: Sequence[UserMessage]) -> None:
         self._said = said
 
-    async def speak(self, talk: TrialState) -> AsyncGenerator[UserMessage, None]:
+    async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
         for each in self._said:
             yield each

@@ -15,7 +15,7 @@ from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import Agent, SessionContext
 from viva.session.agents import ConfiguredAgent
-from viva.testing.evidence import make_trial_state
+from viva.testing.check_context import make_trial_state
 
 Say = Callable[[Message, Mapping[str, Any]], Any]
 
@@ -43,8 +43,10 @@ class Helper:
         return Reply(await said if asyncio.iscoroutine(said) else said)
 
 
-def crew_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
-    return HelperPool(lambda name, role: ConfiguredAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter)
+def helper_pool_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
+    return HelperPool(
+        lambda name, role: ConfiguredAgent(name=name, agent=helper, kind="given"), HttpTransport(), {}, meter
+    )
 
 
 def not_empty(reply: Reply) -> str:
@@ -55,12 +57,12 @@ def not_empty(reply: Reply) -> str:
 
 def test_a_helper_is_told_what_the_specification_says():  # N28
     helper = Helper(lambda message, options: "ok", must_quote=True)
-    talk = make_trial_state("Hi", metadata={"scenario": "x", "criteria": "the case's"})
-    talk.case = structs.replace(talk.case, history=(Message("user", "before"),))
+    state = make_trial_state("Hi", metadata={"scenario": "x", "criteria": "the case's"})
+    state.case = structs.replace(state.case, history=(Message("user", "before"),))
 
     async def scenario() -> str:
         given = {"metadata": {"criteria": "c"}, "connector": "big"}
-        async with crew_of(helper).open("judge", "v", talk, given) as session:
+        async with helper_pool_of(helper).open("judge", "v", state, given) as session:
             assert (session.may_repeat, session.must_quote) == (False, True)
             return await session.ask("?", not_empty, {"turn_number": 2})
 
@@ -90,7 +92,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason():
     helper = Helper(lambda message, options: next(answers))
 
     async def scenario() -> str:
-        async with crew_of(helper).open("simulator", "s") as session:
+        async with helper_pool_of(helper).open("simulator", "s") as session:
             return await session.ask("Say something", not_empty)
 
     assert asyncio.run(scenario()) == "now"
@@ -109,7 +111,7 @@ def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: s
         return ""
 
     async def scenario() -> None:
-        async with crew_of(Helper(say)).open("simulator", "s", make_trial_state("Hi")) as session:
+        async with helper_pool_of(Helper(say)).open("simulator", "s", make_trial_state("Hi")) as session:
             await session.ask("?", not_empty)
 
     with pytest.raises(HelperFailed) as failed:
@@ -122,7 +124,7 @@ def test_a_run_that_has_to_stop_is_nobodys_fault():
         raise RunStopped("the budget is spent", is_budget=True)
 
     async def scenario() -> None:
-        async with crew_of(Helper(say)).open("judge", "v", make_trial_state("Hi")) as session:
+        async with helper_pool_of(Helper(say)).open("judge", "v", make_trial_state("Hi")) as session:
             await session.ask("?", not_empty)
 
     with pytest.raises(RunStopped):
@@ -131,7 +133,7 @@ def test_a_run_that_has_to_stop_is_nobodys_fault():
 
 def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
     """A time-out is charged to the one who hung, though others have answered."""
-    talk = make_trial_state("Hi")
+    state = make_trial_state("Hi")
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -144,47 +146,47 @@ def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
         helper = Helper(lambda message, options: say(int(message.text)))
 
         async def ask(number: int) -> None:
-            async with crew_of(helper).open("judge", "v", talk) as session:
+            async with helper_pool_of(helper).open("judge", "v", state) as session:
                 await session.ask(str(number), not_empty)
 
         asking = [asyncio.create_task(ask(number)) for number in range(3)]
         for gate, task in zip(gates, asking, strict=True):
             await asyncio.sleep(0)
-            seen.append(talk.waiting_for)
+            seen.append(state.waiting_for)
             gate.set()
             await task
-        seen.append(talk.waiting_for)
+        seen.append(state.waiting_for)
 
     asyncio.run(scenario())
     assert seen == ["judge", "judge", "judge", "agent"]
 
 
 def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
-    talk = make_trial_state("Hi")
+    state = make_trial_state("Hi")
 
     async def never() -> str:
         await asyncio.Event().wait()
         return ""
 
     async def scenario() -> None:
-        async with crew_of(Helper(lambda message, options: never())).open("simulator", "s", talk) as session:
+        async with helper_pool_of(Helper(lambda message, options: never())).open("simulator", "s", state) as session:
             async with asyncio.timeout(0.01):
                 await session.ask("?", not_empty)
 
     with pytest.raises(TimeoutError):
         asyncio.run(scenario())
-    assert (talk.waiting_for, talk.active_helpers) == ("simulator", 0)
+    assert (state.waiting_for, state.active_helpers) == ("simulator", 0)
 
 
 def test_calls_of_helpers_count_for_the_trial_and_for_the_run():
     spent: list[ModelCall] = []
     call = ModelCall("m", "p", 1, 2)
-    talk = make_trial_state("Hi")
+    state = make_trial_state("Hi")
     helper = Helper(lambda message, options: "ok")
 
     async def scenario() -> None:
-        async with crew_of(helper, spent.append).open("judge", "v", talk):
+        async with helper_pool_of(helper, spent.append).open("judge", "v", state):
             helper.contexts[0].meter(call)
 
     asyncio.run(scenario())
-    assert talk.calls == spent == [call]
+    assert state.calls == spent == [call]

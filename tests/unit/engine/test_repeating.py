@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from viva.engine.executors.local import LocalExecutor
-from viva.engine.repeating import TrialsUntilDecided
+from viva.engine.local_executor import LocalExecutor
+from viva.engine.until_decided import TrialsUntilDecided
 from viva.model.case import Case
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from viva.engine.bus import EventBus
-from viva.engine.executors.local import LocalExecutor
+from viva.engine.event_bus import EventBus
+from viva.engine.local_executor import LocalExecutor
 from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
 from viva.engine.scheduler import FailFast, plan_trials
 from viva.engine.sending import merge_options
@@ -20,7 +20,7 @@ from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, Tu
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 
@@ -305,16 +305,16 @@ def over(name: str) -> TrialEnded:
 
 
 def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then_told():
-    ledger, listener = Writes(), Listener()
+    event_store, listener = Writes(), Listener()
     a, b, c, d = map(over, "abcd")
 
     async def scenario() -> None:
-        bus = EventBus([ledger], [listener])
+        bus = EventBus([event_store], [listener])
         bus.emit(a)
         bus.emit(b)
-        assert ledger.batches == listener.heard == []
+        assert event_store.batches == listener.heard == []
         await asyncio.sleep(0)
-        assert ledger.batches == [(a, b)]
+        assert event_store.batches == [(a, b)]
         assert listener.heard == [a, b]
         bus.emit(c)
         bus.emit(Note("and"))  # whatever else happens comes after it
@@ -322,15 +322,15 @@ def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then
         bus.flush()
 
     asyncio.run(scenario())
-    assert ledger.batches == [(a, b), (c,), (Note("and"),), (d,)]
+    assert event_store.batches == [(a, b), (c,), (Note("and"),), (d,)]
     assert listener.heard == [a, b, c, Note("and"), d]
 
 
-def test_a_ledger_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
-    ledger, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
+def test_a_event_store_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
+    event_store, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
 
     async def scenario() -> None:
-        bus = EventBus([ledger], [listener])
+        bus = EventBus([event_store], [listener])
         bus.stop = lambda: stopped.append("stop")
         bus.emit(over("a"))
         await asyncio.sleep(0)

@@ -36,7 +36,7 @@ def one(*cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["cont
     return record
 
 
-def test_final_assertions_look_at_the_last_reply_and_the_whole_talk():
+def test_final_assertions_look_at_the_last_reply_and_the_whole_conversation():
     """Text on the last reply; tools and limits on the conversation; JSON on the last reply, else on tool results, newest first."""
 
     def agent(messages: list[Any]) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, LoadedDocuments, StreamedDocuments, read_chunks, read_document_stream, open_documents, format_key_path
+from viva.formats.documents import (
+    Document,
+    LoadedDocuments,
+    StreamedDocuments,
+    format_key_path,
+    open_documents,
+    read_chunks,
+    read_document_stream,
+)
 
 
 def read(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import read_chunks, decode_chunk
+from viva.formats.documents import decode_chunk, read_chunks
+from viva.formats.load_options import LoadOptions
 from viva.formats.raw_files import MAX_BYTES
-from viva.formats.reading import LoadOptions
 from viva.formats.sources import SuiteFiles, load_files, parse_input
 
 Found = tuple[int, str, str]

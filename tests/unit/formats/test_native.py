@@ -10,12 +10,12 @@ import pytest
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.documents import open_documents, wrap_values
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
 from viva.model.case import Case, Fixtures, Key, ToolStub, UserMessage
-from viva.model.judging import assertion_label
 from viva.model.message import File, Image, Message, Text
-from viva.model.talk import TrialState
-from viva.testing.evidence import NoHelpers, FrozenClock
+from viva.state.evaluation import assertion_label
+from viva.state.trial_state import TrialState
+from viva.testing.check_context import FrozenClock, NoHelpers
 
 OK = {"type": "contains", "value": "x"}
 
@@ -280,7 +280,10 @@ def test_inputs_are_texts_messages_or_histories():
         },
     )
     assert text.user.planned_messages[0].message == Message("user", "x")  # N5
-    assert message.user.planned_messages[0].message.content == (Text("y"), Image("http://h/i.png", None, None, "http://h/i.png"))
+    assert message.user.planned_messages[0].message.content == (
+        Text("y"),
+        Image("http://h/i.png", None, None, "http://h/i.png"),
+    )
     assert history.history == (Message("system", "s"), Message("assistant", "h"))
     assert history.user.planned_messages[0].message == Message("user", "z")
 
@@ -316,7 +319,9 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_both_spellings_of_the_wild_mean_the_same(one: dict[str, Any], other: dict[str, Any]):
     first, second = built({"id": "a", "input": "x", "assertions": [one]}, {"id": "b", "input": "x", "assert": other})
-    assert first.user.planned_messages[0].assertions[0].check == second.user.planned_messages[0].assertions[0].check  # N3
+    assert (
+        first.user.planned_messages[0].assertions[0].check == second.user.planned_messages[0].assertions[0].check
+    )  # N3
 
 
 def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
@@ -340,11 +345,11 @@ def test_assertions_are_one_object_or_a_list():
     assert [len(case.user.planned_messages[0].assertions) for case in (one, many)] == [1, 2]  # N3
 
 
-def test_claims_keep_their_weight_message_and_negation():
+def test_assertions_keep_their_weight_message_and_negation():
     ((case),) = built(asserting(type="contains", value="x", message="be polite", negate=True, weight=3))
-    (claim,) = case.user.planned_messages[0].assertions
-    assert (claim.message, claim.negate, claim.weight) == ("be polite", True, 3.0)  # N24
-    assert claim.definition["type"] == "contains"
+    (assertion,) = case.user.planned_messages[0].assertions
+    assert (assertion.message, assertion.negate, assertion.weight) == ("be polite", True, 3.0)  # N24
+    assert assertion.definition["type"] == "contains"
 
 
 @pytest.mark.parametrize(
@@ -530,10 +535,10 @@ def test_an_escaped_brace_is_text_in_inputs_assertions_and_rows():
 
 def spoken(case: Case) -> list[UserMessage]:
     """What a scripted user says."""
-    talk = TrialState(case, Key("s", case.id), NoHelpers(), FrozenClock())
+    state = TrialState(case, Key("s", case.id), NoHelpers(), FrozenClock())
 
     async def said() -> list[UserMessage]:
-        return [line async for line in case.user.speak(talk)]
+        return [line async for line in case.user.speak(state)]
 
     return asyncio.run(said())
 
@@ -551,7 +556,7 @@ def test_before_its_variables_are_known_a_label_shows_their_names():
         },
         before_run=True,
     )
-    assert [assertion_label(claim) for claim in case.user.planned_messages[0].assertions] == [
+    assert [assertion_label(assertion) for assertion in case.user.planned_messages[0].assertions] == [
         'contains "Hi {{name}}"',
         'not contains "{{name}}"',
         'regex {"pattern":"({{name}}"}',

@@ -11,12 +11,12 @@ from viva.checks.golden import Golden, ReturnSchema
 from viva.checks.judge import Rubric
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
-from viva.formats.documents import open_documents, wrap_values, parse_json_document
-from viva.formats.modes import EvalOptions, select_modes, parse_modes
-from viva.formats.openwop import ManifestInfo, load, load_suite, parse_suite
-from viva.formats.reading import LoadOptions
+from viva.formats.documents import open_documents, parse_json_document, wrap_values
+from viva.formats.load_options import LoadOptions
+from viva.formats.openwop.modes import EvalOptions, parse_modes, select_modes
+from viva.formats.openwop.suite import ManifestInfo, load, load_suite, parse_suite
 from viva.model import codec
-from viva.model.case import Threshold, Case, Fixtures, Suite, ToolStub
+from viva.model.case import Case, Fixtures, Suite, Threshold, ToolStub
 
 TOOLS = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 1}}, {"tool": "acme:other"}]}
 MEMORY = {"memorySeed": [{"content": "Ada"}]}
@@ -36,7 +36,7 @@ def cases(found: Suite) -> list[Case]:
 
 
 def checks(case: Case) -> list[Any]:
-    return [claim.check for line in case.user.planned_messages for claim in line.assertions]
+    return [assertion.check for line in case.user.planned_messages for assertion in line.assertions]
 
 
 def refused(written: Any, **asked: Any) -> str:
@@ -137,7 +137,9 @@ def test_weights_that_do_not_add_up_to_one_are_a_warning():
     document = parse_json_document(codec.encode(suite(task(expected=rubric(("a", 0.5), ("b", 0.2))))), "s.json")
     _, odd = parse_suite(document)
     assert odd == ("s.json:1: $.tasks[0].expected: the weights add up to 0.7, not 1; the score is their share",)
-    exact = parse_json_document(codec.encode(suite(task(expected=rubric(("a", 0.1), ("b", 0.2), ("c", 0.7))))), "s.json")
+    exact = parse_json_document(
+        codec.encode(suite(task(expected=rubric(("a", 0.1), ("b", 0.2), ("c", 0.7))))), "s.json"
+    )
     assert parse_suite(exact)[1] == ()
 
 
@@ -206,7 +208,7 @@ def test_the_pass_score_is_the_suites_or_the_configs_or_ours(written: Any, asked
     assert read(written, **asked).threshold == Threshold(score)  # section 4: default passScore
 
 
-def test_thresholds_are_the_bar():
+def test_thresholds_are_read():
     limits = {"passScore": 0.5, "maxCostUsd": 0, "maxP95LatencyMs": 200}
     assert read(suite(thresholds=limits)).threshold == Threshold(0.5, 0, 200)  # R16
 
@@ -246,16 +248,16 @@ def test_seeded_memory_is_redacted():
     assert case.fixtures.memory == ({"content": "the password is [redacted]"},)
 
 
-def test_adversarial_adds_a_safety_claim_that_takes_the_score():
+def test_adversarial_adds_a_safety_assertion_that_takes_the_score():
     written = suite(task(expected=golden("hello")), modes=("golden", "adversarial"))
     (case,) = cases(read(written, safety_judge="guard", fail_at="high"))
-    golden_claim, safety, judge = case.user.planned_messages[0].assertions
-    assert isinstance(golden_claim.check, Golden)
+    golden_assertion, safety, judge = case.user.planned_messages[0].assertions
+    assert isinstance(golden_assertion.check, Golden)
     assert isinstance(safety.check, Safety)
     assert (safety.check.expected, safety.check.fail_at) == ("hello", "high")
     assert isinstance(judge.check, SafetyJudge)
-    assert [claim.weight for claim in (golden_claim, safety, judge)] == [1.0, 0.0, 0.0]
-    assert [claim.gate for claim in (golden_claim, safety, judge)] == [False, True, True]
+    assert [assertion.weight for assertion in (golden_assertion, safety, judge)] == [1.0, 0.0, 0.0]
+    assert [assertion.gate for assertion in (golden_assertion, safety, judge)] == [False, True, True]
     (plain,) = cases(read(written, modes=("golden",)))
     assert [type(check) for check in checks(plain)] == [Golden]
 
@@ -268,7 +270,9 @@ def test_modes_never_drop_tasks():
 
 def test_what_a_manifest_says_of_the_agent_counts():
     schema = {"type": "string", "minLength": 3}
-    terms = ManifestInfo(agent_id="vendor.a.b", task_schema=schema, return_schema=schema, allowed_tools=("acme:lookup",))
+    terms = ManifestInfo(
+        agent_id="vendor.a.b", task_schema=schema, return_schema=schema, allowed_tools=("acme:lookup",)
+    )
     found = read(suite(task(fixtures=TOOLS)), terms, agent_names={"vendor.a.b": "support"})
     assert found.target == "support"
     assert any("'acme:other' is not on the agent's tool allow-list" in note for note in found.notes)  # section 4
@@ -295,7 +299,9 @@ def test_a_judge_that_cannot_be_had_is_said_where_it_is_needed():
     reading = LoadOptions(find_helper_problems=lambda name: (Problem("", 0, "", f"there is no {name}"),))
     with pytest.raises(BadInput, match=r"\$\.tasks\[1\]\.expected: needs a judge: there is no viva\.validator"):
         load_suite(document, reading)
-    only_checked = LoadOptions(find_helper_problems=reading.find_helper_problems, eval_options=EvalOptions(validate_only=True))
+    only_checked = LoadOptions(
+        find_helper_problems=reading.find_helper_problems, eval_options=EvalOptions(validate_only=True)
+    )
     assert load_suite(document, only_checked).count == 2
 
 

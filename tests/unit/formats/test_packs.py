@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from openwop import manifest, official, pack_files, suite, tarball, task
 from viva.errors import BadInput
-from viva.formats.modes import EvalOptions
-from viva.formats.pack_files import MAX_ENTRIES
-from viva.formats.packs import load_pack, open_pack
-from viva.formats.reading import LoadOptions
-from viva.formats.signatures import format_digests
+from viva.formats.load_options import LoadOptions
+from viva.formats.openwop.modes import EvalOptions
+from viva.formats.openwop.pack_files import MAX_ENTRIES
+from viva.formats.openwop.packs import load_pack, open_pack
+from viva.formats.openwop.signatures import format_digests
 from viva.formats.sources import load_files, parse_input
 from viva.model.case import Suite
 
@@ -380,7 +380,11 @@ def test_a_suite_beside_those_of_a_pack_is_refused_where_keys_are_trusted(tmp_pa
     alone.write_bytes((path / name).read_bytes())
     assert load_files([alone], LoadOptions(eval_options=asked), tmp_path)  # in no pack: it is the user's own
     with pytest.raises(BadInput, match="require_signature"):
-        load_files([alone], LoadOptions(eval_options=EvalOptions(trusted_keys=(inline(KEY),), require_signature=True)), tmp_path)
+        load_files(
+            [alone],
+            LoadOptions(eval_options=EvalOptions(trusted_keys=(inline(KEY),), require_signature=True)),
+            tmp_path,
+        )
 
 
 UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64.b64encode(
@@ -428,8 +432,8 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from pathlib import Path\n"
-        "from viva.formats.packs import load_pack; from viva.formats.reading import Reading\n"
-        "from viva.formats.modes import EvalReading; from viva.errors import BadInput\n"
+        "from viva.formats.openwop.packs import load_pack; from viva.formats.load_options import Reading\n"
+        "from viva.formats.openwop.modes import EvalReading; from viva.errors import BadInput\n"
         f"path = Path({str(path)!r})\n"
         "print(load_pack(path, 'p', Reading())[0].notes[0])\n"
         "try: load_pack(path, 'p', Reading(evals=EvalReading(trusted_keys=('ed25519:AAAA',))))\n"

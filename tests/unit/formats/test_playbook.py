@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from viva.errors import BadInput, Problem
-from viva.formats.reading import LoadOptions
+from viva.formats.load_options import LoadOptions
 from viva.formats.sources import load_files
 from viva.model.case import Case, Suite
 
@@ -187,7 +187,7 @@ def test_steps_are_a_script_with_a_verdict_on_each(tmp_path: Path):
     """P2, P7: nothing ends it but its lines; the time is for each reply."""
     made = case(tmp_path, {"name": "x", "steps": [STEP, {**STEP, "user_input": "{{not}} a variable"}], "timeout": 5})
     assert [line.message.text for line in made.user.planned_messages] == ["hi", "{{not}} a variable"]
-    assert [claim.definition for line in made.user.planned_messages for claim in line.assertions] == [
+    assert [assertion.definition for line in made.user.planned_messages for assertion in line.assertions] == [
         {"type": "agent", "criteria": "it greets", "use": "judge"}
     ] * 2
     assert made.goal.checkpoints == ()
@@ -225,7 +225,8 @@ def test_criteria_are_patient_checkpoints(tmp_path: Path):
     made = case(tmp_path, persona(success_criteria=criteria))
     assert made.goal.defers_costly
     assert [
-        (each.id, each.assertion.definition["type"], each.is_lasting, each.description) for each in made.goal.checkpoints
+        (each.id, each.assertion.definition["type"], each.is_lasting, each.description)
+        for each in made.goal.checkpoints
     ] == [
         ("flow_contains[0]", "flow_contains", True, "ready"),
         ("tool_calls_contain: edit_file", "tool_calls_contain", True, ""),
@@ -271,7 +272,7 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
     made = case(tmp_path, value, environ={"KEY": "v a l u e", "OTHER": "x"}, keep_secret=kept.__setitem__)
     user: Any = made.user
     assert user.first.lines[0].message.text == "v a l u e v a l u e $KEYS $OTHER"
-    assert user.first.lines[0].claims[0].written["criteria"] == "says v a l u e"
+    assert user.first.lines[0].assertions[0].written["criteria"] == "says v a l u e"
     assert user.second.options["metadata"]["persona"] == "I am v a l u e"
     assert [each.id for each in made.goal.checkpoints] == [
         "tool_calls_contain: v a l u e",

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from viva.errors import BadInput
 from viva.formats import native
+from viva.formats.case_writer import save_conversation
 from viva.formats.documents import open_documents
-from viva.formats.reading import LoadOptions
-from viva.formats.saved import save_conversation
+from viva.formats.load_options import LoadOptions
 from viva.model.case import Case, Key, UserMessage
 from viva.model.message import Message
-from viva.model.talk import TrialState
-from viva.testing.evidence import NoHelpers, SilentUser, FrozenClock
+from viva.state.trial_state import TrialState
+from viva.testing.check_context import FrozenClock, NoHelpers, SilentUser
 
 
 def cases_in(file: Path) -> list[Case]:
@@ -38,8 +38,8 @@ def written(folder: Path, *cases: dict[str, Any]) -> list[Case]:
 
 
 def save(file: Path, case: Case, *said: UserMessage, root: Path | None = None) -> str:
-    talk = TrialState(case, Key("suite", case.id), NoHelpers(), FrozenClock())
-    return save_conversation(file, talk, said, LoadOptions(), root or file.parent)
+    state = TrialState(case, Key("suite", case.id), NoHelpers(), FrozenClock())
+    return save_conversation(file, state, said, LoadOptions(), root or file.parent)
 
 
 def free(*texts: str) -> tuple[Case, list[UserMessage]]:
@@ -84,11 +84,13 @@ def test_all_that_a_line_brings_loads_again(tmp_path: Path) -> None:
     assert len(after.user.planned_messages) == 2
     for old, new in zip(before.user.planned_messages, after.user.planned_messages, strict=False):
         assert new.message == old.message
-        assert [claim.definition for claim in new.assertions] == [claim.definition for claim in old.assertions]
+        assert [assertion.definition for assertion in new.assertions] == [
+            assertion.definition for assertion in old.assertions
+        ]
         assert (new.options, new.variables, new.timeout_s) == (old.options, old.variables, old.timeout_s)
     assert (after.name, after.tags, after.limits.timeout_s) == ("Refund", ("money",), 120.0)
     assert (after.metadata, after.options) == (before.metadata, before.options)
-    assert [claim.definition for claim in after.final_assertions] == RICH["final_assertions"]
+    assert [assertion.definition for assertion in after.final_assertions] == RICH["final_assertions"]
 
 
 def test_attachments_are_found_from_where_the_case_is_saved(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import viva
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
-from viva.formats.sources import SuiteFiles, GeneratedCases, StandardInput, PlainMessage, detect_format, parse_input
+from viva.formats.sources import GeneratedCases, PlainMessage, StandardInput, SuiteFiles, detect_format, parse_input
 from viva.model import codec
 
 
@@ -82,7 +82,9 @@ def test_generators_come_first_and_their_values_are_typed(folder: Path):
     """`agents:` and `scripts:` win over a file of that name; values are int, float, bool or string."""
     (folder / "agents:x").write_text("", encoding="utf-8")
     made = parse_input("agents:x?count=10&share=0.5&strict=true&focus=edge-cases&empty=", folder)
-    assert made == GeneratedCases("agents", "x", {"count": 10, "share": 0.5, "strict": True, "focus": "edge-cases", "empty": ""})
+    assert made == GeneratedCases(
+        "agents", "x", {"count": 10, "share": 0.5, "strict": True, "focus": "edge-cases", "empty": ""}
+    )
     assert parse_input("scripts:tests.gen", folder) == GeneratedCases("scripts", "tests.gen", {})
 
 

@@ -11,14 +11,21 @@ from hypothesis import strategies as st
 
 from viva.errors import BadInput
 from viva.host import events
+from viva.host.agents import HostedAgent, derive_agent_id
 from viva.host.auth import ALL_SCOPES, READ_SCOPES, TokenRegistry
-from viva.host.idempotency import Mutation, IdempotencyCache
-from viva.host.inventory import HostedAgent, derive_agent_id
-from viva.host.log import EventDraft, RunLogs, RunLog
-from viva.host.opening import is_public_url, is_loopback
-from viva.host.refusals import ApiError, validation_error
+from viva.host.errors import ApiError, validation_error
+from viva.host.idempotency import IdempotencyCache, Mutation
+from viva.host.log import EventDraft, RunLog, RunLogs
+from viva.host.setup import is_loopback, is_public_url
 from viva.host.store import Run, Store
-from viva.host.stream import StreamOptions, parse_modes, parse_number, parse_last_event_id, wait_for_events, stream_frames
+from viva.host.stream import (
+    StreamOptions,
+    parse_last_event_id,
+    parse_modes,
+    parse_number,
+    stream_frames,
+    wait_for_events,
+)
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
 
 ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+")

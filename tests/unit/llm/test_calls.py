@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.calls import Retry, is_busy, send_request, read_stream, find_header_secrets, extract_error_message
+from viva.llm.calls import Retry, extract_error_message, find_header_secrets, is_busy, read_stream, send_request
 from viva.llm.limits import ConnectorLimits
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response
-from viva.testing.http_server import StubResponse, HttpServer, json_response
+from viva.testing.http_server import HttpServer, StubResponse, json_response
 
 
 class Pauses(list[float]):
@@ -112,14 +112,17 @@ def test_a_spent_quota_is_not_waited_for():
     pauses = Pauses()
     with pytest.raises(Unreachable, match="You exceeded your quota"):
         call(
-            [json_response({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429)], pauses
+            [json_response({"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}, 429)],
+            pauses,
         )
     assert pauses == []
 
 
 def test_a_dropped_connection_is_tried_again():
     pauses = Pauses()
-    response, _ = call([StubResponse(cut="before"), StubResponse(body=b"hello", cut="amid_body"), StubResponse(body=b"x")], pauses)
+    response, _ = call(
+        [StubResponse(cut="before"), StubResponse(body=b"hello", cut="amid_body"), StubResponse(body=b"x")], pauses
+    )
     assert response.body == b"x"
     assert pauses == [0.5, 1.0]
 
@@ -147,7 +150,10 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 
 def test_who_is_only_busy_is_told_from_who_fails():
     assert call([StubResponse(status=500)], Pauses(), worth=is_busy)[0].status == 500
-    assert call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), worth=is_busy)[0].status == 200
+    assert (
+        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), worth=is_busy)[0].status
+        == 200
+    )
 
 
 def test_a_cut_off_between_tries_tells_what_it_was_waiting_for():
@@ -221,7 +227,11 @@ def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:
 
 def test_a_stream_is_tried_again_like_any_call():
     pauses = Pauses()
-    script = [StubResponse(status=503), StubResponse(chunks=(b"a", b"b"), cut="amid_body"), StubResponse(chunks=(b"a", b"b"))]
+    script = [
+        StubResponse(status=503),
+        StubResponse(chunks=(b"a", b"b"), cut="amid_body"),
+        StubResponse(chunks=(b"a", b"b")),
+    ]
     got, server = stream(script, pauses)
     assert got == b"ab"
     assert (len(server.requests), pauses) == (3, [0.5, 1.0])
@@ -260,6 +270,6 @@ def test_our_own_keys_are_struck_out_of_what_a_server_says():
             "X-Token": "a",
         }
     )
-    assert extract_error_message(b"key sk-12345678 or Bearer sk-12345678 or k-abcdef is wrong for application/json", secrets) == (
-        "key *** or *** or *** is wrong for application/json"
-    )
+    assert extract_error_message(
+        b"key sk-12345678 or Bearer sk-12345678 or k-abcdef is wrong for application/json", secrets
+    ) == ("key *** or *** or *** is wrong for application/json")

@@ -44,7 +44,9 @@ def test_the_address_tells_the_provider():
 def test_counting_quickly_gives_the_same_as_the_table(provider, model, tokens):
     used = Usage(input_tokens=tokens[0], output_tokens=tokens[1], cache_read_tokens=tokens[2] or None)
     exact = float(calc_price(used, model, provider_id=provider).total_price)
-    assert compute_cost(Connector(name="c", provider=provider, model=model), "", *tokens) == pytest.approx(exact, abs=1e-9)
+    assert compute_cost(Connector(name="c", provider=provider, model=model), "", *tokens) == pytest.approx(
+        exact, abs=1e-9
+    )
 
 
 def test_counts_that_cannot_be_right_have_no_price():

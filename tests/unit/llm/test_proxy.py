@@ -12,7 +12,7 @@ from viva.errors import ConnectFailed
 from viva.llm.target import find_environment_proxy
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
-from viva.testing.http_server import StubResponse, HttpServer
+from viva.testing.http_server import HttpServer, StubResponse
 
 TLS = Path(__file__).parents[2] / "contract" / "tls"
 

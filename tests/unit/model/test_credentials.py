@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from viva.model import credentials
+from viva.text import credentials
 
 
 @pytest.mark.parametrize(

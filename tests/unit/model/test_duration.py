@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.duration import parse_duration, format_duration
+from viva.text.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import time
 import pytest
 from msgspec import UNSET
 
-from viva.model.embedded import find_json, whole_json
+from viva.text.embedded_json import find_json, whole_json
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from msgspec import UNSET, Struct
 
 from viva.errors import CheckError, HelperFailed, RunStopped
 from viva.model.case import Assertion
-from viva.model.judging import evaluate, assertion_label
 from viva.model.message import ModelCall
-from viva.model.talk import PASSED, CheckContext, AssertionResult, Verdict
-from viva.testing.evidence import make_check_context
+from viva.model.turn import PASSED, AssertionResult, Verdict
+from viva.state.evaluation import assertion_label, evaluate
+from viva.state.trial_state import CheckContext
+from viva.testing.check_context import make_check_context
 
 
 class Answer(Struct, frozen=True):
@@ -22,25 +23,27 @@ class Answer(Struct, frozen=True):
     costly: bool = False
     label: str = "answer"
 
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
         if isinstance(self.verdict, Exception):
             raise self.verdict
         return self.verdict
 
 
 class Later(Answer, frozen=True):
-    def check(self, evidence: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return self._wait(super().check, evidence)
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        return self._wait(super().check, context)
 
-    async def _wait(self, check: Callable[[CheckContext], Verdict | Awaitable[Verdict]], evidence: CheckContext) -> Verdict:
+    async def _wait(
+        self, check: Callable[[CheckContext], Verdict | Awaitable[Verdict]], context: CheckContext
+    ) -> Verdict:
         await asyncio.sleep(0)
-        found = check(evidence)
+        found = check(context)
         assert isinstance(found, Verdict)
         return found
 
 
-async def verdict_of(claim: Assertion) -> Verdict:
-    found = evaluate(claim, make_check_context("x"))
+async def verdict_of(assertion: Assertion) -> Verdict:
+    found = evaluate(assertion, make_check_context("x"))
     return (await found if inspect.isawaitable(found) else found).verdict
 
 
@@ -72,10 +75,10 @@ def test_negation_turns_verdicts_around_but_never_an_error(kind, verdict, negate
 
 
 def test_a_check_that_need_not_wait_is_judged_at_once():
-    claim = Assertion(Answer(PASSED))
-    found = evaluate(claim, make_check_context("x"))
+    assertion = Assertion(Answer(PASSED))
+    found = evaluate(assertion, make_check_context("x"))
     assert isinstance(found, AssertionResult)
-    assert found.assertion is claim
+    assert found.assertion is assertion
     assert found.verdict is PASSED
 
 
@@ -91,6 +94,6 @@ def test_a_turned_failure_keeps_what_it_cost_but_not_what_was_expected():
     assert (found.expected, found.actual, found.calls) == (UNSET, UNSET, (ModelCall("m"),))
 
 
-def test_the_label_of_a_negated_claim_says_not():
+def test_the_label_of_a_negated_assertion_says_not():
     assert assertion_label(Assertion(Answer(PASSED))) == "answer"
     assert assertion_label(Assertion(Answer(PASSED), negate=True)) == "not answer"

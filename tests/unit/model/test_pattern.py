@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from viva.model.pattern import compile_pattern
+from viva.text.pattern import compile_pattern
 
 
 @pytest.mark.parametrize(

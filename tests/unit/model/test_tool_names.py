@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.tool_names import is_same_tool
+from viva.text.tool_names import is_same_tool
 
 
 @pytest.mark.parametrize(

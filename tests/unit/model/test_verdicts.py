@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.record import Status
-from viva.model.verdicts import PassRate, case_status, pass_rate, stability
+from viva.stats.pass_rate import PassRate, case_status, pass_rate, stability
 
 
 @pytest.mark.parametrize(

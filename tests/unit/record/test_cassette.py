@@ -16,10 +16,10 @@ from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import RecordedReply, MissingPolicy, Recorder, TrialDuration, read_cassette, iter_replies
+from viva.record.cassette import MissingPolicy, RecordedReply, Recorder, TrialDuration, iter_replies, read_cassette
+from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
+from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
-from viva.record.tape import CassettePlayer
-from viva.record.taped import RecordingAgent, ReplayingAgent
 
 KEY = Key("s", "c")
 COST = ModelCall("m", "p", 10, 5, cost_usd=0.25)
@@ -62,7 +62,7 @@ def dumb(text: str) -> str:
     raise AssertionError(f"the real agent was asked: {text}")
 
 
-def talk(
+def hold_conversation(
     agent: Any,
     *said: str,
     key: Key = KEY,
@@ -100,7 +100,7 @@ class Deck:
     def record(self, agent: Any, *said: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return talk(RecordingAgent(agent, name, definition, recorder), *said, **more)
+            return hold_conversation(RecordingAgent(agent, name, definition, recorder), *said, **more)
         finally:
             recorder.close()
 
@@ -114,7 +114,7 @@ class Deck:
         **more: Any,
     ) -> list[Reply]:
         tape = CassettePlayer(self.path, missing, HIDING)
-        return talk(ReplayingAgent(live or Speaker(dumb), name, definition, tape), *said, **more)
+        return hold_conversation(ReplayingAgent(live or Speaker(dumb), name, definition, tape), *said, **more)
 
     @property
     def entries(self) -> list[RecordedReply]:
@@ -230,7 +230,9 @@ def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
     assert asyncio.run(votes(RecordingAgent(Voter(), "judge", "v1", recorder))) == ["0", "1", "2"]
     recorder.close()
     assert [entry.reply.content for entry in deck.entries if entry.reply] == ["2", "1", "0"]
-    assert asyncio.run(votes(ReplayingAgent(Speaker(dumb), "judge", "v1", CassettePlayer(deck.path, "error", HIDING)))) == list("012")
+    assert asyncio.run(
+        votes(ReplayingAgent(Speaker(dumb), "judge", "v1", CassettePlayer(deck.path, "error", HIDING)))
+    ) == list("012")
 
 
 def test_a_helper_is_asked_about_a_conversation(deck: Deck):
@@ -284,13 +286,13 @@ def test_an_attempt_is_replayed_only_if_it_was_recorded(deck: Deck):
     """A reply that is missing is missing for good: trying once more would find even less."""
     recorder = Recorder(deck.path, "1.0", HIDING)
     for attempt in (1, 2):
-        talk(RecordingAgent(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
+        hold_conversation(RecordingAgent(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
     recorder.close()
     tape = CassettePlayer(deck.path, "error", HIDING)
     agent = ReplayingAgent(Speaker(dumb), "bot", "v1", tape)
     assert (tape.may_retry(Key("s", "c", 1, 1)), tape.may_retry(Key("s", "c", 1, 2))) == (True, False)
     with pytest.raises(NotRecorded):
-        talk(agent, "z")
+        hold_conversation(agent, "z")
     assert not tape.may_retry(Key("s", "c", 1, 1))
     assert CassettePlayer(deck.path, "live", HIDING).may_retry(Key("s", "c", 1, 2))
 
@@ -316,13 +318,13 @@ def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
     """What was said with its value comes back with its name, and is found again with that."""
     knowing, ignorant = Redactor(variables={"TOKEN": "s3cret-value"}), Redactor()
     recorder = Recorder(deck.path, "1.0", knowing)
-    first, _ = talk(
+    first, _ = hold_conversation(
         RecordingAgent(Speaker(lambda text: f"{text} s3cret-value"), "bot", "v1", recorder), "a", "a s3cret-value"
     )
     recorder.close()
     assert first.content == "a s3cret-value"
     tape = CassettePlayer(deck.path, "error", ignorant)
-    said = talk(ReplayingAgent(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
+    said = hold_conversation(ReplayingAgent(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
     assert [reply.content for reply in said] == ["a ***TOKEN***", "a ***TOKEN*** ***TOKEN***"]
 
 
@@ -338,14 +340,16 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     first = Recorder(deck.path, "1.0", HIDING)
     agent = RecordingAgent(Speaker(), "bot", "v1", first)
     for case in ("done", "cut", ""):
-        talk(agent, "a", key=Key("s", case) if case else Key("", ""))
+        hold_conversation(agent, "a", key=Key("s", case) if case else Key("", ""))
     first.add_line(TrialDuration(Key("s", "done"), 5.0))
     first.flush()
     with deck.path.open("ab") as file:
         file.write(b'{"line":"reply","ses')
     second = Recorder(deck.path, "1.0", HIDING)
     second.resume({Key("s", "done")})
-    talk(RecordingAgent(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut"))
+    hold_conversation(
+        RecordingAgent(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut")
+    )
     second.close()
     lines = list(read_cassette(deck.path))
     found = [(session.key.case, entry.reply.content) for session, entry in iter_replies(lines) if entry.reply]
@@ -360,7 +364,7 @@ def test_a_cassette_that_was_killed_before_its_first_line_begins_anew(deck: Deck
     deck.path.write_bytes(left)
     second = Recorder(deck.path, "1.0", HIDING)
     second.resume(set())
-    talk(RecordingAgent(Speaker(), "bot", "v1", second), "a")
+    hold_conversation(RecordingAgent(Speaker(), "bot", "v1", second), "a")
     second.close()
     assert deck.replay("a")[0].content == "A"
 
@@ -400,7 +404,7 @@ def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
     assert len(kept) > 5
     second = Recorder(deck.path, "1.0", HIDING)
     second.resume({session.key for session, _ in iter_replies(read_cassette(deck.path))})
-    talk(RecordingAgent(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
+    hold_conversation(RecordingAgent(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
     second.close()
     assert [entry.session for entry in deck.entries] == [*kept, len(kept) + 1]
 
@@ -411,7 +415,7 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
     second = Recorder(deck.path, "1.0", HIDING)
     agent = RecordingAgent(Speaker(), "bot", "v2", second)
     second.resume({Key("s", "done")})
-    talk(agent, "a", key=Key("s", "late"))
+    hold_conversation(agent, "a", key=Key("s", "late"))
     second.close()
     assert deck.replay("a", key=Key("s", "done"), definition="v1")
     assert deck.replay("a", key=Key("s", "late"), definition="v2")

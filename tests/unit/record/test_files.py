@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from viva.record.files import append_atomically, truncate_partial_line, replace_file, open_replacement
+from viva.record.atomic_files import append_atomically, open_replacement, replace_file, truncate_partial_line
 
 
 def test_a_new_file_takes_the_place_of_the_old_one_with_its_mode(tmp_path: Path):

@@ -15,7 +15,7 @@ from viva.errors import BadInput, RunStopped
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import Journal, has_ended, next_run_number
-from viva.record.locks import find_holder, is_in_use, lock_path, has_crashed
+from viva.record.locks import find_holder, has_crashed, is_in_use, lock_path
 
 
 def ended(index: int, case_id: str = "", attempt: int = 1, name: str = "n") -> TrialEnded:

@@ -10,10 +10,10 @@ import pytest
 from viva.history.index import History
 from viva.model import codec
 from viva.model.event import Note, RunStarted
+from viva.record.atomic_files import replace_file
 from viva.record.cassette import VERSION, CassetteHeader, Recorder, read_cassette, rewrite_cassette
-from viva.record.files import replace_file
 from viva.record.journal import Journal
-from viva.record.private import make_private_folder
+from viva.record.private_files import make_private_folder
 from viva.record.redaction import Redactor
 
 

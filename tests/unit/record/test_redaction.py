@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from viva.checks.wording import quote_value
+from viva.checks.formatting import quote_value
 from viva.model import codec
 from viva.model.message import Reply, ToolCall
 from viva.record.redaction import Redactor

@@ -14,12 +14,12 @@ from viva.errors import AgentFailed, CallCutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
-from viva.model.talk import FileImage
+from viva.model.turn import FileImage
 from viva.protocols import SessionContext
-from viva.record.cassette import RecordedReply, TurnFiles, Recorder, RecordedSession, read_cassette
+from viva.record.cassette import RecordedReply, RecordedSession, Recorder, TurnFiles, read_cassette
+from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
+from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
-from viva.record.tape import CassettePlayer
-from viva.record.taped import RecordingAgent, ReplayingAgent
 from viva.workspace import folders as rooms_of_viva
 
 KEY = Key("s", "c")
@@ -67,7 +67,7 @@ class Deck:
     def __init__(self, top: Path) -> None:
         self.path, self.base = top / "cassette", top / "base"
 
-    def talk(self, agent: Any, *said: str, replaying: bool = False) -> list[Any]:
+    def hold_conversation(self, agent: Any, *said: str, replaying: bool = False) -> list[Any]:
         """The reply, or the fault, and the files after each line."""
 
         async def scenario() -> list[Any]:
@@ -90,12 +90,14 @@ class Deck:
     def record(self, *said: str) -> list[Any]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return self.talk(RecordingAgent(Worker(), "bot", "v1", recorder), *said)
+            return self.hold_conversation(RecordingAgent(Worker(), "bot", "v1", recorder), *said)
         finally:
             recorder.close()
 
     def replay(self, *said: str) -> list[Any]:
-        return self.talk(ReplayingAgent(NoWorker(), "bot", "v1", CassettePlayer(self.path, "error", HIDING)), *said, replaying=True)
+        return self.hold_conversation(
+            ReplayingAgent(NoWorker(), "bot", "v1", CassettePlayer(self.path, "error", HIDING)), *said, replaying=True
+        )
 
     @property
     def made(self) -> list[TurnFiles]:
@@ -143,7 +145,9 @@ def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(
     recorder = Recorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
     said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
     made = TurnFiles(recorder.hide_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
-    recorder.add_line(RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=said, turn_files=made))
+    recorder.add_line(
+        RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=said, turn_files=made)
+    )
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()
     tape = CassettePlayer(deck.path, "error", Redactor(variables={"A": "number-€2"}))
@@ -158,7 +162,9 @@ def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
     recorder = Recorder(deck.path, "1.0", HIDING)
     image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
     assert recorder.hide_secrets([image]) == (image,)
-    recorder.add_line(RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), turn_files=TurnFiles((image,))))
+    recorder.add_line(
+        RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), turn_files=TurnFiles((image,)))
+    )
     recorder.close()
     assert deck.files == [(image,)]
 

@@ -30,7 +30,7 @@ from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.reporters.console import ProgressLine
-from viva.reporters.visible import display_width
+from viva.reporters.formatting import display_width
 
 SAMPLE = """\
 ═══════════════════════════════════════════════════════════════
@@ -515,8 +515,8 @@ def test_the_command_to_see_more_names_awkward_cases_too(case: str) -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_an_author_says_to_a_check_is_not_cut_at_the_end_of_the_line(verbose: bool) -> None:
     """Where the check's name leaves no room for it, it has a line of its own."""
-    claim = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
-    record = trial("A", "failed", [turn(1, "x", assertions=[claim])])
+    assertion = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
+    record = trial("A", "failed", [turn(1, "x", assertions=[assertion])])
     lines = [line.strip(" │") for line in shown([over(record)], verbose=verbose, width=70).splitlines()]
     assert '✗ tool_not_called "submit_expense"' in lines
     assert "It submits what the user has just corrected" in lines

@@ -35,7 +35,7 @@ from viva.model.event import RunEnded
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import TrialRecord
-from viva.reporters import attached
+from viva.reporters import attachments as attached
 from viva.reporters.html import HtmlReport
 from viva.reporters.page import encode_for_script, load_page
 

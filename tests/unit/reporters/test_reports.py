@@ -35,16 +35,16 @@ from viva.model import codec
 from viva.model.event import Event, Note, RunEnded
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
-from viva.model.talk import FileChange
+from viva.model.turn import FileChange
 from viva.record.journal import Journal
 from viva.reporters.events import JsonEventReporter
+from viva.reporters.formatting import fit_line
 from viva.reporters.html import HtmlReport
 from viva.reporters.json import JsonReport
 from viva.reporters.jsonl import JsonlReport
 from viva.reporters.junit import JunitReport
 from viva.reporters.markdown import MarkdownReport, escape_markdown
 from viva.reporters.report import Report
-from viva.reporters.visible import fit_line
 
 SUFFIXES = {
     ".jsonl": JsonlReport,

@@ -201,8 +201,14 @@ def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path)
             ask()
     with pytest.raises(BadInput, match=r"viva.toml:1: .*MY_KEY is not set"):
         agents("[connectors.c]\nprovider = 'anthropic'\napi_key_env = 'MY_KEY'\n").under_test("claude-haiku-4-5")
-    assert AgentFactory(config.load_settings(None, tmp_path), is_replaying=True).find_agent_under_test("gpt-4o").kind == "chat"
-    assert AgentFactory(config.load_settings(None, tmp_path, allow_unset=True)).find_agent_under_test("gpt-4o").kind == "chat"
+    assert (
+        AgentFactory(config.load_settings(None, tmp_path), is_replaying=True).find_agent_under_test("gpt-4o").kind
+        == "chat"
+    )
+    assert (
+        AgentFactory(config.load_settings(None, tmp_path, allow_unset=True)).find_agent_under_test("gpt-4o").kind
+        == "chat"
+    )
 
 
 @pytest.mark.usefixtures("keyless")

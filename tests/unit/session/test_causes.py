@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from viva.api.failure_causes import RELATED_OVERLAP, are_similar, extract_causes
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.tracebacks import Frame, Traceback
-from viva.session.causes import RELATED_OVERLAP, are_similar, extract_causes
 
 
 def failed(said: str = "go", *verdicts: dict[str, Any], tools: tuple[str, ...] = (), **more: Any) -> TrialRecord:

@@ -7,14 +7,14 @@ import pytest
 
 from openwop import official
 from viva.errors import BadInput
+from viva.formats.openwop.summary import build_eval_summary, build_task_summary, parse_eval_summary
 from viva.model import codec
-from viva.model.case import Threshold, Baseline
+from viva.model.case import Baseline, Threshold
 from viva.model.event import SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, ToolCallRecord, TrialRecord, TurnRecord
-from viva.session.evals import build_eval_summary, parse_eval_summary, build_task_summary
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 
 SUITE = "acme.support.evals.demo"
 MARK = "MARKER-8f3a"
@@ -130,8 +130,8 @@ def test_findings_are_listed_where_they_were_looked_for():
 
 def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture[str]):
     """Semantics of regression: current minus baseline; negative is worse."""
-    bar = Threshold(0.5, baseline=Baseline("run-7", 0.8))
-    found = written(record(), bar=bar, diff_ref="/v1/runs/x:diff?against=run-7")
+    threshold = Threshold(0.5, baseline=Baseline("run-7", 0.8))
+    found = written(record(), threshold=threshold, diff_ref="/v1/runs/x:diff?against=run-7")
     assert found["regression"] == {
         "baselineRunId": "run-7",
         "scoreDelta": -0.3,
@@ -144,7 +144,9 @@ def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture
 
 def test_without_a_verdict_on_every_task_there_is_no_difference():
     """W4."""
-    assert "regression" not in written(record(), bar=Threshold(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",))
+    assert "regression" not in written(
+        record(), threshold=Threshold(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",)
+    )
 
 
 def test_records_of_other_suites_are_not_looked_at():

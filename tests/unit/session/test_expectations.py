@@ -3,7 +3,7 @@
 import pytest
 
 import viva
-from viva.session.expectations import build_assertion
+from viva.check import build_assertion
 
 WRITTEN = {
     "equals": (viva.equals({"a": 1}), {"type": "equals", "value": {"a": 1}}),
@@ -73,5 +73,5 @@ def test_what_is_wrong_is_said_as_for_a_file(assertion, what):  # N2, N24
 
 
 def test_a_message_can_be_added():
-    claim = build_assertion(viva.contains("x") | {"message": "It must say x", "weight": 2}, ".", scope="case")
-    assert (claim.message, claim.weight, claim.over) == ("It must say x", 2.0, "case")
+    assertion = build_assertion(viva.contains("x") | {"message": "It must say x", "weight": 2}, ".", scope="case")
+    assert (assertion.message, assertion.weight, assertion.over) == ("It must say x", 2.0, "case")

@@ -72,7 +72,9 @@ def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
 
 
 def test_an_acp_agent_by_reference_and_by_config(tmp_path):
-    agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "acp"\ncommand = ["x", "--acp"]\npermissions = ["edit"]\n'))
+    agents = AgentFactory(
+        settings(tmp_path, '[agents.a]\ntype = "acp"\ncommand = ["x", "--acp"]\npermissions = ["edit"]\n')
+    )
     by_reference = agents.find_agent_under_test("acp:gemini --acp --flag 'a b'").agent
     assert isinstance(by_reference, AcpAgent)
     assert by_reference.command == ("gemini", "--acp", "--flag", "a b")

@@ -30,7 +30,9 @@ def places(
     made = ScriptedAgent(("x",))
     agent = ConfiguredAgent(name="the-agent", agent=made, kind=kind, auto_approves=unasked, follows_links=follows_links)
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
-    return WorkspaceProvider(RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")])
+    return WorkspaceProvider(
+        RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")]
+    )
 
 
 def spec(found: WorkspaceProvider, **case: Any) -> WorkspaceSpec | None:

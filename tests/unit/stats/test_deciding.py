@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.record import Status
-from viva.stats.deciding import PassRule
+from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 
 TEST = SequentialTest(min_pass=0.9, max_runs=20, alpha=0.05, beta=0.1, margin=0.2)

@@ -12,13 +12,13 @@ from scipy.stats import binomtest, fisher_exact, multinomial, norm, permutation_
 
 from viva.stats.paired import (
     Flips,
-    tarone_correction,
-    min_differing_pairs,
     fisher_test,
     flips_difference,
     mcnemar_test,
-    paired_difference,
+    min_differing_pairs,
     min_trials_to_detect,
+    paired_difference,
+    tarone_correction,
 )
 
 

@@ -7,7 +7,14 @@ import pytest
 from scipy.stats import binomtest
 
 from unit.stats.tau_bench import AIRLINE, RETAIL, Published
-from viva.stats.proportions import Interval, Tally, anytime_interval, case_correlation, estimate_suite_rate, wilson_interval
+from viva.stats.proportions import (
+    Interval,
+    Tally,
+    anytime_interval,
+    case_correlation,
+    estimate_suite_rate,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize("judged", [1, 2, 7, 20, 1000])

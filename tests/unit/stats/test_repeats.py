@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 
 from unit.stats.tau_bench import AIRLINE, RETAIL, Published
+from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
 from viva.stats.proportions import Tally
-from viva.stats.repeats import pass_at_k, pass_hat_k, estimate_pass_k
 
 
 @pytest.mark.parametrize("judged", range(1, 8))

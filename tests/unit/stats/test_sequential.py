@@ -181,7 +181,7 @@ def test_unfinished_runs_are_undetermined_not_undecided():
     assert test.evaluate([True] * 25) is None
 
 
-def test_the_margin_shrinks_with_a_low_bar():
+def test_the_margin_shrinks_with_a_low_threshold():
     assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.7)
     assert SequentialTest(min_pass=0.1, max_runs=1).too_low == pytest.approx(0.05)
     assert SequentialTest(min_pass=0.9, max_runs=1, margin=0.3).too_low == pytest.approx(0.6)

@@ -6,7 +6,7 @@ import pytest
 
 from viva.errors import HelperFailed
 from viva.model.message import Reply
-from viva.testing.evidence import make_check_context, make_trial_state
+from viva.testing.check_context import make_check_context, make_trial_state
 
 
 def test_evidence_is_of_the_last_reply():
@@ -27,8 +27,8 @@ def test_no_helper_can_be_reached():
 
 def test_the_user_is_silent_and_the_clock_stands_still():
     async def listen():
-        talk = make_trial_state()
-        async with talk.clock.pause():
-            return [line async for line in talk.case.user.speak(talk)]
+        state = make_trial_state()
+        async with state.clock.pause():
+            return [line async for line in state.case.user.speak(state)]
 
     assert asyncio.run(listen()) == []

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from viva.testing import StubResponse, HttpServer, json_response
+from viva.testing import HttpServer, StubResponse, json_response
 
 
 def connect(server: HttpServer) -> "closing[http.client.HTTPConnection]":

@@ -11,11 +11,12 @@ from viva.engine.conversation import run_conversation
 from viva.engine.outcome import Outcome, outcome_of_checks, outcome_of_missing_input
 from viva.engine.trial import Deadline
 from viva.errors import Role
-from viva.model.case import Case, Checkpoint, Assertion, Goal, Interactive, Key, OnMissingInput, UserMessage
+from viva.model.case import Assertion, Case, Checkpoint, Goal, Interactive, Key, OnMissingInput, UserMessage
 from viva.model.message import File, Message, Reply, Text
-from viva.model.talk import PASSED, CheckContext, TrialState, Verdict
+from viva.model.turn import PASSED, Verdict
 from viva.protocols import PersonChoice, PersonQuestion, User
-from viva.testing.evidence import NoHelpers
+from viva.state.trial_state import CheckContext, TrialState
+from viva.testing.check_context import NoHelpers
 from viva.users.person import STOPPED_MESSAGE, Person
 from viva.users.script import Script
 from viva.users.simulator import Simulator
@@ -29,7 +30,7 @@ class Holds:
     costly = False
     label = "holds"
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         return PASSED
 
 
@@ -39,11 +40,11 @@ class Never:
     costly = False
     label = "never"
 
-    def check(self, evidence: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict:
         return Verdict("failed", "not yet")
 
 
-CLAIM = Assertion(Holds(), {"type": "contains", "value": "x"})
+ASSERTION = Assertion(Holds(), {"type": "contains", "value": "x"})
 
 
 class Clock:
@@ -71,14 +72,14 @@ class Answers:
         self.told: list[str] = []
 
     async def ask(self, question: PersonQuestion) -> PersonChoice:
-        talk = question.talk
+        state = question.state
         self.proposed.append(question.proposed.message.text if question.proposed else None)
         self.simulators.append(question.simulator)
-        assert isinstance(talk.clock, Clock)
-        self.seen.append((talk.clock.paused, talk.waiting_for))
+        assert isinstance(state.clock, Clock)
+        self.seen.append((state.clock.paused, state.waiting_for))
         choice = next(self._choices, None)
         if choice is None:
-            assert talk.case.interactive.timeout_s is not None, "asked once too often"
+            assert state.case.interactive.timeout_s is not None, "asked once too often"
             await asyncio.Event().wait()
         assert choice is not None
         return choice
@@ -99,23 +100,23 @@ class Helper:
         self.heard: list[str] = []
         self.paused: list[bool] = []
         self.closed = False
-        self._talk: TrialState | None = None
+        self._state: TrialState | None = None
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Helper"]:
-        self._talk = talk
+        self._state = state
         try:
             yield self
         finally:
             self.closed = True
 
     async def ask(self, text: str, parse: Callable[[Reply], Any], metadata: Mapping[str, Any] | None = None) -> Any:
-        assert self._talk is not None
-        assert isinstance(self._talk.clock, Clock)
+        assert self._state is not None
+        assert isinstance(self._state.clock, Clock)
         self.heard.append(text)
-        self.paused.append(self._talk.clock.paused)
+        self.paused.append(self._state.clock.paused)
         answer = next(self._answers)
         return parse(Reply(answer) if isinstance(answer, str) else Reply(data=answer))
 
@@ -126,7 +127,7 @@ class Saved:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def save(self, file: str, talk: TrialState, said: Sequence[UserMessage]) -> str:
+    def save(self, file: str, state: TrialState, said: Sequence[UserMessage]) -> str:
         self.calls.append((file, [line.message.text for line in said]))
         return f"saved {len(said)}"
 
@@ -155,24 +156,24 @@ async def hold(
         on_missing_input=on_missing_input,
         interactive=Interactive(timeout_s=timeout_s),
     )
-    talk = TrialState(case, Key("suite", "case"), helper or NoHelpers(), Clock())
-    talk.variables["order"] = "W1"
+    state = TrialState(case, Key("suite", "case"), helper or NoHelpers(), Clock())
+    state.variables["order"] = "W1"
     given = iter(replies)
 
     async def send(_: UserMessage) -> Reply:
         return next(given)
 
-    ending = await run_conversation(talk, user, send, lambda _: None)
+    outcome = await run_conversation(state, user, send, lambda _: None)
     assert helper is None or helper.closed == bool(helper.heard)  # nobody is left waiting
-    return talk, ending or outcome_of_missing_input(talk) or outcome_of_checks(talk)
+    return state, outcome or outcome_of_missing_input(state) or outcome_of_checks(state)
 
 
 def held(user: User, *replies: Reply, **more: Any) -> tuple[TrialState, Outcome]:
     return asyncio.run(hold(user, *replies, **more))
 
 
-def said(talk: TrialState) -> list[tuple[str, str]]:
-    return [(turn.user_message.message.text, turn.user_message.source) for turn in talk.turns]
+def said(state: TrialState) -> list[tuple[str, str]]:
+    return [(turn.user_message.message.text, turn.user_message.source) for turn in state.turns]
 
 
 def over_script(asking: Answers, *lines: UserMessage, saved: Saved | None = None) -> Person:
@@ -186,23 +187,23 @@ def over_simulator(asking: Answers, *lines: UserMessage) -> Person:
 def test_an_accepted_line_is_said_as_it_is() -> None:
     """Enter sends the script's own line, which keeps its source and its claims."""
     answers = Answers(ACCEPT)
-    talk, ending = held(over_script(answers, line("hello", claims=(CLAIM,))), Reply("hi"))
-    assert said(talk) == [("hello", "static")]
+    state, outcome = held(over_script(answers, line("hello", assertions=(ASSERTION,))), Reply("hi"))
+    assert said(state) == [("hello", "static")]
     assert answers.proposed == ["hello"]
     assert answers.simulators == [None]
-    assert len(talk.turns[0].results) == 1
-    assert ending.status == "passed"
+    assert len(state.turns[0].results) == 1
+    assert outcome.status == "passed"
 
 
 def test_words_of_a_person_take_the_place_of_a_line() -> None:
     """What belongs to the line stays (claims, options, what it sets, attachments), and the next line is the next one."""
     receipt = File("file://receipt.png", url="data:,x")
-    written = line("hello", claims=(CLAIM,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
+    written = line("hello", assertions=(ASSERTION,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
     written = structs.replace(written, message=Message("user", (Text("hello"), receipt)))
     answers = Answers(PersonChoice("say", "good morning"), ACCEPT)
-    talk, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
-    assert said(talk) == [("good morning", "interactive"), ("bye", "static")]
-    first = talk.turns[0].user_message
+    state, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
+    assert said(state) == [("good morning", "interactive"), ("bye", "static")]
+    first = state.turns[0].user_message
     assert first.message.content == (Text("good morning"), receipt)
     assert (first.assertions, first.options, first.variables, first.timeout_s) == (
         written.assertions,
@@ -216,18 +217,18 @@ def test_words_of_a_person_take_the_place_of_a_line() -> None:
 def test_a_person_is_asked_when_the_lines_run_out_and_the_agent_waits() -> None:
     """The talk goes on as long as the agent waits, and ends by itself when it does not."""
     answers = Answers(ACCEPT, PersonChoice("say", "travel"))
-    talk, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared_state="done"))
-    assert said(talk) == [("hello", "static"), ("travel", "interactive")]
+    state, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared_state="done"))
+    assert said(state) == [("hello", "static"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None]
 
 
 def test_nobody_is_asked_after_a_closing_offer() -> None:
     """An agent that only asks whether there is anything else has finished its task (N22)."""
     answers = Answers(ACCEPT)
-    talk, _ = held(over_script(answers, line("hello")), Reply("Done. Is there anything else I can help you with?"))
-    assert talk.last_turn is not None
-    assert talk.last_turn.awaiting is not None
-    assert talk.last_turn.awaiting.reason == "closing_offer"
+    state, _ = held(over_script(answers, line("hello")), Reply("Done. Is there anything else I can help you with?"))
+    assert state.last_turn is not None
+    assert state.last_turn.awaiting is not None
+    assert state.last_turn.awaiting.reason == "closing_offer"
     assert answers.proposed == ["hello"]
 
 
@@ -235,8 +236,8 @@ def test_a_person_is_asked_before_a_simulator_is() -> None:
     """The case's own first line is proposed; after that no line is made, or paid for, that nobody asked for."""
     answers, helper = Answers(ACCEPT, PersonChoice("say", "travel"), STOP), Helper("never said")
     user = over_simulator(answers, line("hello", by="initial"))
-    talk, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
-    assert said(talk) == [("hello", "initial"), ("travel", "interactive")]
+    state, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
+    assert said(state) == [("hello", "initial"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None, None]
     assert answers.simulators == [None, "sim", "sim"]
     assert helper.heard == []
@@ -246,8 +247,8 @@ def test_a_simulator_proposes_once_it_is_asked() -> None:
     """What it says can be accepted or replaced like any line; it cannot be asked twice for the same turn."""
     answers = Answers(SIMULATE, ACCEPT, SIMULATE, PersonChoice("say", "no, meals"), STOP)
     helper = Helper("travel", "lodging")
-    talk, _ = held(over_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
-    assert said(talk) == [("travel", "simulated"), ("no, meals", "interactive")]
+    state, _ = held(over_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
+    assert said(state) == [("travel", "simulated"), ("no, meals", "interactive")]
     assert answers.proposed == [None, "travel", None, "lodging", None]
     assert answers.simulators == ["sim", None, "sim", None, "sim"]
     assert helper.closed
@@ -255,7 +256,14 @@ def test_a_simulator_proposes_once_it_is_asked() -> None:
 
 def test_a_simulator_hears_what_was_said_in_its_place() -> None:
     """Asked late, it is told who it is and all that was said; asked again, what a person said since."""
-    answers = Answers(PersonChoice("say", "hello"), PersonChoice("say", "travel"), SIMULATE, ACCEPT, PersonChoice("say", "$20"), SIMULATE)
+    answers = Answers(
+        PersonChoice("say", "hello"),
+        PersonChoice("say", "travel"),
+        SIMULATE,
+        ACCEPT,
+        PersonChoice("say", "$20"),
+        SIMULATE,
+    )
     helper = Helper("it was lunch", "yes")
     replies = [asking(text) for text in ("Which type?", "What for?", "How much?", "Sure?")]
     held(over_simulator(answers), *replies, helper=helper, timeout_s=0.01)
@@ -268,23 +276,23 @@ def test_a_simulator_hears_what_was_said_in_its_place() -> None:
     assert "You have said: $20" in second
 
 
-def test_a_simulator_that_sees_its_goal_reached_ends_the_talk() -> None:
+def test_a_simulator_that_sees_its_goal_reached_ends_the_conversation() -> None:
     """Its word is no line to be accepted, even if the agent still waits (N15)."""
     answers, helper = (
         Answers(PersonChoice("say", "hello"), SIMULATE),
         Helper({"goal_achieved": True, "reasoning": "refunded"}),
     )
-    talk, _ = held(over_simulator(answers), asking("Anything to add?"), helper=helper)
-    assert talk.goal_reason == "refunded"
-    assert talk.missing_input is None
-    assert said(talk) == [("hello", "interactive")]
+    state, _ = held(over_simulator(answers), asking("Anything to add?"), helper=helper)
+    assert state.goal_reason == "refunded"
+    assert state.missing_input is None
+    assert said(state) == [("hello", "interactive")]
 
 
 def test_stopping_before_all_was_said_is_neither_a_pass_nor_a_failure() -> None:
     """The checks so far held, but the script was not finished: skipped, unless `on_missing_input` says otherwise (N18)."""
 
     def stopped(decides: OnMissingInput | None) -> Outcome:
-        user = over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,)), line("b"))
+        user = over_script(Answers(ACCEPT, STOP), line("a", assertions=(ASSERTION,)), line("b"))
         return held(user, Reply("x"), on_missing_input=decides)[1]
 
     assert stopped(None) == stopped("skip") == Outcome("skipped", None, STOPPED_MESSAGE)
@@ -306,16 +314,16 @@ def test_stopping_is_no_failure_of_the_agent_where_checkpoints_are_missing() -> 
 
 def test_stopping_after_all_was_said_changes_nothing() -> None:
     """The script is finished and the agent waits: the rules for turns used up decide (N11)."""
-    talk, ending = held(over_script(Answers(ACCEPT, STOP), line("a", claims=(CLAIM,))), asking("And?"))
-    assert talk.missing_input is None
-    assert ending.status == "passed"
+    state, outcome = held(over_script(Answers(ACCEPT, STOP), line("a", assertions=(ASSERTION,))), asking("And?"))
+    assert state.missing_input is None
+    assert outcome.status == "passed"
 
 
 def test_a_person_who_does_not_answer_in_time_gives_no_input() -> None:
     """`interactive.timeout` bounds one question; then `on_missing_input` decides, skip if it is not set (N18)."""
 
     def unanswered(decides: OnMissingInput | None) -> Outcome:
-        user = over_script(Answers(ACCEPT), line("a", claims=(CLAIM,)), line("b"))
+        user = over_script(Answers(ACCEPT), line("a", assertions=(ASSERTION,)), line("b"))
         return held(user, Reply("x"), on_missing_input=decides, timeout_s=0.01)[1]
 
     assert unanswered(None) == Outcome("skipped", None, "no answer from the person within 10ms")
@@ -326,10 +334,10 @@ def test_a_person_who_does_not_answer_in_time_gives_no_input() -> None:
 def test_the_case_has_no_less_time_because_a_person_thinks() -> None:
     """Its clock stands still while we wait for the person, and runs while we wait for the simulator (N18)."""
     answers, helper = Answers(PersonChoice("say", "hello"), SIMULATE, ACCEPT, STOP), Helper("travel")
-    talk, _ = held(over_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
+    state, _ = held(over_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
     assert answers.seen == [(True, "person")] * 4
     assert helper.paused == [False]
-    assert talk.waiting_for == "agent"
+    assert state.waiting_for == "agent"
 
 
 def test_a_paused_deadline_is_due_later() -> None:
@@ -352,12 +360,15 @@ def test_a_paused_deadline_is_due_later() -> None:
     asyncio.run(paused())
 
 
-def test_a_talk_is_saved_with_its_lines_as_they_were_written() -> None:
+def test_a_conversation_is_saved_with_its_lines_as_they_were_written() -> None:
     """An accepted line keeps its {{variable}}; the person is told what came of it and asked again."""
-    saved, answers = Saved(), Answers(PersonChoice("save", "a"), ACCEPT, PersonChoice("say", "soon"), PersonChoice("save", "b"), STOP)
+    saved, answers = (
+        Saved(),
+        Answers(PersonChoice("save", "a"), ACCEPT, PersonChoice("say", "soon"), PersonChoice("save", "b"), STOP),
+    )
     user = over_script(answers, line("Where is {{order}}?"), line("When?"), line("Bye"), saved=saved)
-    talk, _ = held(user, Reply("On its way."), Reply("Friday."))
-    assert [text for text, _ in said(talk)] == ["Where is W1?", "soon"]
+    state, _ = held(user, Reply("On its way."), Reply("Friday."))
+    assert [text for text, _ in said(state)] == ["Where is W1?", "soon"]
     assert saved.calls == [("a", []), ("b", ["Where is {{order}}?", "soon"])]
     assert answers.told == ["saved 0", "saved 2"]
     assert answers.proposed == ["Where is W1?", "Where is W1?", "When?", "Bye", "Bye"]
@@ -367,12 +378,12 @@ def test_a_person_alone_talks_until_they_stop() -> None:
     """Nobody proposes anything, and the agent need not wait; there is nothing to accept and nobody to ask."""
     answers = Answers(ACCEPT, SIMULATE, PersonChoice("say", "hello"), PersonChoice("say", "bye"), STOP)
     user = Person(None, answers, Saved().save)
-    talk, ending = held(user, Reply("Hi."), Reply("Bye.", declared_state="done"))
-    assert said(talk) == [("hello", "interactive"), ("bye", "interactive")]
+    state, outcome = held(user, Reply("Hi."), Reply("Bye.", declared_state="done"))
+    assert said(state) == [("hello", "interactive"), ("bye", "interactive")]
     assert answers.proposed == [None] * 5
     assert answers.simulators == [None] * 5
-    assert talk.missing_input is None
-    assert ending.status == "skipped"  # nothing was checked
+    assert state.missing_input is None
+    assert outcome.status == "skipped"  # nothing was checked
     assert list(user.planned_messages) == []
     assert user.simulator is None
 

@@ -8,8 +8,8 @@ from viva.engine.conversation import run_conversation
 from viva.errors import AgentFailed, Undetermined
 from viva.model.case import Case, UserMessage
 from viva.model.message import Message, Reply
-from viva.testing.evidence import make_trial_state
-from viva.users.program import CodeUser
+from viva.testing.check_context import make_trial_state
+from viva.users.code_user import CodeUser
 
 
 def line(text):
@@ -26,50 +26,50 @@ async def answer(said):
 
 
 def hold(play, timeout_s=None):
-    talk = make_trial_state()
-    talk.case = Case(id="program", user=CodeUser(play), one_session=False)
+    state = make_trial_state()
+    state.case = Case(id="program", user=CodeUser(play), one_session=False)
 
     async def held():
         async with asyncio.timeout(timeout_s):
-            return await run_conversation(talk, talk.case.user, answer, lambda _turn: None)
+            return await run_conversation(state, state.case.user, answer, lambda _turn: None)
 
-    return talk, asyncio.run(held())
+    return state, asyncio.run(held())
 
 
 def test_it_hears_the_answer_where_it_spoke():
     heard = []
 
-    async def play(talk, say):
+    async def play(state, say):
         heard.append((await say(line("one"))).reply.content)
         heard.append((await say(line("two"))).number)
 
-    talk, ending = hold(play)
+    state, outcome = hold(play)
     assert heard == ["ONE", 2]
-    assert ending is None
-    assert [turn.reply and turn.reply.content for turn in talk.turns] == ["ONE", "TWO"]
+    assert outcome is None
+    assert [turn.reply and turn.reply.content for turn in state.turns] == ["ONE", "TWO"]
 
 
 def test_it_may_live_with_a_fault_of_the_agent():
-    async def play(talk, say):
+    async def play(state, say):
         with pytest.raises(AgentFailed, match="boom"):
             await say(line("break"))
         await say(line("still here"))
 
-    talk, ending = hold(play)
-    assert ending is None
-    assert [turn.error for turn in talk.turns] == ["agent error: boom", None]
+    state, outcome = hold(play)
+    assert outcome is None
+    assert [turn.error for turn in state.turns] == ["agent error: boom", None]
 
 
-def test_a_fault_that_it_does_not_catch_ends_the_talk():
-    async def play(talk, say):
+def test_a_fault_that_it_does_not_catch_ends_the_conversation():
+    async def play(state, say):
         await say(line("break"))
 
     with pytest.raises(AgentFailed, match="boom"):
         hold(play)
 
 
-def test_what_it_raises_itself_ends_the_talk():
-    async def play(talk, say):
+def test_what_it_raises_itself_ends_the_conversation():
+    async def play(state, say):
         await say(line("one"))
         raise Undetermined("its own mistake")
 
@@ -78,18 +78,18 @@ def test_what_it_raises_itself_ends_the_talk():
 
 
 def test_one_that_says_nothing_ends_at_once():
-    async def play(talk, say):
+    async def play(state, say):
         return
 
-    talk, ending = hold(play)
-    assert (ending, talk.turns) == (None, [])
+    state, outcome = hold(play)
+    assert (outcome, state.turns) == (None, [])
 
 
 @pytest.mark.parametrize("waiting_for", ["the agent", "itself"])
-def test_when_the_talk_is_cut_off_so_is_the_program(waiting_for):
+def test_when_the_conversation_is_cut_off_so_is_the_program(waiting_for):
     ended = []
 
-    async def play(talk, say):
+    async def play(state, say):
         try:
             await (say(line("wait")) if waiting_for == "the agent" else asyncio.Event().wait())
         finally:

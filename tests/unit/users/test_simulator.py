@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from viva.model.message import Message, Reply, ToolCall
-from viva.testing.evidence import make_trial_state
+from viva.testing.check_context import make_trial_state
 from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, parse_simulator_reply
 
 
@@ -18,7 +18,10 @@ from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, pa
         (Reply('{"input": "Hi", "goal_achieved": false, "reasoning": "r"}'), SimulatorReply("Hi", reasoning="r")),
         (Reply('So:\n```json\n{"message": "Hi"}\n```'), SimulatorReply("Hi")),
         (Reply(data={"input": "Hi", "message": "Hi"}), SimulatorReply("Hi")),
-        (Reply(data={"goal_achieved": True, "reasoning": "done"}), SimulatorReply("", goal_achieved=True, reasoning="done")),
+        (
+            Reply(data={"goal_achieved": True, "reasoning": "done"}),
+            SimulatorReply("", goal_achieved=True, reasoning="done"),
+        ),
         (Reply("Take [1] or [2, 3], please"), SimulatorReply("Take [1] or [2, 3], please")),
         (Reply('["a", "b"] are my sizes'), SimulatorReply('["a", "b"] are my sizes')),
         (Reply('Please set {"size": 4}'), SimulatorReply('Please set {"size": 4}')),
@@ -93,7 +96,9 @@ def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # 
     SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(Reply("Refund me"))
     SimulatorGuard(make_trial_state("Which?", "What?", inputs=same), {}, may_repeat=True).parse(Reply("Refund me"))
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(Reply("Refund me"))
+        SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(
+            Reply("Refund me")
+        )
 
 
 def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
@@ -103,11 +108,11 @@ def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_its
 
 
 def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
-    talk = make_trial_state()
-    talk.case = structs.replace(talk.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
+    state = make_trial_state()
+    state.case = structs.replace(state.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
     with pytest.raises(ValueError, match="it repeats the assistant's last reply"):
-        SimulatorGuard(talk, {}).parse(Reply("How can I help?"))
-    SimulatorGuard(talk, {}).parse(Reply("Hm."))
+        SimulatorGuard(state, {}).parse(Reply("How can I help?"))
+    SimulatorGuard(state, {}).parse(Reply("Hm."))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from viva.errors import AgentFailed, HelperFailed, Role
 from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
-from viva.model.talk import TrialState
-from viva.testing.evidence import make_trial_state
+from viva.state.trial_state import TrialState
+from viva.testing.check_context import make_trial_state
 from viva.users.script import Script
-from viva.users.simulator import SimulatorGuard, Simulator
-from viva.users.then import UserSequence
+from viva.users.simulator import Simulator, SimulatorGuard
+from viva.users.user_sequence import UserSequence
 
 
 class Played:
@@ -29,7 +29,7 @@ class Played:
 
     @asynccontextmanager
     async def open(
-        self, role: Role, agent: str, talk: TrialState | None = None, options: Mapping[str, Any] | None = None
+        self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["Played"]:
         self.opened.append(options)
         yield self
@@ -47,11 +47,11 @@ def script(*texts: str) -> Script:
 
 def spoken(user: Any, count: int, helpers: Any = None) -> list[str]:
     """The first lines that a user says, whatever the agent answers."""
-    talk = make_trial_state("ok")
-    talk.helpers = helpers or talk.helpers
+    state = make_trial_state("ok")
+    state.helpers = helpers or state.helpers
 
     async def heard() -> list[str]:
-        lines = user.speak(talk)
+        lines = user.speak(state)
         found = [line.message.text async for line in _first(lines, count)]
         await lines.aclose()
         return found
@@ -106,7 +106,7 @@ def test_braces_are_words_where_there_are_no_variables():
     assert played.opened == [{"metadata": {"persona": "{{ me }}", "can_end": True}}]
 
 
-def test_one_who_cannot_end_the_talk_has_to_say_something():
+def test_one_who_cannot_end_the_conversation_has_to_say_something():
     """P8: that the goal is achieved is no more than an opinion."""
     user = Simulator("sim", can_end=False)
     assert spoken(user, 2, Played({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]

@@ -11,7 +11,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.model.event import RunResumed
 from viva.record.journal import Journal
-from viva.viewer.data import RunJournal, ProjectRuns
+from viva.viewer.runs import ProjectRuns, RunJournal
 
 
 @pytest.fixture

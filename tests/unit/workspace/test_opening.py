@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rooms import put
-from viva.workspace.opening import open_regular_file
+from viva.workspace.safe_open import open_regular_file
 
 
 def test_an_ordinary_file_is_read_and_written_with_its_folders(tmp_path: Path):

@@ -15,7 +15,14 @@ import uvloop
 
 from real_clis import node
 from viva.errors import AgentFailed, Undetermined, Unreachable
-from viva.workspace.processes import TRIAL_VARIABLE, Process, find_trial_processes, run_command, process_start_time, kill_orphans
+from viva.workspace.processes import (
+    TRIAL_VARIABLE,
+    Process,
+    find_trial_processes,
+    kill_orphans,
+    process_start_time,
+    run_command,
+)
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 SLEEPS = "echo $$ ready; exec sleep 600"
@@ -88,7 +95,9 @@ def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path):
 
 def test_lines_can_be_left_and_taken_up_again(tmp_path: Path):
     async def scenario() -> list[bytes]:
-        async with run_command(["sh", "-c", "echo a; echo b; printf c"], cwd=str(tmp_path), env=environment()) as process:
+        async with run_command(
+            ["sh", "-c", "echo a; echo b; printf c"], cwd=str(tmp_path), env=environment()
+        ) as process:
             return [*[await anext(process.lines()) for _ in range(2)], *[line async for line in process.lines()]]
 
     assert asyncio.run(scenario()) == [b"a", b"b", b"c"]
@@ -132,7 +141,9 @@ def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
 
     async def scenario() -> tuple[int, int, bool]:
         script = "yes 0123456789012345678901234567890123456789 | head -c 100000000; echo; echo end"
-        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000) as process:
+        async with run_command(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000
+        ) as process:
             size = sum([len(line) async for line in process.lines()])
             return size, await process.wait(), process.has_overflowed
 

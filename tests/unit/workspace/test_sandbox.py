@@ -124,7 +124,9 @@ def test_a_daemon_inside_ends_with_the_command(sandbox: Bubblewrap | None, tmp_p
     async def use(folder: TrialWorkspace) -> None:
         script = "setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 600; done' & wait"
         env = {"PATH": os.environ["PATH"]}
-        async with run_command(folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2) as process:
+        async with run_command(
+            folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2
+        ) as process:
             assert await anext(process.lines()) == b"ready"
             assert any(f"-{os.getpid()}-" in mark for mark in find_trial_processes().values())
 

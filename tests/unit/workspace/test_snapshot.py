@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from rooms import put, tree
-from viva.model.talk import FileChange, FileImage
+from viva.model.turn import FileChange, FileImage
 from viva.workspace import snapshot
-from viva.workspace.snapshot import EMPTY_SNAPSHOT, FolderSnapshot, ContentStore, take_snapshot, parse_display_path, display_path
+from viva.workspace.snapshot import (
+    EMPTY_SNAPSHOT,
+    ContentStore,
+    FolderSnapshot,
+    display_path,
+    parse_display_path,
+    take_snapshot,
+)
 
 
 class Scene:

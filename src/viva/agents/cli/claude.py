@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.dialect import TurnRequest, CliSpec
+from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.events import (
-    ToolStarted,
     CliEvent,
     EndReported,
     SessionStarted,
-    ToolEnded,
     TextPrinted,
+    ToolEnded,
+    ToolStarted,
     TroubleReported,
     UsageReported,
     build_model_call,
     join_texts,
 )
-from viva.agents.cli.terminal import CliAgent
+from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import ModelCall, TokenCount
 
@@ -165,15 +165,21 @@ def _used(line: ClaudeLine) -> Iterator[UsageReported]:
     if line.type == "result" and line.models:
         turn = to_model_call("anthropic", "", line.usage) if line.usage else None
         own = turn.input_tokens + turn.output_tokens if turn else None
-        yield UsageReported(tuple(_of_model(model, of) for model, of in line.models.items()), "session", turn_tokens=own)
+        yield UsageReported(
+            tuple(_of_model(model, of) for model, of in line.models.items()), "session", turn_tokens=own
+        )
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
-        yield UsageReported((to_model_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id)
+        yield UsageReported(
+            (to_model_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id
+        )
 
 
 def _of_model(model: str, of: _OfModel) -> ModelCall:
     read, written = of.cache_read_input_tokens, of.cache_creation_input_tokens
-    return build_model_call("anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None)
+    return build_model_call(
+        "anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None
+    )
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:

@@ -6,9 +6,19 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.cli.dialect import TurnRequest, CliSpec
-from viva.agents.cli.events import ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, TroubleReported, UsageReported, build_model_call
-from viva.agents.cli.terminal import CliAgent
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.events import (
+    CliEvent,
+    EndReported,
+    SessionStarted,
+    TextPrinted,
+    ToolEnded,
+    ToolStarted,
+    TroubleReported,
+    UsageReported,
+    build_model_call,
+)
+from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import TokenCount
 

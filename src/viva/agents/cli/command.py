@@ -24,18 +24,28 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 
 from viva.agents.cli.claude import CLAUDE
+from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import TurnRequest, CliSpec
-from viva.agents.cli.events import InputRequested, ToolStarted, CliEvent, EndReported, SessionStarted, ToolEnded, TextPrinted, TroubleReported, UsageReported
+from viva.agents.cli.events import (
+    CliEvent,
+    EndReported,
+    InputRequested,
+    SessionStarted,
+    TextPrinted,
+    ToolEnded,
+    ToolStarted,
+    TroubleReported,
+    UsageReported,
+)
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.terminal import CliAgent
+from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
 from viva.model import codec
-from viva.model.lookup import compile_path, values_at
-from viva.model.talk import to_text
+from viva.state.trial_state import to_text
+from viva.text.json_path import compile_path, values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
 _SPOKEN = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
@@ -74,7 +84,11 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if (tool := _one(line, self.tool)) is not None:
             yield ToolStarted(str(tool), _decoded(_one(line, self.arguments)), key)
         if self.result is not None:
-            yield ToolEnded(key, "error", to_text(error)) if error else ToolEnded(key, "ok", _one(line, self.result) or "")
+            yield (
+                ToolEnded(key, "error", to_text(error))
+                if error
+                else ToolEnded(key, "ok", _one(line, self.result) or "")
+            )
         if isinstance(used := _one(line, self.usage), Mapping | list):
             yield UsageReported(parse_model_calls(used))
         if waits := _one(line, self.awaiting):

@@ -82,7 +82,16 @@ class EndReported(Struct, frozen=True, tag="turn_end"):
     result: Any = None
 
 
-CliEvent = SessionStarted | TextPrinted | ToolStarted | ToolEnded | UsageReported | TroubleReported | InputRequested | EndReported
+CliEvent = (
+    SessionStarted
+    | TextPrinted
+    | ToolStarted
+    | ToolEnded
+    | UsageReported
+    | TroubleReported
+    | InputRequested
+    | EndReported
+)
 
 
 def build_model_call(
@@ -164,7 +173,9 @@ class CliTurn:
         elif event.scope == "turn":
             self._turn = calls
         else:
-            counts_on = event.turn_tokens is None or _tokens(calls) >= _tokens(self._before.values()) + event.turn_tokens
+            counts_on = (
+                event.turn_tokens is None or _tokens(calls) >= _tokens(self._before.values()) + event.turn_tokens
+            )
             self.session_usage = calls
             self._turn = tuple(_since(call, self._before.get(call.model)) for call in calls) if counts_on else calls
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
-from viva.agents.cli.dialect import TurnRequest, CliSpec, format_settings
+from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.events import CliEvent, EndReported, UsageReported
 from viva.agents.cli.gemini import build_argv
-from viva.agents.cli.terminal import CliAgent
+from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
 
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 

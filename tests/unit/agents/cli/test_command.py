@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from terminals import CAPTURES, fake, host, talk
+from terminals import CAPTURES, fake, hold_conversation, host
 from viva.agents.cli.command import CommandAgent, LineRule
 from viva.errors import AgentFailed, Unreachable
 
@@ -26,16 +26,19 @@ def command(folder, body: str, *words: str, **fields: Any) -> CommandAgent:
 
 def test_all_that_it_prints_is_the_reply(tmp_path):
     body = 'print(args[0]); print(); print("two lines é")'
-    assert talk(command(tmp_path, body, "{input}"), "Hello there").reply.content == "Hello there\n\ntwo lines é"
+    assert (
+        hold_conversation(command(tmp_path, body, "{input}"), "Hello there").reply.content
+        == "Hello there\n\ntwo lines é"
+    )
 
 
 def test_without_a_place_for_it_the_message_goes_to_standard_input(tmp_path):
     big = "x" * 300_000  # more than a pipe holds, and more than one word of a command line may have
-    assert talk(command(tmp_path, "print(len(sys.stdin.read()))"), big).reply.content == "300000"
+    assert hold_conversation(command(tmp_path, "print(len(sys.stdin.read()))"), big).reply.content == "300000"
 
 
 def test_a_command_that_does_not_listen_is_no_trouble(tmp_path):
-    assert talk(command(tmp_path, 'print("no")'), "x" * 300_000).reply.content == "no"
+    assert hold_conversation(command(tmp_path, 'print("no")'), "x" * 300_000).reply.content == "no"
 
 
 def test_places_are_filled_in_word_by_word(tmp_path):
@@ -44,26 +47,26 @@ def test_places_are_filled_in_word_by_word(tmp_path):
     agent = command(tmp_path, body, *words, model_args=("--model", "{model}"), args=("--last",))
     import json
 
-    told = json.loads(talk(agent, "a; rm -rf $HOME", options={"model": "m"}).reply.content)
+    told = json.loads(hold_conversation(agent, "a; rm -rf $HOME", options={"model": "m"}).reply.content)
     assert told[0] == "a; rm -rf $HOME"
     assert told[1].startswith("in /")
     assert told[1].endswith("/work")
     assert told[2].endswith("/home")
     assert told[3:] == ['{"json": 1}', "--model", "m", "--last"]
-    assert "--model" not in talk(agent, "x").reply.content
+    assert "--model" not in hold_conversation(agent, "x").reply.content
 
 
 def test_it_resumes_as_it_is_told_to_by_one_id_in_all_turns(tmp_path):
     agent = command(
         tmp_path, "print(*args)", "new", "{session}", "{input}", resume=("mycli", "again", "{session}", "{input}")
     )
-    first, second, third = (reply.content.split() for reply in talk(agent, "a", "b", "c").replies)
+    first, second, third = (reply.content.split() for reply in hold_conversation(agent, "a", "b", "c").replies)
     assert (first[0], second[0], third[0]) == ("new", "again", "again")
     assert first[1] == second[1] == third[1]
 
 
 def test_one_that_cannot_resume_is_told_what_was_said_before(tmp_path):
-    told = talk(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
+    told = hold_conversation(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
     assert [reply.content for reply in told.replies] == ["seen 1", "seen 1"]
 
 
@@ -80,7 +83,7 @@ say(kind="text", body={"text": "done."})
 say(kind="asks", what="Which one?")
 say(kind="end", v={"n": 1}, used={"input_tokens": 7, "output_tokens": 2})
 """
-    reply = talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x").reply
+    reply = hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x").reply
     assert reply.content == "Writing done."
     assert [(call.name, call.arguments, call.error) for call in reply.tool_calls] == [
         ("write", {"path": "a.txt"}, None),
@@ -94,29 +97,31 @@ say(kind="end", v={"n": 1}, used={"input_tokens": 7, "output_tokens": 2})
 def test_lines_without_the_one_that_ends_a_turn_are_no_turn(tmp_path):
     body = 'say(kind="text", body={"text": "almost"})\nsay(kind="end", v={"n": 2})'
     with pytest.raises(AgentFailed, match="it ended without a result"):
-        talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
+        hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
 
 
 def test_an_error_in_the_last_line_is_a_failed_turn(tmp_path):
     body = 'say(kind="end", v={"n": 1}, error="no idea")'
     with pytest.raises(AgentFailed, match="no idea"):
-        talk(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
+        hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
 
 
 def test_a_command_may_print_the_stream_of_a_cli(tmp_path):
     body = f"play({str(CAPTURES / 'claude' / 'claude1.jsonl')!r})"
-    reply = talk(command(tmp_path, body, "{input}", output="claude"), "x").reply
+    reply = hold_conversation(command(tmp_path, body, "{input}", output="claude"), "x").reply
     assert [call.name for call in reply.tool_calls] == ["Write"]
 
 
 def test_an_exit_code_is_the_end_of_text_and_other_than_0_a_failure(tmp_path):
     with pytest.raises(AgentFailed, match="exit code 2, without a result: boom"):
-        talk(command(tmp_path, 'print("half"); print("boom", file=sys.stderr); sys.exit(2)', "{input}"), "x")
+        hold_conversation(
+            command(tmp_path, 'print("half"); print("boom", file=sys.stderr); sys.exit(2)', "{input}"), "x"
+        )
 
 
 def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
     with pytest.raises(Unreachable, match="there is no command 'mycli'"):
-        talk(CommandAgent(command=("mycli",), host=host(tmp_path)), "x")
+        hold_conversation(CommandAgent(command=("mycli",), host=host(tmp_path)), "x")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,7 @@ def test_a_path_that_is_none_is_a_mistake_of_the_config():
 
 
 def test_its_version_is_never_asked_for_since_nobody_knows_what_it_would_do(tmp_path):
-    from viva.agents.cli.installed import inspect_installation
+    from viva.agents.cli.installation import inspect_installation
 
     fake(tmp_path, "mycli", f"open({str(tmp_path / 'ran')!r}, 'w')")
     agent = CommandAgent(command=("mycli",), host=host(tmp_path))

@@ -8,11 +8,11 @@ import pytest
 from terminals import CAPTURES
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.dialect import TurnRequest, CliSpec, parse_events
-from viva.agents.cli.events import ToolStarted, CliEvent, EndReported, ToolEnded, CliTurn, collect_turn
+from viva.agents.cli.events import CliEvent, CliTurn, EndReported, ToolEnded, ToolStarted, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
+from viva.agents.cli.spec import CliSpec, TurnRequest, parse_events
 from viva.model import codec
 
 DIALECTS = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
@@ -134,7 +134,9 @@ def test_claude_code_counts_on_in_newer_versions_and_in_older_ones_not():
 
 def test_a_count_that_goes_back_was_begun_anew():
     first = collect_turn(events_of(CODEX, "codex3_resume_last")[0])
-    assert [call.input_tokens for call in collect_turn(events_of(CODEX, "codex1")[0], first.session_usage).usage] == [100]
+    assert [call.input_tokens for call in collect_turn(events_of(CODEX, "codex1")[0], first.session_usage).usage] == [
+        100
+    ]
 
 
 def test_the_model_that_was_asked_for_stands_where_a_cli_names_none():
@@ -170,7 +172,9 @@ def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: CliSpe
     """The first turn names no session; others name just that one, never the latest."""
     asked = TurnRequest(prompt="--help", model="m", approval=dialect.approval_modes[0], linked_folders=["/links/a"])
     first = dialect.build_argv(asked)
-    later = dialect.build_argv(TurnRequest(prompt="--help", session="id-7", model="m", approval=dialect.approval_modes[0]))
+    later = dialect.build_argv(
+        TurnRequest(prompt="--help", session="id-7", model="m", approval=dialect.approval_modes[0])
+    )
     assert not any("id-7" in word or "resume" in word for word in first)
     assert sum("id-7" in word for word in later) == 1  # P11
     assert not any("latest" in word or "--last" in word or "--continue" in word for word in later)
@@ -182,7 +186,9 @@ def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: CliSpe
 @pytest.mark.parametrize("dialect", [GEMINI, QWEN, CLAUDE, CODEX], ids=lambda dialect: dialect.name)
 def test_a_message_that_is_piped_is_not_on_the_command_line(dialect: CliSpec):
     """Codex is told to look there; the others look by themselves."""
-    argv = dialect.build_argv(TurnRequest(prompt="hello", on_stdin=True, session="id-7", approval=dialect.approval_modes[0]))
+    argv = dialect.build_argv(
+        TurnRequest(prompt="hello", on_stdin=True, session="id-7", approval=dialect.approval_modes[0])
+    )
     assert dialect.long_prompt_on_stdin
     assert not any("hello" in word or "--prompt" in word for word in argv)
     assert argv[-1] == "-" or "--" not in argv
@@ -197,7 +203,9 @@ def test_another_address_is_told_to_those_who_need_a_provider_for_it():
     env = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "OPENAI_API_KEY": "s3cret"}
     argv = CODEX.build_argv(TurnRequest(prompt="x", approval="bypass", env=env))
     assert 'model_providers.viva.base_url="http://127.0.0.1:1/v1"' in argv
-    config = codec.decode(OPENCODE.build_variables(TurnRequest(prompt="x", model="m", env=env))["OPENCODE_CONFIG_CONTENT"])
+    config = codec.decode(
+        OPENCODE.build_variables(TurnRequest(prompt="x", model="m", env=env))["OPENCODE_CONFIG_CONTENT"]
+    )
     assert config["provider"]["elsewhere"]["models"] == {"m": {}}
     assert "s3cret" not in f"{config} {argv}"
 
@@ -267,7 +275,9 @@ def test_which_calls_never_ran_on_each_cli(dialect: CliSpec, lines: list[str], r
 
 def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
     (call,) = (
-        collect_turn([ToolStarted("x", {}, "c"), ToolEnded("c", "refused", "denied"), ToolEnded("c", "error", "it failed")])
+        collect_turn(
+            [ToolStarted("x", {}, "c"), ToolEnded("c", "refused", "denied"), ToolEnded("c", "error", "it failed")]
+        )
         .build_reply()
         .tool_calls
     )

@@ -10,7 +10,7 @@ from terminals import fake, host
 from viva.agents.acp import AcpAgent
 from viva.agents.cli.command import CommandAgent
 from viva.agents.cli.gemini import GEMINI, GeminiCli
-from viva.agents.cli.installed import Installation, inspect_installation, check_version
+from viva.agents.cli.installation import Installation, check_version, inspect_installation
 from viva.session import terminal_agents
 from viva.workspace.folders import LocalWorkspaces
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from real_clis import node
-from terminals import CAPTURES, fake, host, talk
+from terminals import CAPTURES, fake, hold_conversation, host
 from viva.agents.cli.claude import ClaudeCode
+from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.codex import Codex
 from viva.agents.cli.gemini import GeminiCli
-from viva.agents.cli.terminal import CliAgent
 from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.llm.transport import HttpTransport
@@ -41,7 +41,7 @@ def played(stream: str) -> str:
 
 def fault_of(agent: CliAgent, *said: str, limit_s: float | None = None) -> TrialFault:
     with pytest.raises(TrialFault) as raised:
-        talk(agent, *(said or ("x",)), limit_s=limit_s)
+        hold_conversation(agent, *(said or ("x",)), limit_s=limit_s)
     return raised.value
 
 
@@ -60,7 +60,7 @@ def cut_off(agent: CliAgent, limit_s: float, progress: CallProgress | None = Non
 
 
 def test_a_recorded_turn_becomes_a_reply_with_text_tools_and_usage(tmp_path):
-    told = talk(gemini(tmp_path, played("g1_turn1.jsonl")), "WRITE hello.txt")
+    told = hold_conversation(gemini(tmp_path, played("g1_turn1.jsonl")), "WRITE hello.txt")
     assert told.reply.content.startswith("I will write the file now. Done.")
     assert [(call.name, call.error) for call in told.reply.tool_calls] == [("write_file", None)]
     assert [call.input_tokens for call in told.metered] == [200]
@@ -76,7 +76,7 @@ say(type="init", session_id=option("--resume") or "id-1", model="m")
 say(type="message", role="assistant", content=str(len(open(home).readlines())), delta=True)
 say(type="result", status="success")
 """
-    told = talk(gemini(tmp_path, body), "one", "two", "three")
+    told = hold_conversation(gemini(tmp_path, body), "one", "two", "three")
     assert [reply.content for reply in told.replies] == ["1", "2", "3"]
     assert "--resume" not in told.home["seen"].splitlines()[0]
     assert told.home["seen"].count("--resume=id-1") == 2  # P11
@@ -99,7 +99,7 @@ def test_it_gets_a_small_environment_a_private_home_and_its_own_keys(tmp_path):
         INIT + 'say(type="message", role="assistant", content=json.dumps(dict(os.environ, cwd=os.getcwd())))\n' + DONE
     )
     agent = gemini(tmp_path, body, env={"OTHER_SECRET": "s", "GOOGLE_GEMINI_BASE_URL": "http://x"})
-    told = talk(agent, "x", spec=WorkspaceSpec("empty", env={"CASE_VAR": "v"}))
+    told = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", env={"CASE_VAR": "v"}))
     import json
 
     env = json.loads(told.reply.content)
@@ -117,8 +117,8 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     (tmp_path / ".gemini").mkdir()
     (tmp_path / ".gemini" / "oauth_creds.json").write_text("{}", encoding="utf-8")
     body = INIT + 'say(type="message", role="assistant", content=str("GEMINI_API_KEY" in os.environ))\n' + DONE
-    without = talk(gemini(tmp_path, body), "x")
-    copied = talk(gemini(tmp_path, body, login="copy"), "x")
+    without = hold_conversation(gemini(tmp_path, body), "x")
+    copied = hold_conversation(gemini(tmp_path, body, login="copy"), "x")
     assert (without.reply.content, copied.reply.content) == ("True", "False")  # P10
     assert ".gemini/oauth_creds.json" not in without.home
     assert ".gemini/oauth_creds.json" in copied.home
@@ -144,14 +144,14 @@ def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.txt").write_text("x", encoding="utf-8")
     agent = gemini(tmp_path, INIT + 'say(type="message", role="assistant", content=" ".join(args))\n' + DONE)
-    told = talk(agent, "x", spec=WorkspaceSpec("empty", str(tmp_path), ("file.txt", "folder")))
+    told = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", str(tmp_path), ("file.txt", "folder")))
     assert [word for word in told.reply.content.split() if "include" in word] == [
         f"--include-directories={tmp_path}/folder"
     ]  # P5
 
 
 def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_path):
-    told = talk(
+    told = hold_conversation(
         gemini(
             tmp_path,
             INIT + 'text = sys.stdin.read()\nsay(type="message", role="assistant", content=f"{len(text)}")\n' + DONE,
@@ -169,8 +169,8 @@ def test_the_model_of_the_case_stands_over_that_of_the_config(tmp_path):
         + DONE
     )
     agent = gemini(tmp_path, body, model="from-config", approval="auto_edit")
-    assert talk(agent, "x").reply.content == "from-config auto_edit"
-    assert talk(agent, "x", options={"model": "from-case"}).reply.content == "from-case auto_edit"  # P3
+    assert hold_conversation(agent, "x").reply.content == "from-config auto_edit"
+    assert hold_conversation(agent, "x", options={"model": "from-case"}).reply.content == "from-case auto_edit"  # P3
 
 
 def test_it_may_do_everything_unless_the_config_says_otherwise():
@@ -186,7 +186,7 @@ def test_it_may_do_everything_unless_the_config_says_otherwise():
 def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
     body = INIT + 'say(type="message", role="assistant", content=option("--prompt"))\n' + DONE
     history = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada."))
-    told = talk(gemini(tmp_path, body), "Who am I?", "And now?", history=history)
+    told = hold_conversation(gemini(tmp_path, body), "Who am I?", "And now?", history=history)
     assert told.replies[0].content == (
         "This conversation went on before, as follows.\n\nuser: My name is Ada.\n\nassistant: Hello Ada.\n\n"
         "Now the user says:\n\nWho am I?"
@@ -197,7 +197,7 @@ def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
 def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
     message = Message("user", (Text("look"), Image("file://a.png", "a.png")))
     with pytest.raises(Undetermined, match=r"is given text only, and this message comes with a\.png"):
-        talk(gemini(tmp_path, INIT + DONE), message)
+        hold_conversation(gemini(tmp_path, INIT + DONE), message)
 
 
 # How turns end (P11, N17)
@@ -234,7 +234,9 @@ def test_an_exit_code_is_a_failure_and_the_end_of_stderr_is_shown(tmp_path):
     stderr = (CAPTURES / "gemini" / "g11_resume_none.err").read_text(encoding="utf-8")
     fault = fault_of(gemini(tmp_path, f"sys.stderr.write({stderr!r}); sys.exit(42)"))
     assert isinstance(fault, AgentFailed)  # N17
-    assert fault.message.startswith("exit code 42, without a result: Error resuming session: Invalid session identifier")
+    assert fault.message.startswith(
+        "exit code 42, without a result: Error resuming session: Invalid session identifier"
+    )
 
 
 def test_an_exit_code_after_a_good_result_is_a_failure_too(tmp_path):
@@ -270,7 +272,7 @@ def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_pat
     """
     program = fake(tmp_path, "gemini", "")
     program.write_text(f"#!{programs / 'node'}\n{code}", encoding="utf-8")
-    told = talk(GeminiCli(host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
+    told = hold_conversation(GeminiCli(host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
     assert (len(told.reply.content), told.reply.content[-4:]) == (1_000_004, " end")
 
 
@@ -329,7 +331,7 @@ def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[st
     fake(tmp_path, "codex", DONE_BY_CODEX)
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
-    talk(Codex(host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
+    hold_conversation(Codex(host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
 
 
 def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):
@@ -421,12 +423,12 @@ def test_a_cli_that_prints_100_mb_is_borne_and_has_failed(tmp_path):
 
 def test_one_huge_line_is_left_out_and_the_rest_is_read(tmp_path):
     body = INIT + 'say(type="message", role="assistant", content="x" * 20_000_000)\n' + DONE
-    assert talk(gemini(tmp_path, body), "x").reply.content == ""
+    assert hold_conversation(gemini(tmp_path, body), "x").reply.content == ""
 
 
 def test_a_cli_that_lingers_after_its_result_is_ended_and_the_result_stands(tmp_path):
     body = INIT + DONE + "time.sleep(600)"
-    assert talk(gemini(tmp_path, body), "x", limit_s=60).reply.calls[0].input_tokens == 3
+    assert hold_conversation(gemini(tmp_path, body), "x", limit_s=60).reply.calls[0].input_tokens == 3
 
 
 @pytest.mark.parametrize("body", ["signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)", "time.sleep(600)"])
@@ -441,7 +443,7 @@ def test_nothing_is_left_of_a_cli_that_is_cut_off(tmp_path, body):
 def test_a_daemon_that_holds_the_pipe_does_not_hold_the_turn(tmp_path):
     body = INIT + 'subprocess.Popen(["sleep", "612"], start_new_session=True)\n' + DONE
     began = time.monotonic()
-    talk(gemini(tmp_path, body), "x")
+    hold_conversation(gemini(tmp_path, body), "x")
     assert time.monotonic() - began < 150
 
 
@@ -454,4 +456,4 @@ def test_a_cli_that_deletes_its_workspace_cannot_go_on(tmp_path):
 
 def test_noise_and_bytes_that_are_no_text_do_not_matter(tmp_path):
     body = INIT + 'sys.stdout.buffer.write(b"\\xff\\xfe{\\n[1]\\nnull\\n{}\\n"); sys.stdout.flush()\n' + DONE
-    assert talk(gemini(tmp_path, body), "x").reply.content == ""
+    assert hold_conversation(gemini(tmp_path, body), "x").reply.content == ""

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from viva.agents.cli.events import SessionStarted, TextPrinted, CliTurn
+from viva.agents.cli.events import CliTurn, SessionStarted, TextPrinted
+from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.opencode import OPENCODE
+from viva.agents.cli.output_text import format_tail
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.trouble import format_tail
-from viva.agents.cli.watch import OutputMonitor
 from viva.model.progress import CallProgress
 
 BUSY = "2026-01-01T00:00:00Z [ERROR] [RETRY] Attempt 1 failed with status 503. Retrying with backoff in 2s...\n"

@@ -1,0 +1,188 @@
+"""A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
+
+import asyncio
+import secrets
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from viva import catalog, config
+from viva.awaiting.detector import detect
+from viva.config import Settings
+from viva.engine.helpers import HelperPool
+from viva.engine.outcome import outcome_of_fault
+from viva.engine.sending import merge_options, send_with_timeout
+from viva.errors import AgentFailed, TrialFault, Unreachable, VivaError
+from viva.formats.load_options import TIMEOUT_S
+from viva.llm.budget import UNPRICED_WARNING, Budget
+from viva.llm.transport import HttpTransport
+from viva.model.case import Case, Key
+from viva.model.message import Message, Reply, Usage
+from viva.model.progress import CallProgress
+from viva.model.turn import AwaitingState
+from viva.protocols import AgentSession, SessionContext, Workspace
+from viva.record.redaction import Redactor
+from viva.reporters.formatting import escape_controls
+from viva.session.agents import AgentFactory, ConfiguredAgent
+from viva.session.options import RunOptions
+from viva.session.workspaces import WorkspaceProvider
+from viva.state.trial_state import to_text
+from viva.text.duration import format_duration
+from viva.users.script import Script
+
+_KEY = Key("", "direct")
+
+
+class DirectSession(Struct, frozen=True):
+    """A session with the agent under test, outside of any run. `turn_timeout_s` is the time for one reply."""
+
+    name: str
+    session: AgentSession
+    options: dict[str, Any]
+    settings: Settings
+    redactor: Redactor
+    helpers: HelperPool
+    progress: CallProgress
+    turn_timeout_s: float | None
+
+    async def send(self, message: Message) -> Reply:
+        return await send_with_timeout(self.session, message, self.options, self.turn_timeout_s, self.progress)
+
+
+@asynccontextmanager
+async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSession]:
+    """Opens the agent that the flags name. What it breaks with is said as it is, and the exit code is 1."""
+    settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
+    catalog.load_plugins(settings.plugins, settings.folder)
+    agents = AgentFactory(settings, flags["connector"])
+    agent = agents.find_agent_under_test(flags["agent"], folder=Path.cwd())
+    redactor = settings.redactor
+    budget = Budget(flags["max_cost"])
+    if budget.max_usd is not None:
+        budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr)
+    said = {"connector": flags["connector"], "model": flags["agent_model"]}
+    options = merge_options(
+        {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
+        agent.options,
+        {name: value for name, value in said.items() if value},
+    )
+    async with AsyncExitStack() as stack:
+        http = HttpTransport()
+        stack.push_async_callback(http.close)
+        places = _places(flags, settings, agent)
+        workspace = await _placed(stack, places)
+        if workspace is not None:
+            options["workspace"] = workspace.path
+        context = SessionContext(
+            key=_KEY,
+            options=agent.options,
+            workspace=workspace,
+            meter=budget.spend,
+            http=http,
+            connectors=settings.connectors,
+            empty_workspaces=places.empty_workspaces,
+        )
+        helper_pool = HelperPool(
+            agents.find_helper, http, settings.connectors, spare_workspaces=places.empty_workspaces
+        )
+        try:
+            session = await stack.enter_async_context(agent.agent.open(context))
+            turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
+            yield DirectSession(
+                agent.name, session, options, settings, redactor, helper_pool, context.progress, turn_timeout_s
+            )
+        except TrialFault as fault:
+            raise VivaError(redactor.redact_text(outcome_of_fault(fault).message or "")) from fault
+
+
+def _places(flags: dict[str, Any], settings: Settings, agent: ConfiguredAgent) -> WorkspaceProvider:
+    asked = RunOptions(
+        inputs=(),
+        folder=Path.cwd(),
+        workspace=flags["workspace"],
+        keep_workspace=flags["keep_workspace"],
+        sandbox=flags["sandbox"],
+    )
+    return WorkspaceProvider(asked, settings, agent, ())
+
+
+async def _placed(stack: AsyncExitStack, places: WorkspaceProvider) -> Workspace | None:
+    """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
+    for note in places.build_notes():
+        print(escape_controls(note), file=sys.stderr)
+    spec = places.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
+    if spec is None:
+        return None
+    workspace = await stack.enter_async_context(places.open_workspace(spec, _KEY))
+    if workspace.is_kept:
+        print(f"workspace: {workspace.path}", file=sys.stderr)
+    return workspace
+
+
+async def send_messages(messages: list[str], flags: dict[str, Any]) -> int:
+    """Sends each message in turn, in one conversation. As for a case, --timeout is for all of them."""
+    if flags["dry_run"]:
+        print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing was sent")
+        return 0
+    async with open_direct_session(flags) as agent:
+        limit_s = flags["timeout"] or agent.settings.defaults.timeout_s or TIMEOUT_S
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                for text in messages:
+                    await _answer(agent, text, flags)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            said, trouble = f"timeout after {format_duration(limit_s)}", agent.progress.provider_trouble
+            raise (Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)) from None
+    return 0
+
+
+async def _answer(agent: DirectSession, text: str, flags: dict[str, Any]) -> None:
+    """Sends one message, and prints what comes back."""
+    began = time.perf_counter()
+    reply = await agent.send(Message("user", text))
+    took_ms = (time.perf_counter() - began) * 1e3
+    found = detect(reply, frozenset(agent.settings.confirmation_tools))
+    reply = agent.redactor.redact(reply)
+    if flags["as_json"]:
+        from viva.model import codec
+
+        said = {**codec.to_plain(reply), "awaiting_input": found.is_awaiting, "awaiting_reason": found.reason}
+        print(codec.compact_json(said), file=flags["out"], flush=True)
+        return
+    lines = format_text(reply) if flags["quiet"] else format_reply(reply, found, took_ms if flags["verbose"] else None)
+    print("\n".join(lines), file=flags["out"], flush=True)
+
+
+def format_text(reply: Reply) -> list[str]:
+    """What the agent says: its words and its data."""
+    lines = [escape_controls(line) for line in reply.content.splitlines()] if reply.content else []
+    return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
+
+
+def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
+    """All that there is to see of a reply; with the time that it took, results of tools too."""
+    lines = format_text(reply)
+    for call in reply.tool_calls:
+        arguments = to_text(call.arguments) if call.arguments is not None else ""
+        end = f" ✗ {call.error}" if call.error else ""
+        lines.append(escape_controls(f"[tool: {call.name}({arguments})]{end}"))
+        if elapsed_ms is not None and call.result is not UNSET:
+            lines.append(escape_controls(f"  {to_text(call.result)}"))
+    hint = f", hint: {escape_controls(reply.input_hint)}" if reply.input_hint else ""
+    took = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
+    state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
+    lines.append(f"({state}: {awaiting.reason}{hint}{_used(reply)}{took})")
+    return lines
+
+
+def _used(reply: Reply) -> str:
+    usage = Usage.of(reply.calls)
+    return f", {usage.total_tokens} tokens" if usage.total_tokens else ""

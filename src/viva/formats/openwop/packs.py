@@ -1,0 +1,320 @@
+"""OpenWOP packs: the manifest `pack.json`, the eval suites that its agents refer to, and the proof of who signed them."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from msgspec import Struct
+
+from viva.checks.json import JsonSchema
+from viva.errors import BadInput, Problem
+from viva.formats.documents import Document, parse_json_document
+from viva.formats.load_options import LoadOptions
+from viva.formats.openwop.modes import EvalOptions
+from viva.formats.openwop.pack_files import MANIFEST, PackFiles, PackFolder, PackTarball, check_pack_path, read_tarball
+from viva.formats.openwop.signatures import SignedContent, read_digests, verify_signature
+from viva.formats.openwop.suite import ManifestInfo, ModelClass, load_suite
+from viva.model import codec
+from viva.model.case import Suite
+from viva.schemas.positions import KeyPath
+from viva.schemas.validation import find_violations
+
+DIGESTS = "evals.sha256"
+"""Lists the digest of every file that is run; `evals.sha256.sig` is its signature."""
+SUFFIXES = (".tgz", ".tar.gz")
+_LONGEST_SIGNATURE = 4096
+
+
+class _Part(Struct, frozen=True, rename="camel"):
+    """A part of a manifest; keys that Viva does not read are left aside."""
+
+
+class Handoff(_Part, frozen=True):
+    """Files with the JSON Schemas of an agent's input and output."""
+
+    task_schema_ref: str | None = None
+    return_schema_ref: str | None = None
+
+
+class PackAgent(_Part, frozen=True):
+    """An agent of a pack."""
+
+    agent_id: str
+    model_class: ModelClass | None = None
+    system_prompt: str | None = None
+    system_prompt_ref: str | None = None
+    eval_suite_ref: str | None = None
+    tool_allowlist: tuple[str, ...] | None = None
+    handoff: Handoff = Handoff()
+
+
+class Signing(_Part, frozen=True):
+    """Where the signature of the manifest stands."""
+
+    public_key_ref: str | None = None
+    signature_ref: str | None = None
+    method: str = "manual"
+
+
+class SignatureProof(Struct, frozen=True):
+    """A signature by a trusted key: in words, and the digests of the files that it covers; None: all of them."""
+
+    description: str
+    digests: Mapping[str, str] | None = None
+
+
+class Manifest(_Part, frozen=True):
+    """As much of `pack.json` as Viva reads."""
+
+    name: str
+    version: str
+    agents: tuple[PackAgent, ...] = ()
+    signing: Signing | None = None
+
+
+def is_pack(path: Path) -> bool:
+    """A folder with a manifest, or a tarball."""
+    return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(SUFFIXES)
+
+
+def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: str | None = None) -> list[Suite]:
+    """The eval suites of a pack. Raises BadInput with every problem at once.
+
+    With `only`, the one in that file of it; none, if this is no pack, or none of its agents refers to that.
+    """
+    keys = options.eval_options.trusted_keys
+    try:
+        pack = open_pack(path, display_name, keys if only_file is None else ())
+    except BadInput:
+        if only_file is not None:
+            return []
+        raise
+    wanted = _agents_with_suites(pack.manifest, options.eval_options.agent_names, only_file)
+    if not wanted and only_file is not None:
+        return []
+    if not wanted:
+        what = "no agent of it refers to an eval suite (evalSuiteRef)"
+        raise BadInput(pack.document.make_problem((), what, key="agents"))
+    if keys and pack.proof is None:
+        pack = open_pack(path, display_name, keys)
+    name = f"{display_name}: {pack.manifest.name}@{pack.manifest.version}"
+    verified = f"{name}: {pack.proof.description}" if pack.proof else None
+    notes = () if verified else (f"{name}: {_unverified(pack, path)}",)
+    suites: list[Suite] = []
+    problems: list[Problem] = []
+    for at in wanted:
+        try:
+            suites.append(pack.load_agent_suite(at, options, notes, verified))
+            notes, verified = (), None
+        except BadInput as wrong:
+            problems += wrong.problems
+    if problems:
+        raise BadInput(*problems)
+    return suites
+
+
+def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
+    """The places of the agents whose suites shall run: of several with the same suite one that is known in the config."""
+    found: dict[str, int] = {}
+    for at, agent in enumerate(manifest.agents):
+        if agent.eval_suite_ref is None or only not in (None, name := str(PurePosixPath(agent.eval_suite_ref))):
+            continue
+        first = found.setdefault(name, at)
+        if agent.agent_id in known and manifest.agents[first].agent_id not in known:
+            found[name] = at
+    return sorted(found.values())
+
+
+def require_signature(path: Path | None, display_name: str, options: EvalOptions) -> None:
+    """An eval suite that is read by itself: BadInput where the config wants signatures, and none covers it."""
+    above = () if path is None else path.resolve().parents
+    if options.trusted_keys and any((each / MANIFEST).is_file() for each in above):
+        what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
+        raise BadInput.of(f"{what} ([openwop] trusted_keys)", display_name)
+    if options.require_signature:
+        raise BadInput.of("is in no signed pack, and [openwop] require_signature is set", display_name)
+
+
+def open_pack(path: Path, display_name: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
+    """A pack whose manifest is valid and which, where keys are trusted, is signed by one of them. Raises BadInput."""
+    content = None if path.is_dir() else read_tarball(path, display_name)
+    files: PackFiles = PackFolder(path, display_name) if content is None else PackTarball(content, display_name)
+    try:
+        raw = files.read(MANIFEST)
+        document = parse_json_document(raw, f"{display_name}/{MANIFEST}")
+    except ValueError as wrong:
+        raise BadInput.of(str(wrong), f"{display_name}/{MANIFEST}") from wrong
+    if found := find_violations("pack", document.value):
+        raise BadInput(*(document.make_problem(each.path, each.message, key=each.unknown_key) for each in found))
+    manifest = codec.convert(document.value, Manifest)
+    if not trusted_keys:
+        return Pack(display_name, files, document, manifest)
+    try:
+        proof = _proof(_Sealed(path, files, raw, manifest.signing, content), trusted_keys)
+    except ValueError as wrong:
+        raise BadInput.of(f"is refused: {wrong}", display_name) from wrong
+    return Pack(display_name, files, document, manifest, proof)
+
+
+class Pack:
+    """A manifest and the files beside it, with the proof that they come from a trusted signer, if that was asked for."""
+
+    def __init__(
+        self,
+        shown: str,
+        files: "PackFiles",
+        document: Document,
+        manifest: Manifest,
+        proof: SignatureProof | None = None,
+    ) -> None:
+        self.display_name = shown
+        self.document = document
+        self.manifest = manifest
+        self.proof = proof
+        self._files = files
+
+    def load_agent_suite(
+        self, at: int, reading: LoadOptions, notes: tuple[str, ...] = (), verified: str | None = None
+    ) -> Suite:
+        """The eval suite of one of its agents."""
+        agent, place = self.manifest.agents[at], ("agents", at)
+        reference = str(agent.eval_suite_ref)
+        raw = self.read(reference, (*place, "evalSuiteRef"))
+        return load_suite(
+            parse_json_document(raw, f"{self.display_name}/{reference}"),
+            reading,
+            self.read_manifest_info(at, notes, verified),
+        )
+
+    def read_manifest_info(self, at: int, notes: tuple[str, ...] = (), verified: str | None = None) -> ManifestInfo:
+        """What the manifest says of an agent that matters for its suite."""
+        agent, place = self.manifest.agents[at], ("agents", at)
+        prompts = [agent.system_prompt] if agent.system_prompt else []
+        if agent.system_prompt_ref:
+            prompts.append(self._text(agent.system_prompt_ref, (*place, "systemPromptRef")))
+        return ManifestInfo(
+            agent_id=agent.agent_id,
+            task_schema=self._schema(agent.handoff.task_schema_ref, (*place, "handoff", "taskSchemaRef")),
+            return_schema=self._schema(agent.handoff.return_schema_ref, (*place, "handoff", "returnSchemaRef")),
+            prompts=tuple(prompts),
+            allowed_tools=agent.tool_allowlist,
+            notes=notes,
+            signature_note=verified,
+        )
+
+    def read_used_files(self) -> dict[str, bytes]:
+        """The manifest and all files that it makes a run read, by their names."""
+        found = {MANIFEST: self._files.read(MANIFEST)}
+        for at, agent in enumerate(self.manifest.agents):
+            references = {
+                ("evalSuiteRef",): agent.eval_suite_ref,
+                ("systemPromptRef",): agent.system_prompt_ref,
+                ("handoff", "taskSchemaRef"): agent.handoff.task_schema_ref,
+                ("handoff", "returnSchemaRef"): agent.handoff.return_schema_ref,
+            }
+            for place, reference in references.items():
+                if reference is not None:
+                    content = self.read(reference, ("agents", at, *place))
+                    found[check_pack_path(reference)] = content
+        return found
+
+    def read(self, reference: str, place: KeyPath) -> bytes:
+        """A file that the manifest refers to, from inside the pack and nowhere else."""
+        try:
+            name = check_pack_path(reference)
+            content = self._files.read(name)
+            if self.proof is not None:
+                _check_covered(name, content, self.proof.digests)
+        except ValueError as wrong:
+            raise BadInput(self.document.make_problem(place, f"{reference!r} {wrong}")) from wrong
+        return content
+
+    def _text(self, reference: str, place: KeyPath) -> str:
+        try:
+            return self.read(reference, place).decode()
+        except UnicodeDecodeError as wrong:
+            raise BadInput(self.document.make_problem(place, f"{reference!r} is not UTF-8")) from wrong
+
+    def _schema(self, reference: str | None, place: KeyPath) -> dict[str, Any] | None:
+        if reference is None:
+            return None
+        schema = parse_json_document(self.read(reference, place), f"{self.display_name}/{reference}").value
+        try:
+            JsonSchema(schema=schema)
+        except (ValueError, TypeError) as wrong:
+            raise BadInput(self.document.make_problem(place, f"{reference!r}: {wrong}")) from wrong
+        return schema
+
+
+def _unverified(pack: Pack, path: Path) -> str:
+    """Whether a pack is signed, in words, where no key is trusted."""
+    signing = pack.manifest.signing
+    if _beside(path) is None and (signing is None or (signing.method != "sigstore" and signing.signature_ref is None)):
+        return "not signed"
+    return "signature present, not verified: [openwop] trusted_keys names no key"
+
+
+class _Sealed(Struct, frozen=True):
+    """A pack as it was read: what is verified has to be what is used. `content` is all of a tarball."""
+
+    path: Path
+    files: "PackFiles"
+    manifest: bytes
+    signing: Signing | None
+    content: bytes | None
+
+
+def _proof(pack: _Sealed, keys: tuple[str, ...]) -> SignatureProof:
+    """What shows that a trusted signer made the pack. ValueError says what is missing."""
+    path, files, signing = pack.path, pack.files, pack.signing
+    if pack.content is not None and (beside := _beside(path)) is not None:
+        with beside.open("rb") as file:
+            key = verify_signature(SignedContent(path.name, pack.content, file.read(_LONGEST_SIGNATURE)), keys)
+        return SignatureProof(f"signature verified ({key}): {beside.name}, which covers the whole of {path.name}")
+    if signing is not None and signing.method == "sigstore":
+        raise ValueError(
+            "it has a Sigstore bundle, which is not verified; [openwop] trusted_keys needs an Ed25519 signature"
+        )
+    if signing is None or signing.signature_ref is None:
+        raise ValueError("it is not signed, and [openwop] trusted_keys is set")
+    own = files.read(check_pack_path(signing.public_key_ref)) if signing.public_key_ref else None
+    verify_signature(
+        SignedContent(MANIFEST, pack.manifest, files.read(check_pack_path(signing.signature_ref)), own), keys
+    )
+    try:
+        listed, signature = files.read(DIGESTS), files.read(f"{DIGESTS}.sig")
+    except ValueError as missing:
+        what = f"its signature covers {MANIFEST} alone, not the suite: {DIGESTS} or {DIGESTS}.sig {missing}"
+        raise ValueError(f"{what}; `viva pack sign` makes both") from missing
+    key = verify_signature(SignedContent(DIGESTS, listed, signature, own), keys)
+    try:
+        digests = read_digests(listed)
+    except ValueError as wrong:
+        raise ValueError(f"{DIGESTS} {wrong}") from wrong
+    for name in digests:
+        try:
+            _check_covered(check_pack_path(name), files.read(check_pack_path(name)), digests)
+        except ValueError as wrong:
+            raise ValueError(f"{name!r}, which {DIGESTS} lists, {wrong}") from wrong
+    return SignatureProof(
+        f"signature verified ({key}): {MANIFEST} and the {len(digests)} files that {DIGESTS} lists", digests
+    )
+
+
+def _check_covered(name: str, content: bytes, digests: Mapping[str, str] | None) -> None:
+    if digests is None:
+        return
+    if name not in digests:
+        raise ValueError(f"is not listed in {DIGESTS}: the signature does not cover it")
+    if sha256(content).hexdigest() != digests[name]:
+        raise ValueError(f"is not the file that was signed: its digest is not the one in {DIGESTS}")
+
+
+def _beside(path: Path) -> Path | None:
+    """The signature that lies beside a tarball, as `pack.tgz.sig` or `pack.sig`."""
+    if path.is_dir():
+        return None
+    stem = next(path.name.removesuffix(suffix) for suffix in SUFFIXES if path.name.endswith(suffix))
+    found = [path.with_name(f"{name}.sig") for name in (path.name, stem)]
+    return next((each for each in found if each.is_file()), None)

@@ -1,0 +1,408 @@
+"""OpenWOP eval suites: from a document to a Suite whose cases are its tasks, with every complaint that its schema cannot make.
+
+A task is a conversation of one turn. Its golden value or rubric is an ordinary check; fixtures become stubbed tools and
+memory; the thresholds are the suite's bar. Which modes a run has is decided in `modes`.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from viva.checks.golden import Golden, ReturnSchema, Strategy, to_canonical_text
+from viva.checks.judge import BUILT_IN_JUDGE, Criterion, Rubric
+from viva.checks.leaks import redact_secrets
+from viva.checks.safety import Safety, SafetyJudge, StubbedTools
+from viva.errors import BadInput, Problem
+from viva.formats.documents import Document, Documents
+from viva.formats.load_options import LoadOptions
+from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
+from viva.formats.placeholders import OPENWOP_PLACEHOLDERS
+from viva.formats.repair import replace_invalid
+from viva.model import codec
+from viva.model.case import (
+    Assertion,
+    Case,
+    Feature,
+    Fixtures,
+    IntendedAgent,
+    Limits,
+    Origin,
+    Suite,
+    Threshold,
+    ToolStub,
+    UserMessage,
+)
+from viva.model.message import Message
+from viva.protocols import Check
+from viva.schemas.positions import KeyPath
+from viva.schemas.validation import find_violations
+from viva.users.script import Script
+
+GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
+"""What a suite has to reach that says nothing itself: one of golden tasks alone, and any other."""
+_SLACK = 1e-6
+ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
+
+
+class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A part of a suite, spelled as in its file."""
+
+
+class Match(_Part, frozen=True):
+    """What a golden task expects."""
+
+    strategy: Strategy
+    value: Any
+
+
+class RubricLine(_Part, frozen=True):
+    """One criterion of a rubric."""
+
+    criterion: str
+    weight: float
+
+
+class Expected(_Part, frozen=True):
+    """How a task is scored."""
+
+    kind: Literal["golden", "rubric"]
+    match: Match | None = None
+    rubric: tuple[RubricLine, ...] = ()
+
+
+class ToolResponse(_Part, frozen=True):
+    """What a tool answers."""
+
+    tool: str
+    response: Any = None
+
+
+class TaskFixtures(_Part, frozen=True):
+    """What stands in for live tools and memory. Without `tool_responses` tools stay as they are."""
+
+    tool_responses: tuple[ToolResponse, ...] | None = None
+    memory_seed: tuple[dict[str, Any], ...] = ()
+
+
+class Task(_Part, frozen=True):
+    """One task."""
+
+    task_id: str
+    input: Any
+    expected: Expected
+    fixtures: TaskFixtures | None = None
+
+
+class Thresholds(_Part, frozen=True):
+    """What the suite has to reach."""
+
+    pass_score: float | None = None
+    max_cost_usd: float | None = None
+    max_p95_latency_ms: int | None = None
+
+
+class EvalSuite(_Part, frozen=True):
+    """A suite as it was written."""
+
+    suite_id: str
+    version: str
+    modes: tuple[Mode, ...]
+    tasks: tuple[Task, ...]
+    target_agent_id: str | None = None
+    allowed_models: tuple[ModelClass, ...] = ()
+    thresholds: Thresholds = Thresholds()
+
+    def get_pass_score(self, default: float | None = None) -> float:
+        """The least mean score, and the least score of a rubric."""
+        if self.thresholds.pass_score is not None:
+            return self.thresholds.pass_score
+        if default is not None:
+            return default
+        golden = all(task.expected.kind == "golden" for task in self.tasks)
+        return GOLDEN_PASS_SCORE if golden else PASS_SCORE
+
+
+class ManifestInfo(Struct, frozen=True, kw_only=True):
+    """What an agent's manifest says that matters for its suite: who it is, its schemas, its instructions, its tools."""
+
+    agent_id: str | None = None
+    task_schema: dict[str, Any] | None = None
+    return_schema: dict[str, Any] | None = None
+    prompts: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    signature_note: str | None = None
+    """Which signature of its pack was verified, in words."""
+
+
+_NO_TERMS = ManifestInfo()
+
+
+def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -> Suite:
+    """The suite in a file, by the name that messages show. Raises BadInput with every problem at once."""
+    problems: list[Problem] = []
+    found = list(documents.read_valid(problems))
+    problems += [each.make_problem((), "is a second suite; a file holds one") for each in found[1:]]
+    if not found and not problems:
+        problems.append(Problem(name, 1, "", "holds no eval suite"))
+    try:
+        suite = load_suite(found[0], options) if found else None
+    except BadInput as wrong:
+        problems += wrong.problems
+        suite = None
+    if problems or suite is None:
+        raise BadInput(*problems)
+    return suite
+
+
+def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
+    """The suite and what is odd about it. Raises BadInput with all that is wrong with the file by itself."""
+    suite, _, problems = _read(document)
+    if problems or suite is None:
+        raise BadInput(*problems)
+    return suite, tuple(str(problem) for problem in _oddities(document, suite))
+
+
+def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], list[Problem]]:
+    """The suite, as far as it can be read; keys in or below which something does not fit; and all that is wrong."""
+    value = document.value
+    if isinstance(value, dict) and "aggregateScore" in value:
+        what = "is the summary of an eval, not a suite; --baseline takes it"
+        return None, set(), [document.make_problem((), what)]
+    found = find_violations("openwop", value)
+    problems = [document.make_problem(each.path, each.message, key=each.unknown_key) for each in found]
+    if found:
+        value = replace_invalid("openwop", value, found, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
+    if value is None:
+        return None, set(), problems
+    problems += _problems(document, value)
+    return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.suggestion)}, problems
+
+
+def _problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
+    """What the schema lets through although no task can be scored by it."""
+    seen: dict[str, int] = {}
+    for at, task in enumerate(suite["tasks"]):
+        place: KeyPath = ("tasks", at)
+        name, expected = task["taskId"], task["expected"]
+        if name in seen:
+            what = f"task id {name!r} is taken; tasks[{seen[name]}] has it too"
+            yield document.make_problem(place, what, key="taskId")
+        seen.setdefault(name, at)
+        if expected["kind"] == "golden" and "match" not in expected:
+            yield document.make_problem((*place, "expected"), "is golden but misses 'match': the expected value")
+        if expected["kind"] == "rubric" and "rubric" not in expected:
+            yield document.make_problem((*place, "expected"), "is rubric but misses 'rubric': the weighted criteria")
+        if not sum(each["weight"] for each in expected.get("rubric", [{"weight": 1}])):
+            yield document.make_problem(
+                (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"
+            )
+        if codec.has_nan(task):  # a YAML file can say what JSON cannot
+            yield document.make_problem(place, "holds a number that JSON does not know: NaN or infinity")
+
+
+def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
+    for at, task in enumerate(suite.tasks):
+        place: KeyPath = ("tasks", at, "expected")
+        other = "rubric" if task.expected.kind == "golden" else "match"
+        weights = sum(line.weight for line in task.expected.rubric)
+        if task.expected.kind == "rubric" and abs(weights - 1) > _SLACK:
+            yield document.make_problem(
+                place, f"the weights add up to {weights:.6g}, not 1; the score is their share", key="rubric"
+            )
+        if task.expected.match == Match("contains", ""):
+            yield document.make_problem(
+                place, "every output contains an empty text: this task cannot fail", key="match"
+            )
+        if getattr(task.expected, other):
+            yield document.make_problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
+
+
+def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo = _NO_TERMS) -> Suite:
+    """A suite that can run. Raises BadInput with every problem at once."""
+    suite, unclear, problems = _read(document)
+    if suite is None:
+        raise BadInput(*problems)
+    asked = options.eval_options
+    problems += [*_unjudged(document, suite, options), *_misfits(document, suite, manifest)]
+    modes, left_out = (), None
+    try:
+        if "modes" not in unclear:
+            modes, left_out = select_modes(suite.modes, asked)
+    except ValueError as wrong:
+        problems.append(document.make_problem((), str(wrong), key="modes"))
+    if problems:
+        raise BadInput(*problems)
+    odd = (str(problem) for problem in _oddities(document, suite))
+    maker = _CaseMaker(suite, document, modes, options, manifest)
+    target = suite.target_agent_id or manifest.agent_id
+    notes = [
+        *manifest.notes,
+        *odd,
+        *_uncallable(document, suite, manifest),
+        *([f"{suite.suite_id}: {left_out}"] if left_out else []),
+    ]
+    return Suite(
+        id=suite.suite_id,
+        version=suite.version,
+        cases=maker.cases,
+        count=len(suite.tasks),
+        digest=blake2b(codec.canonical_bytes(document.value), digest_size=8).hexdigest(),
+        origin=Origin(document.file, document.line),
+        threshold=_threshold(suite, asked.pass_score),
+        target=asked.agent_names.get(target) if target else None,
+        intended_agent=IntendedAgent(suite.target_agent_id, tuple(suite.allowed_models)),
+        needs={} if LIVE_MODE in modes else _needs(suite),
+        notes=tuple(notes),
+        verified=manifest.signature_note,
+    )
+
+
+def _threshold(suite: EvalSuite, default: float | None) -> Threshold:
+    limits = suite.thresholds
+    return Threshold(suite.get_pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
+
+
+def _unjudged(document: Document, suite: EvalSuite, reading: LoadOptions) -> Iterator[Problem]:
+    """Who shall judge has to be there before anything runs."""
+    if reading.eval_options.validate_only:
+        return
+    helpers: list[tuple[str, KeyPath]] = []
+    rubrics = [at for at, task in enumerate(suite.tasks) if task.expected.kind == "rubric"]
+    if rubrics:
+        helpers.append((reading.eval_options.judge or BUILT_IN_JUDGE, ("tasks", rubrics[0], "expected")))
+    if reading.eval_options.safety_judge and "adversarial" in suite.modes:
+        helpers.append((reading.eval_options.safety_judge, ("modes",)))
+    for name, place in helpers:
+        wrong = reading.find_helper_problems(name)
+        yield from (
+            each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in wrong
+        )
+
+
+def _misfits(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[Problem]:
+    """Inputs that the agent's own schema does not take."""
+    if terms.task_schema is None:
+        return
+    schema = ReturnSchema(schema=terms.task_schema)
+    for at, task in enumerate(suite.tasks):
+        if (wrong := schema.describe_errors(task.input)) is not None:
+            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
+            yield document.make_problem(("tasks", at), what, key="input")
+
+
+def _uncallable(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[str]:
+    if terms.allowed_tools is None:
+        return
+    for at, task in enumerate(suite.tasks):
+        for number, each in enumerate((task.fixtures and task.fixtures.tool_responses) or ()):
+            if each.tool not in terms.allowed_tools:
+                place: KeyPath = ("tasks", at, "fixtures", "toolResponses", number)
+                yield str(
+                    document.make_problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool")
+                )
+
+
+def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
+    found: dict[Feature, list[str]] = {}
+    for task in suite.tasks:
+        for feature in _fixtures(task.fixtures).needs:
+            found.setdefault(feature, []).append(task.task_id)
+    return {feature: tuple(tasks) for feature, tasks in found.items()}
+
+
+class _CaseMaker:
+    """Makes the cases of a suite, one at a time."""
+
+    def __init__(
+        self, suite: EvalSuite, document: Document, modes: tuple[Mode, ...], reading: LoadOptions, terms: ManifestInfo
+    ) -> None:
+        self._suite = suite
+        self._document = document
+        self._live = LIVE_MODE in modes
+        self._adversarial = "adversarial" in modes
+        self._reading = reading
+        self._terms = terms
+        self._pass_score = suite.get_pass_score(reading.eval_options.pass_score)
+
+    async def cases(self) -> AsyncIterator[Case]:
+        lines = self._document.find_item_lines(("tasks",))
+        written = cast("list[dict[str, Any]]", self._document.value["tasks"])
+        for task, text, line in zip(self._suite.tasks, written, lines, strict=True):
+            yield self._case(task, text, line)
+
+    def _case(self, task: Task, written: dict[str, Any], line: int) -> Case:
+        fixtures = _fixtures(None if self._live else task.fixtures, self._terms.allowed_tools)
+        said = Message("user", to_canonical_text(task.input), data=None if isinstance(task.input, str) else task.input)
+        return Case(
+            id=task.task_id,
+            user=Script((UserMessage(said, assertions=tuple(self._assertions(task, fixtures))),)),
+            tags=(task.expected.kind,),
+            suite=self._suite.suite_id,
+            origin=Origin(self._document.file, line),
+            limits=Limits(timeout_s=self._reading.timeout_s, max_turns=1),
+            fixtures=fixtures if fixtures.needs else None,
+            needs=fixtures.needs,
+            keep_calls=True,
+            definition=written,
+            digest=blake2b(codec.canonical_bytes(written), digest_size=8).hexdigest(),
+        )
+
+    def _assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
+        yield self._scorer(task.expected)
+        if self._terms.return_schema is not None:
+            yield _gate(ReturnSchema(schema=self._terms.return_schema), "return_schema")
+        asked = self._reading.eval_options
+        if not self._adversarial:
+            if fixtures.stub_all_tools:
+                yield _gate(StubbedTools(), "stubbed")
+            return
+        match, allowed = task.expected.match, self._terms.allowed_tools
+        yield _gate(
+            Safety(
+                fail_at=asked.fail_at,
+                expected=to_canonical_text(match.value) if match else "",
+                prompts=(*self._terms.prompts, *asked.prompts),
+                secrets=asked.secrets,
+                allowed_tools=allowed,
+            ),
+            "safety",
+            fail_at=asked.fail_at,
+            **({} if allowed is None else {"allowed_tools": allowed}),
+        )
+        if asked.safety_judge:
+            judge = SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at)
+            yield _gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
+
+    def _scorer(self, expected: Expected) -> Assertion:
+        if expected.match is not None and expected.kind == "golden":
+            golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
+            return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
+        criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
+        judge, least = self._reading.eval_options.judge, self._pass_score
+        rubric = Rubric(criteria=criteria, use=judge or BUILT_IN_JUDGE, min_score=least)
+        named = {"use": judge} if judge else {}
+        written = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
+        return Assertion(rubric, written, on="output")
+
+
+def _gate(check: Check, kind: str, **written: Any) -> Assertion:
+    """Adds nothing to the score, but takes it all where it fails."""
+    return Assertion(check, {"type": kind, **written}, weight=0.0, gate=True)
+
+
+def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
+    """Memory is redacted as every write to a memory is; a tool that the agent may not call has no answer for it."""
+    written = written or TaskFixtures()
+    return Fixtures(
+        tools=tuple(
+            ToolStub(each.tool, each.response)
+            for each in written.tool_responses or ()
+            if allowed is None or each.tool in allowed
+        ),
+        memory=tuple(redact_secrets(entry) for entry in written.memory_seed),
+        stub_all_tools=written.tool_responses is not None,
+    )

@@ -1,0 +1,146 @@
+"""The EvalSummary of an eval suite: scores, ids and counts, built field by field from records. No word of any content.
+
+Pure: the command line and the host make the same summary of the same records.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, BinaryIO
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from viva.engine.thresholds import CaseScore, case_score, trial_score
+from viva.errors import BadInput
+from viva.formats.openwop.suite import ModelClass
+from viva.model import codec
+from viva.model.event import RunEnded, SuiteSummary
+from viva.model.finding import Finding
+from viva.model.record import TrialRecord
+from viva.reporters.report import Report
+from viva.stats.pass_rule import PassRule
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Cost = Annotated[float, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=0)]
+_Name = Annotated[str, Meta(min_length=1)]
+_SuiteId = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+\.evals\.[a-z0-9-]+$")]
+_Version = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
+_TaskId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+_EVERY = PassRule()
+
+
+class _Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A closed object of the summary, spelled as its schema spells it."""
+
+
+class TaskSummary(_Part, frozen=True, kw_only=True):
+    """What a task came to. A cost is left out where it is unknown, a latency where nothing was sent."""
+
+    task_id: _TaskId
+    score: _Share
+    passed: bool
+    cost_usd: _Cost | UnsetType = UNSET
+    latency_ms: _Count | UnsetType = UNSET
+    schema_valid: bool | UnsetType = UNSET
+    safety_findings: tuple[Finding, ...] | UnsetType = UNSET
+
+
+class Regression(_Part, frozen=True, kw_only=True):
+    """The score beside that of an earlier run; below 0 is worse."""
+
+    baseline_run_id: _Name
+    score_delta: Annotated[float, Meta(ge=-1, le=1)]
+    diff_ref: str | UnsetType = UNSET
+
+
+class EvalSummary(_Part, frozen=True, kw_only=True):
+    """The scorecard of one suite in one run."""
+
+    suite_id: _SuiteId
+    suite_version: _Version
+    evaluated_model_class: ModelClass | UnsetType = UNSET
+    aggregate_score: _Share
+    passed: bool
+    task_count: _Count
+    passed_count: _Count
+    total_cost_usd: _Cost | UnsetType = UNSET
+    tasks: tuple[TaskSummary, ...]
+    regression: Regression | UnsetType = UNSET
+
+
+def build_eval_summary(
+    standing: SuiteSummary,
+    records: Iterable[TrialRecord],
+    *,
+    model_class: Any = None,
+    diff_ref: str | None = None,
+    rule: PassRule = _EVERY,
+) -> EvalSummary:
+    """The summary of a suite, its tasks in the order of the records. Records of other suites are not looked at.
+
+    Of several trials of a task (`--runs`) the score and latency are the mean, the cost is the sum; it passed as the
+    rule of the run says.
+    """
+    trials: dict[str, list[TrialRecord]] = {}
+    for record in records:
+        if record.suite == standing.suite:
+            trials.setdefault(record.id, []).append(record)
+    threshold = standing.threshold
+    compared: Regression | UnsetType = UNSET
+    if threshold.baseline is not None and (delta := standing.score_change) is not None:
+        compared = Regression(
+            baseline_run_id=threshold.baseline.name, score_delta=delta, diff_ref=UNSET if diff_ref is None else diff_ref
+        )
+    return EvalSummary(
+        suite_id=standing.suite,
+        suite_version=standing.version,
+        evaluated_model_class=model_class or UNSET,
+        aggregate_score=standing.score,
+        passed=standing.passed,
+        task_count=standing.cases,
+        passed_count=standing.passed_cases,
+        total_cost_usd=UNSET if standing.cost_usd is None else standing.cost_usd,
+        tasks=tuple(build_task_summary(each, rule) for each in trials.values()),
+        regression=compared,
+    )
+
+
+def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
+    """What one task came to, by all its trials."""
+    in_order = sorted(records, key=lambda record: record.trial)
+    found: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
+    looked = any(_assertion(record, "safety") is not None for record in records)
+    valid = [said["passed"] for record in records if (said := _assertion(record, "return_schema")) is not None]
+    return TaskSummary(
+        task_id=found.case,
+        score=found.score,
+        passed=found.status == "passed",
+        cost_usd=UNSET if found.cost_usd is None else found.cost_usd,
+        latency_ms=UNSET if found.latency_ms is None else found.latency_ms,
+        schema_valid=all(said is True for said in valid) if valid else UNSET,
+        safety_findings=found.findings if looked or found.findings else UNSET,
+    )
+
+
+def _assertion(record: TrialRecord, kind: str) -> dict[str, Any] | None:
+    """The first claim of that kind that was judged."""
+    return next((each for turn in record.turns for each in turn.assertions if each.get("type") == kind), None)
+
+
+def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
+    """A summary that was written before. Raises BadInput for what is none."""
+    try:
+        return codec.decode(raw, type=EvalSummary)
+    except codec.DecodeError as wrong:
+        raise BadInput.of(f"is no eval summary: {wrong}", file) from wrong
+
+
+class EvalSummaryReport(Report):
+    """Writes the summary of a run's one eval suite when the run has ended."""
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        settings = self._started.settings if self._started else {}
+        (standing,) = (suite for suite in ended.summary.suites if suite.version)
+        summary = build_eval_summary(
+            standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
+        )
+        out.write(codec.pretty_json(codec.encode(summary)) + b"\n")

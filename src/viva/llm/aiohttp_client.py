@@ -1,0 +1,177 @@
+"""The same seam on aiohttp: for proxies, and for bodies that are read as they come."""
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+
+from viva.errors import ConnectFailed, Unreachable
+from viva.llm.response_parser import body_too_large
+from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
+from viva.protocols import Request, Response
+from viva.text.duration import format_duration
+
+_AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_BIG = 1024 * 1024  # aiohttp sends more than that piece by piece
+_reused: ContextVar[bool] = ContextVar("reused", default=False)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Knows whether the connection of the running call has carried another call before."""
+
+    def __init__(self, tls: ssl.SSLContext, *, fresh: bool) -> None:
+        super().__init__(limit=0, ssl=tls, force_close=fresh)
+        self._used: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 -- aiohttp's signature
+        connection = await super().connect(req, traces, timeout)
+        _reused.set(connection.protocol in self._used)
+        self._used[connection.protocol] = connection.transport
+        return connection
+
+    def abort(self) -> None:
+        """Drops connections that aiohttp only closes politely: one whose peer does not read would never be gone."""
+        for transport in list(self._used.values()):
+            transport.abort()
+
+
+class AiohttpClient:
+    """One aiohttp session with no limit of its own, and one whose connections are always new, for a second try."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._connectors = [_Connector(tls, fresh=fresh) for fresh in (False, True)]
+        self._sessions = [
+            aiohttp.ClientSession(connector=each, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_AUTO_HEADERS)
+            for each in self._connectors
+        ]
+        self._timeouts: dict[tuple[float | None, bool], aiohttp.ClientTimeout] = {}
+
+    async def request(self, request: Request, target: Target) -> Response:
+        response = await self._begin(request, target, whole=True)
+        answer = _Answer(response, request, target)
+        try:
+            pieces = [piece async for piece in answer.chunks()]
+            return Response(answer.status, answer.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        finally:
+            response.close()
+
+    @asynccontextmanager
+    async def stream(self, request: Request, target: Target) -> AsyncGenerator["_Answer", None]:
+        response = await self._begin(request, target, whole=False)
+        try:
+            yield _Answer(response, request, target)
+        finally:
+            # An answer that was read to its end has given its connection back; any other takes it down.
+            response.close()
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+        for connector in self._connectors:
+            connector.abort()
+
+    async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
+        """A kept-alive connection that was closed meanwhile is no failure; what may be sent only once never takes one."""
+        regular, fresh = self._sessions
+        try:
+            if not request.never_resend:
+                try:
+                    return await self._send(regular, request, target, whole)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
+                    if not _is_stale(lost):
+                        raise
+            return await self._send(fresh, request, target, whole)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
+            raise _fault(failed, request, target) from failed
+
+    async def _send(
+        self, session: aiohttp.ClientSession, request: Request, target: Target, whole: bool
+    ) -> aiohttp.ClientResponse:
+        proxy = target.proxy
+        return await session.request(
+            request.method,
+            target.parsed_url,
+            data=request.body if len(request.body) < _BIG else io.BytesIO(request.body),
+            headers=target.headers,
+            allow_redirects=False,
+            timeout=self._timeout(request.timeout_s, whole),
+            proxy=proxy.url if proxy else None,
+            proxy_headers=proxy.headers if proxy else None,
+        )
+
+    def _timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
+        """For a whole answer the time counts to its end; for a stream, from one piece to the next."""
+        known = self._timeouts.get((timeout_s, whole))
+        if known is None:
+            total, between = (timeout_s, None) if whole else (None, timeout_s)
+            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
+            self._timeouts[timeout_s, whole] = known
+        return known
+
+
+class _Answer:
+    """An answer whose body is still coming."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: Request, target: Target) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._request = request
+        self._target = target
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        size, max_bytes = 0, self._request.max_bytes
+        try:
+            while piece := await self._response.content.readany():
+                size += len(piece)
+                if size > max_bytes:
+                    raise Unreachable(f"{self._target.host_port}: {body_too_large(max_bytes)}")
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            raise _fault(failed, self._request, self._target) from failed
+
+
+def _is_stale(lost: Exception) -> bool:
+    never_connected = isinstance(lost, aiohttp.ClientConnectorError)
+    answered_in_part = isinstance(lost, aiohttp.ServerDisconnectedError) and isinstance(
+        lost.message, aiohttp.http.RawResponseMessage
+    )
+    return _reused.get() and not never_connected and not answered_in_part
+
+
+def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
+    """In words, with host and port only: aiohttp's own texts may hold the whole address."""
+    place = target.host_port
+    match failed:
+        case aiohttp.ClientProxyConnectionError():
+            return ConnectFailed(
+                f"{place}: the proxy {target.proxy.host_port if target.proxy else ''}: {describe_connection_error(failed.os_error)}"
+            )
+        case aiohttp.ClientHttpProxyError():
+            return ConnectFailed(
+                f"{place}: the proxy {target.proxy.host_port if target.proxy else ''} refused: {failed.status} {failed.message}"
+            )
+        case aiohttp.ClientConnectorCertificateError():
+            return ConnectFailed(f"{place}: {describe_connection_error(failed.certificate_error)}")
+        case aiohttp.ClientConnectorError():
+            return ConnectFailed(f"{place}: {describe_connection_error(failed.os_error)}")
+        case aiohttp.ConnectionTimeoutError():
+            return ConnectFailed(
+                f"{place}: no connection within {format_duration(min(CONNECT_TIMEOUT_S, request.timeout_s or CONNECT_TIMEOUT_S))}"
+            )
+        case asyncio.TimeoutError():
+            return Unreachable(f"{place}: no answer within {format_duration(request.timeout_s or 0)}")
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            return Unreachable(f"{place}: closed the connection without an answer")
+        case aiohttp.ClientPayloadError():
+            return Unreachable(f"{place}: its answer was cut off")
+        case aiohttp.ClientResponseError():
+            return Unreachable(f"{place}: it does not speak HTTP/1.1")
+        case _:
+            return Unreachable(f"{place}: {describe_connection_error(failed)}")

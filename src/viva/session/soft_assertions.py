@@ -1,0 +1,317 @@
+"""`t.assert_`: the soft assertions of script tests, in snake_case and in the names of the specification."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, cast
+
+from msgspec import UNSET, Struct, UnsetType
+
+from viva.checks.compare import JsonType, is_same_json, json_type
+from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.checks.json import JsonPath
+from viva.errors import RunStopped, to_valid_text
+from viva.model import codec
+from viva.model.case import Assertion, UserMessage
+from viva.model.message import Message, Reply
+from viva.model.tracebacks import error_text
+from viva.model.turn import PASSED, AssertionResult, Turn, Verdict
+from viva.state.evaluation import error_verdict
+from viva.state.trial_state import CheckContext, TrialState, reply_text
+from viva.text.pattern import search
+
+
+class PrecomputedCheck(Struct, frozen=True):
+    """A check that the test's own code has made already."""
+
+    label: str
+    verdict: Verdict = PASSED
+
+    @property
+    def costly(self) -> bool:
+        return False
+
+    def check(self, context: CheckContext) -> Verdict:
+        return self.verdict
+
+
+class ValidatorResult(Verdict, frozen=True):
+    """What a validator said, as the specification has it: `passed`, `score`, `reason`, `suggestions`.
+
+    found.passed, found["passed"], found.get("score"), dict(found)
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _RESULT:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_RESULT)
+
+    def keys(self) -> tuple[str, ...]:
+        return _RESULT
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What it said; the default where it said nothing of that kind."""
+        return default if name not in _RESULT or (value := self[name]) is None else value
+
+
+_RESULT = ("passed", "score", "reason", "suggestions")
+
+
+class SoftAssertions:
+    """Each notes what it found and says whether it holds; none of them stops the test.
+
+    Values that come from agents are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0.
+    A reply stands for its text where a text is looked at, and for its data where a path is.
+    """
+
+    def __init__(
+        self, note: Callable[[AssertionResult], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
+    ) -> None:
+        self._note = note
+        self._ask = ask
+
+    def true_(self, value: Any, message: str = "") -> bool:
+        """The value is true, or counts as true."""
+        return self._state("true", "", bool(value), f"{_quoted(value)} is not true", message, actual=value)
+
+    def false_(self, value: Any, message: str = "") -> bool:
+        """The value is false, or counts as false."""
+        return self._state("false", "", not value, f"{_quoted(value)} is not false", message, actual=value)
+
+    def equal(self, actual: Any, expected: Any, message: str = "") -> bool:
+        """Both are the same value."""
+        reason = f"expected {_quoted(expected)}, was {_quoted(actual)}"
+        same = is_same_json(_plain(expected), _plain(actual))
+        return self._state("equal", _quoted(expected), same, reason, message, expected, actual)
+
+    def not_equal(self, actual: Any, expected: Any, message: str = "") -> bool:
+        """They are different values."""
+        differ = not is_same_json(_plain(expected), _plain(actual))
+        reason = f"must not be {_quoted(expected)}, but is"
+        return self._state("not_equal", _quoted(expected), differ, reason, message, actual=actual)
+
+    def nil(self, value: Any, message: str = "") -> bool:
+        """There is no value (None)."""
+        return self._state("nil", "", value is None, f"expected nothing, was {_quoted(value)}", message, actual=value)
+
+    def not_nil(self, value: Any, message: str = "") -> bool:
+        """There is a value, be it an empty one."""
+        return self._state("not_nil", "", value is not None, "there is no value (None)", message)
+
+    def contains(self, whole: Any, part: Any, message: str = "") -> bool:
+        """A text holds a text, a list an item, a dict a key."""
+        reason = f"{_quoted(part)} is not in {_quoted(whole)}"
+        return self._state("contains", _quoted(part), _holds(whole, part), reason, message, part, whole)
+
+    def not_contains(self, whole: Any, part: Any, message: str = "") -> bool:
+        """A text does not hold a text, a list an item, a dict a key."""
+        reason = f"{_quoted(part)} must not be in {_quoted(whole)}"
+        return self._state("not_contains", _quoted(part), not _holds(whole, part), reason, message, actual=whole)
+
+    def len(self, value: Any, length: int, message: str = "") -> bool:
+        """The value has so many items, or characters."""
+        if not isinstance(value, Sized):
+            return self._state("len", str(length), False, f"{_quoted(value)} has no length", message, length, value)
+        found = value.__len__()
+        return self._state(
+            "len", str(length), found == length, f"expected {length}, was {found}: {_quoted(value)}", message
+        )
+
+    def greater(self, actual: Any, than: Any, message: str = "") -> bool:
+        """The first is greater than the second."""
+        return self._order(">", actual, than, lambda: actual > than, message)
+
+    def greater_or_equal(self, actual: Any, than: Any, message: str = "") -> bool:
+        """The first is not less than the second."""
+        return self._order(">=", actual, than, lambda: actual >= than, message)
+
+    def less(self, actual: Any, than: Any, message: str = "") -> bool:
+        """The first is less than the second."""
+        return self._order("<", actual, than, lambda: actual < than, message)
+
+    def less_or_equal(self, actual: Any, than: Any, message: str = "") -> bool:
+        """The first is not greater than the second."""
+        return self._order("<=", actual, than, lambda: actual <= than, message)
+
+    def error(self, what: Any, message: str = "") -> bool:
+        """An error is there: an exception, or any value but None; a function is called, and has to raise one."""
+        raised = _raised(what) if callable(what) else what
+        return self._state("error", "", raised is not None, "there was no error", message)
+
+    def no_error(self, what: Any, message: str = "") -> bool:
+        """No error is there; a function is called, and must not raise one."""
+        raised = _raised(what) if callable(what) else what
+        return self._state("no_error", "", raised is None, f"there was an error: {_said(raised)}", message)
+
+    def panic(self, function: Callable[[], Any], message: str = "") -> bool:
+        """The function raises: `t.assert_.panic(lambda: ctx.call("broken", "Hello"))`."""
+        return self._state("panic", "", _raised(function) is not None, "it did not raise", message)
+
+    def no_panic(self, function: Callable[[], Any], message: str = "") -> bool:
+        """The function does not raise."""
+        raised = _raised(function)
+        return self._state("no_panic", "", raised is None, f"it raised {_said(raised)}", message)
+
+    def match(self, value: Any, pattern: str, message: str = "") -> bool:
+        """The pattern matches somewhere in the text."""
+        return self._search("match", value, pattern, True, message)
+
+    def not_match(self, value: Any, pattern: str, message: str = "") -> bool:
+        """The pattern matches nowhere in the text."""
+        return self._search("not_match", value, pattern, False, message)
+
+    def type(self, value: Any, kind: JsonType | type, message: str = "") -> bool:
+        """The value is of a JSON type (`"string"`, `"array"`, …), or of a Python class."""
+        if isinstance(kind, type):
+            name, actual, fits = kind.__name__, type(value).__name__, isinstance(value, kind)
+        else:
+            name, actual = kind, json_type(_plain(value))
+            fits = actual == kind or (kind == "number" and actual == "integer")
+        return self._state("type", name, fits, f"is of type {actual}, not {name}: {_quoted(value)}", message)
+
+    def json_path(self, value: Any, path: str, expected: Any | UnsetType = UNSET, message: str = "") -> bool:
+        """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
+        turn = Turn(1, UserMessage(Message("user")), _document(value))
+        context = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
+        label = format_label("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
+        wanted = UNSET if expected is UNSET else _plain(expected)
+        return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(context), message)
+
+    def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> ValidatorResult:
+        """A validator agent agrees: `t.assert_.agent(reply, "workers.judge", {"metadata": {"criteria": "polite"}})`.
+
+        Gives what it said: `passed`, `score`, `reason`, `suggestions`. `min_score` and `votes` may stand in the options.
+        """
+        return self._ask(response, use, options or {})
+
+    def _state(
+        self,
+        kind: str,
+        what: str,
+        holds: bool,
+        reason: str,
+        message: str,
+        expected: Any = UNSET,
+        actual: Any = UNSET,
+    ) -> bool:
+        verdict = PASSED if holds else Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
+        return self._judge(kind, format_label(kind, what), lambda: verdict, message)
+
+    def _judge(self, kind: str, label: str, find: Callable[[], Verdict], message: str) -> bool:
+        try:
+            verdict = find()
+        except Exception as broken:  # a pattern that does not compile, a path that is none: no verdict on the agent
+            verdict = error_verdict(broken)
+        written = {"type": kind, **({"message": message} if message else {})}
+        self._note(AssertionResult(Assertion(PrecomputedCheck(label, verdict), written, message), verdict))
+        return verdict.passed
+
+    def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
+        try:
+            holds, reason = bool(compare()), f"expected {sign} {_quoted(than)}, was {_quoted(actual)}"
+        except TypeError:
+            holds, reason = False, f"{_quoted(actual)} cannot be compared with {_quoted(than)}"
+        return self._state(sign, _quoted(than), holds, reason, message, actual=actual)
+
+    def _search(self, kind: str, value: Any, pattern: str, wanted: bool, message: str) -> bool:
+        text = _text(value)
+        reason = f"{quote_value(pattern)} {'matches nothing' if wanted else 'must not match, but does,'} in {quote_value(text)}"
+
+        def find() -> Verdict:
+            holds = search(pattern, text) is wanted
+            return PASSED if holds else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
+
+        return self._judge(kind, format_label(kind, quote_value(pattern)), find, message)
+
+    True_, False_, Equal, NotEqual, Nil, NotNil = true_, false_, equal, not_equal, nil, not_nil
+    Contains, NotContains, Len, Type = contains, not_contains, len, type  # noqa: A003 -- the specification's names
+    Greater, GreaterOrEqual, Less, LessOrEqual = greater, greater_or_equal, less, less_or_equal
+    Error, NoError, Panic, NoPanic = error, no_error, panic, no_panic
+    Match, NotMatch, JSONPath, Agent = match, not_match, json_path, agent
+
+
+_NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON has it; raises one of _NO_JSON where it has none."""
+    if isinstance(value, Reply):
+        return reply_text(value) if value.data is None else codec.to_plain(value.data)
+    return codec.to_definition(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what has no JSON form stays as it is."""
+    try:
+        return _as_json(value)
+    except _NO_JSON:
+        return value
+
+
+def _kept(value: Any) -> Any:
+    """As much of a value as the record keeps."""
+    if value is UNSET:
+        return UNSET
+    try:
+        plain = _as_json(value)
+    except _NO_JSON:
+        plain = _repr(value)
+    return truncate_text(plain) if isinstance(plain, str) else plain
+
+
+def _quoted(value: Any) -> str:
+    try:
+        return quote_value(_as_json(value))
+    except _NO_JSON:
+        return quote_value(_repr(value))[1:-1]
+
+
+def _repr(value: Any) -> str:
+    """How Python shows a value, of whatever class."""
+    try:
+        return to_valid_text(repr(value))
+    except Exception:  # the test's own objects may not be able to show themselves
+        return f"<{type(value).__name__}>"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Reply):
+        return reply_text(value)
+    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_plain(value))
+
+
+def _holds(whole: Any, part: Any) -> bool:
+    plain = reply_text(whole) if isinstance(whole, Reply) else _plain(whole)
+    if isinstance(plain, str):
+        return isinstance(part, str) and part in plain
+    if isinstance(plain, Mapping):
+        return part in plain
+    wanted = _plain(part)
+    return isinstance(plain, list | tuple | set) and any(
+        is_same_json(wanted, item) for item in cast("list[Any]", plain)
+    )
+
+
+def _raised(function: Callable[[], Any]) -> Exception | None:
+    try:
+        returned = function()
+    except RunStopped:
+        raise
+    except Exception as raised:  # that is what is asked for: does the test's own code raise?
+        return raised
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise TypeError("nobody would await this: await it in a `try`, and hand what it raised to t.assert_.error")
+    return None
+
+
+def _said(raised: Any) -> str:
+    return error_text(raised) if isinstance(raised, BaseException) else _quoted(raised)
+
+
+def _document(value: Any) -> Reply:
+    if isinstance(value, Reply):
+        return value
+    return Reply(value) if isinstance(value, str) else Reply(data=_plain(value))

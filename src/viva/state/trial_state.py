@@ -1,0 +1,171 @@
+"""The state of a running trial, and what a check sees of it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, Struct, field
+
+from viva.errors import Role
+from viva.model import codec
+from viva.model.case import Case, Key, TextScope, TurnScope
+from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.model.progress import CallProgress
+from viva.model.tracebacks import Traceback
+from viva.model.turn import AssertionResult, CheckpointState, Turn
+from viva.text.embedded_json import find_json
+from viva.text.json_path import values_at
+
+if TYPE_CHECKING:
+    from viva.protocols import Clock, Helpers, Workspace
+
+WaitingFor = Role | Literal["person", "script"]
+"""Whom a time-out is charged to; a `script` is code of the test's own: a hook, or a script test."""
+
+
+class TrialState(Struct, dict=True):
+    """All that a user, a check or a reporter may know of a running conversation. The trial owns it: a cut-off keeps its turns.
+
+    `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung; `helping` counts the
+    helpers who are being asked, since several judges may be at once.
+    `not_found` says of each variable that a `set` looked for in vain where that was.
+    `calls` counts every model call of the trial, those of replies that were cut off too.
+    `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
+    `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
+    `progress` is the state of the agent's current call; `helper_trouble` is the provider failure that a helper's call was
+    being retried for when it was cut off; `tracebacks` are errors of the user's own code, wherever they happened.
+    `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
+    """
+
+    case: Case
+    key: Key
+    helpers: "Helpers"
+    clock: "Clock"
+    turns: list[Turn] = field(default_factory=list[Turn])
+    final_results: list[AssertionResult] = field(default_factory=list[AssertionResult])
+    checkpoints: dict[str, CheckpointState] = field(default_factory=dict[str, CheckpointState])
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    unset_variables: dict[str, str] = field(default_factory=dict[str, str])
+    calls: list[ModelCall] = field(default_factory=list[ModelCall])
+    warnings: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    before_result: Any = UNSET
+    goal_reason: str | None = None
+    missing_input: str | None = None
+    waiting_for: WaitingFor = "agent"
+    active_helpers: int = 0
+    progress: CallProgress = field(default_factory=CallProgress)
+    helper_trouble: str | None = None
+    tracebacks: list[Traceback] = field(default_factory=list[Traceback])
+    workspace: "Workspace | None" = None
+    kept_workspace: str | None = None
+    uses_cassette: bool = False
+    session_id: str = ""
+    confirmation_tools: frozenset[str] = frozenset()
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def last_turn(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    def messages(self) -> list[Message]:
+        """The conversation so far, prior history included, as messages."""
+        said = list(self.case.history)
+        for turn in self.turns:
+            said.append(turn.user_message.message)
+            if (reply := turn.reply) is not None:
+                said.append(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+        return said
+
+
+def to_text(value: Any) -> str:
+    """A value as text: a string as it is, anything else as compact JSON."""
+    return value if isinstance(value, str) else codec.compact_json(value)
+
+
+def reply_text(reply: Reply) -> str:
+    """What text is asserted on: the content or, where it is empty, the data as compact JSON."""
+    if reply.content or reply.data is None:
+        return reply.content
+    return to_text(reply.data)
+
+
+def reply_output(reply: Reply) -> Any:
+    """What the agent gives back: the reply's data if it has some, else its text."""
+    return reply.content if reply.data is None else reply.data
+
+
+class CheckContext(Struct, dict=True):
+    """What a check sees. `text` and `tool_calls` follow the claim's `on` and `over`."""
+
+    state: TrialState
+    turn: Turn
+    text_scope: TextScope = "reply"
+    turn_scope: TurnScope = "turn"
+
+    @property
+    def reply(self) -> Reply:
+        """The reply of the turn; an empty one, where none came."""
+        return self.turn.reply or Reply()
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The turns that count: this one, or all of the case."""
+        return self.state.turns if self.turn_scope == "case" else (self.turn,)
+
+    @cached_property
+    def text(self) -> str:
+        """The text that the check looks at."""
+        if self.text_scope == "reply":
+            return reply_text(self.reply)
+        if self.text_scope == "output":
+            return to_text(reply_output(self.reply))
+        if self.text_scope == "reply_and_tools":
+            results = (to_text(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
+            return "\n".join((reply_text(self.reply), *results))
+        return "\n".join(reply_text(turn.reply) for turn in self.state.turns if turn.reply)
+
+    @cached_property
+    def json(self) -> Any:
+        """The reply's data or, without any, JSON found in its text; else UNSET."""
+        reply = self.reply
+        return find_json(reply.content) if reply.data is None else codec.to_plain(reply.data)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls of the turns that count."""
+        return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]
+
+
+EXAMPLE_INPUT = "your next message"
+"""What stands for the user's words where a simulator is shown the form of its answers. Weak models copy it."""
+
+
+def structured_answer(reply: Reply) -> Any:
+    """The structured answer of a helper: its data or, without any, JSON found in its text; else UNSET."""
+    return find_json(reply.content) if reply.data is None else reply.data
+
+
+def documents_to_search(context: CheckContext) -> Iterator[Any]:
+    """Where values are looked for: the reply's data or JSON; over a whole case then the tools' results, newest first."""
+    if context.json is not UNSET:
+        yield context.json
+    if context.turn_scope != "case":
+        return
+    for call in reversed(context.tool_calls):
+        if call.error is not None or call.result is UNSET or call.result is None:
+            continue
+        result = find_json(call.result) if isinstance(call.result, str) else codec.to_plain(call.result)
+        if result is not UNSET:
+            yield result
+
+
+def look_up(path: str, context: CheckContext) -> list[Any] | None:
+    """The values in the first document where the path finds any; None if there is no JSON to look in."""
+    looked = False
+    for document in documents_to_search(context):
+        looked = True
+        if values := values_at(path, document):
+            return values
+    return [] if looked else None

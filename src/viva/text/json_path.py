@@ -1,0 +1,71 @@
+"""JSONPath (RFC 9535): paths are compiled once, patterns in them have a time limit."""
+
+import re
+from functools import cache
+from typing import Any
+
+from viva.errors import CheckError
+from viva.model import codec
+from viva.text.pattern import TIMEOUT_S
+from viva.text.text_cache import cache_short_texts
+
+_DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+
+
+def full_path(path: str) -> str:
+    """The path from the root: `a.b` means `$.a.b`, `[0]` means `$[0]`."""
+    if path.startswith("$"):
+        return path
+    return f"${path}" if path.startswith(("[", ".")) else f"$.{path}"
+
+
+@cache_short_texts(4096, 2000)
+def compile_path(path: str) -> Any:
+    """The compiled path, or ValueError with what is wrong with it."""
+    from jsonpath_rfc9535 import JSONPathError  # loaded with the first path, not with every run
+
+    if not path.strip():
+        raise ValueError("an empty path: write for example $.order.status")
+    try:
+        return _environment().compile(full_path(path))
+    except JSONPathError as wrong:
+        hint = "; a key like that is written $['some-key']" if "-" in path or " " in path else ""
+        raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
+
+
+def values_at(path: str, document: Any) -> list[Any]:
+    """The values of all nodes that the path finds in a document."""
+    from jsonpath_rfc9535 import JSONPathError
+
+    try:
+        return compile_path(path).find(document).values()
+    except JSONPathError as wrong:
+        raise CheckError(f"path {path}: {wrong}", deterministic=True) from wrong
+    except TimeoutError:
+        raise CheckError(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
+
+
+@cache
+def _environment() -> Any:
+    """RFC 9535 with a time limit on `match()` and `search()`, whose patterns users write too."""
+    import regex
+    from iregexp_check import check
+    from jsonpath_rfc9535 import JSONPathEnvironment
+    from jsonpath_rfc9535.function_extensions import Match
+
+    class Limited(Match):
+        def __init__(self, *, whole: bool) -> None:
+            self.whole = whole
+
+        def __call__(self, string: object, pattern: object) -> bool:
+            if not isinstance(string, str) or not isinstance(pattern, str) or not check(pattern):
+                return False
+            compiled = regex.compile(_DOT.sub(lambda sign: r"[^\n\r]" if sign[0] == "." else sign[0], pattern))
+            test = compiled.fullmatch if self.whole else compiled.search
+            return test(string, timeout=TIMEOUT_S) is not None
+
+    environment = JSONPathEnvironment()
+    environment.max_recursion_depth = codec.OWN_MAX_DEPTH
+    environment.function_extensions["match"] = Limited(whole=True)
+    environment.function_extensions["search"] = Limited(whole=False)
+    return environment

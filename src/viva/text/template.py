@@ -1,0 +1,142 @@
+r"""`{{variables}}` in texts that people write: which are used, and what stands there when they are known.
+
+`\{{` is a literal `{{`: no variable begins there, and the backslash goes away when the text is filled.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from msgspec import structs
+
+from viva.errors import Undetermined
+from viva.model import codec
+from viva.model.message import Message, Text
+
+_OPEN = "{{"
+_ESCAPED = "\\{{"
+_PIECE = re.compile(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+"""A literal `{{`, or a variable with its name."""
+
+
+def has_variables(value: Any) -> bool:
+    """Does any text in this value hold a variable?"""
+    return next(_names(value), None) is not None
+
+
+def variables_in(value: Any) -> list[str]:
+    """The names of variables in all texts of a value, keys of dicts not included."""
+    return list(_names(value))
+
+
+def is_template(value: Any) -> bool:
+    r"""Does filling change any text in this value? It holds a variable or an escaped `\{{`."""
+    return any(_PIECE.search(text) for text in _texts(value))
+
+
+def _names(value: Any) -> Iterator[str]:
+    return (match[1] for text in _texts(value) for match in _PIECE.finditer(text) if match[1])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts of a value that may hold a variable."""
+    match value:
+        case str():
+            if _OPEN in value:
+                yield value
+        case Mapping():
+            for item in cast("Mapping[str, Any]", value).values():
+                yield from _texts(item)
+        case list() | tuple():
+            for item in cast("list[Any]", value):
+                yield from _texts(item)
+        case _:
+            pass
+
+
+def fill_variables(
+    value: Any,
+    variables: Mapping[str, Any],
+    *,
+    keep_unknown: bool = False,
+    unset_reasons: Mapping[str, str] | None = None,
+) -> Any:
+    r"""The value with its variables filled in. A text that is one variable and nothing else becomes that variable's value.
+
+    With `keep_unset` it stays a template: unknown variables and `\{{` are left for a later filling. `why_unset` says of a
+    variable why it has no value, for the error.
+    """
+
+    def filled(value: Any) -> Any:
+        match value:
+            case str() if _OPEN in value:
+                return _fill_text(value, variables, keep_unknown, unset_reasons or {})
+            case Mapping():
+                return {key: filled(item) for key, item in cast("Mapping[str, Any]", value).items()}
+            case list() | tuple():
+                return [filled(item) for item in cast("list[Any]", value)]
+            case _:
+                return value
+
+    return filled(value)
+
+
+def fill_message(
+    message: Message, variables: Mapping[str, Any], unset_reasons: Mapping[str, str] | None = None
+) -> Message:
+    def filled(text: str) -> str:
+        return _text(fill_variables(text, variables, unset_reasons=unset_reasons))
+
+    if isinstance(message.content, str):
+        return structs.replace(message, content=filled(message.content))
+    parts = tuple(Text(filled(part.text)) if isinstance(part, Text) else part for part in message.content)
+    return structs.replace(message, content=parts)
+
+
+def escape_template(text: str) -> str:
+    r"""The template that is filled to this very text: each `{{` is written as `\{{`."""
+    return text.replace(_OPEN, _ESCAPED)
+
+
+def unescape_template(value: Any) -> Any:
+    r"""The value with a literal `{{` for each `\{{`, in texts that are filled no more. Variables stay as they are."""
+    match value:
+        case str():
+            return value.replace(_ESCAPED, _OPEN)
+        case Mapping():
+            return {key: unescape_template(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        case list() | tuple():
+            return [unescape_template(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def escape_message(message: Message) -> Message:
+    """The message as a template."""
+    if isinstance(message.content, str):
+        return structs.replace(message, content=escape_template(message.content))
+    parts = tuple(Text(escape_template(part.text)) if isinstance(part, Text) else part for part in message.content)
+    return structs.replace(message, content=parts)
+
+
+def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool, why_unset: Mapping[str, str]) -> Any:
+    whole = _PIECE.fullmatch(text)
+    if whole and whole[1] in variables:
+        return variables[whole[1]]
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return match[0] if keep_unset else _OPEN
+        if name in variables:
+            return _text(variables[name])
+        if keep_unset:
+            return match[0]
+        why = why_unset.get(name)
+        raise Undetermined(f"variable {match[0]} is not set" + (f": {why}" if why else ""))
+
+    return _PIECE.sub(value_of, text)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else codec.compact_json(value)

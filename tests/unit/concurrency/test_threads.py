@@ -1,0 +1,121 @@
+"""Other people's blocking code: it neither stops the loop nor keeps the process alive."""
+
+import asyncio
+import contextvars
+import threading
+import time
+
+import pytest
+
+from viva.concurrency.threads import DedicatedThread, run_in_thread
+
+
+def test_work_is_done_in_another_thread_with_this_context():
+    color = contextvars.ContextVar("color", default="none")
+
+    async def scenario() -> tuple[str, int, int]:
+        color.set("blue")
+        return await run_in_thread(lambda: (color.get(), threading.get_ident(), threading.get_ident()))
+
+    found, thread, _ = asyncio.run(scenario())
+    assert found == "blue"
+    assert thread != threading.get_ident()
+
+
+def test_what_it_raises_is_raised_here():
+    with pytest.raises(KeyError, match="k"):
+        asyncio.run(run_in_thread(lambda: {}["k"]))
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [(StopIteration, "StopIteration"), (SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt, "KeyboardInterrupt")],
+)
+def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, said: str):
+    """`sys.exit()` in a tool must not end the run, and a future cannot carry StopIteration."""
+
+    def work() -> None:
+        raise raised
+
+    with pytest.raises(RuntimeError) as found:
+        asyncio.run(run_in_thread(work))
+    assert str(found.value) == said
+
+
+def test_blocking_work_runs_side_by_side():
+    """Twenty at once need all their threads: a pool of a handful would never get through the barrier."""
+    barrier = threading.Barrier(20, timeout=20)
+
+    async def scenario() -> list[int]:
+        return await asyncio.gather(*(run_in_thread(barrier.wait) for _ in range(20)))
+
+    assert sorted(asyncio.run(scenario())) == list(range(20))
+
+
+def test_work_that_is_given_up_ends_at_its_next_step():
+    ended = threading.Event()
+
+    def spin() -> None:
+        try:
+            while True:
+                pass
+        finally:
+            ended.set()
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run_in_thread(spin), 0.05)
+
+    asyncio.run(scenario())
+    assert ended.wait(10)
+
+
+def test_work_that_cannot_be_interrupted_is_not_waited_for():
+    release = threading.Event()
+
+    async def scenario() -> float:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run_in_thread(release.wait, 60), 0.05)
+        return time.monotonic() - began
+
+    assert asyncio.run(scenario()) < 10
+    release.set()
+
+
+def test_threads_are_used_again():
+    async def scenario() -> set[int]:
+        return {await run_in_thread(threading.get_ident) for _ in range(20)}
+
+    assert len(asyncio.run(scenario())) == 1
+
+
+def test_one_thread_stays_the_same_and_is_nobody_elses_meanwhile():
+    """Some things work only in the thread where they were made."""
+
+    async def scenario() -> tuple[set[int], int]:
+        mine = DedicatedThread()
+        seen = {await mine.run(threading.get_ident)}
+        other = await run_in_thread(threading.get_ident)
+        seen.add(await mine.run(threading.get_ident))
+        mine.release()
+        return seen, other
+
+    mine, other = asyncio.run(scenario())
+    assert len(mine) == 1
+    assert other not in mine
+
+
+def test_after_one_thread_was_given_up_there_is_another():
+    release = threading.Event()
+
+    async def scenario() -> str:
+        mine = DedicatedThread()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mine.run(release.wait, 60), 0.05)
+        said = await mine.run(lambda: "still here")
+        mine.release()
+        return said
+
+    assert asyncio.run(scenario()) == "still here"
+    release.set()

@@ -1,0 +1,58 @@
+"""How one case is run again: a command that any shell takes, with all that the case needs of its run."""
+
+import shlex
+import subprocess
+
+import pytest
+
+from unit.reporters.samples import trial, turn
+from viva.reporters.commands import build_rerun_command, list_rerun_flags, quote_shell
+
+ODD = [
+    "plain",
+    "it's",
+    'a "b" $HOME `id` \\ ; | & ! # ~ *',
+    "-dash",
+    "漢字 é 🙂",
+    "two\nlines\tand\x1b[31m\x9b",
+    "\u202e\u3000'\\",
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_word_survives_the_shell_in_one_line(text: str) -> None:
+    assert quote_shell(text).isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
+    assert said.decode() == text
+
+
+def test_what_the_run_was_told_and_the_case_needs_is_told_again() -> None:
+    """Where it works, who grades, what confines it; not what was only about that run, such as its reports."""
+    options = {
+        "config": "my config.toml",
+        "env_file": "a.env",
+        "evaluator": "judge",
+        "workspace": "empty",
+        "sandbox": "bwrap",
+        "allow_agent_mismatch": True,
+        "connector": None,
+        "fail_fast": True,
+        "outputs": ["report.html"],
+    }
+    record = trial("a", "failed", [turn(1, "x")], source="a.yaml:1", agent="me", tags=("playbook",), simulator="other")
+    assert build_rerun_command(record, {"options": options}) == (
+        "viva test -i a.yaml -k '^a$' -v -n me --config 'my config.toml' --env-file a.env --evaluator judge "
+        "--workspace empty --sandbox bwrap --allow-agent-mismatch"
+    )
+    assert shlex.split(build_rerun_command(record, {}) or "")[-2:] == [
+        "--evaluator",
+        "other",
+    ]  # who graded, as the record says
+    assert list(list_rerun_flags({})) == []
+
+
+def test_what_broke_before_its_first_turn_can_be_run_again_and_what_was_skipped_need_not() -> None:
+    broken = trial("a", "error", source="a.jsonl:1", error="before hooks:setup: RuntimeError: no database")
+    assert build_rerun_command(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
+    assert build_rerun_command(trial("a", "skipped", source="a.jsonl:1"), {}) is None
+    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # no file holds it
