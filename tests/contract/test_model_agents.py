@@ -15,6 +15,7 @@ from viva.agents.gemini_api import GeminiAgent
 from viva.agents.models import build_model_agent
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
+from viva.model import codec
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.connector import Price, Secret
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -590,3 +591,10 @@ def test_a_conversation_stays_with_the_provider_it_began_on(provider: Provider) 
         with provider.stand_in("x") as server, other.stand_in("x") as elsewhere:
             asyncio.run(scenario({"big": elsewhere.connector(name="big")}))
         assert elsewhere.requests == []
+
+
+def test_an_answer_in_utf_8_with_another_label_is_read_right(provider: Provider):  # N17
+    said = provider.stand_in("").completion(Say(content="Grüße, 数据"), {"model": "m", "turn": 1})
+    body = codec.encode(said)
+    answer = Answer(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
+    assert only(provider.talk([answer], "?")).content == "Grüße, 数据"
