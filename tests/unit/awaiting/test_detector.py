@@ -376,6 +376,7 @@ def test_a_wish_or_a_word_of_a_goodbye_does_not_end_it(text):
         "The clock tower is a must-see.",
         "Low Tide is playing at the Rex on Friday at 8 pm.",
         "I can make that reservation for you.",
+        "I managed to find a studio near the harbour.",
     ],
 )
 def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
@@ -422,6 +423,7 @@ def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
         "You can take the second exit on the north side of town.",
         "You should see the change on Monday.",
         "The server is playing dead on Friday.",
+        "There is an alarm for the school run at 7:15 am.",
     ],
 )
 def test_what_only_sounds_like_an_offer_is_none(text):
