@@ -598,3 +598,20 @@ def test_an_answer_in_utf_8_with_another_label_is_read_right(provider: Provider)
     body = codec.encode(said)
     answer = Answer(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
     assert only(provider.talk([answer], "?")).content == "Grüße, 数据"
+
+
+def _below_zero(value: Any) -> Any:
+    """The same answer, with every number of its usage negative."""
+    if isinstance(value, dict):
+        return {name: _below_zero(item) for name, item in value.items()}
+    return -7 if type(value) is int else value
+
+
+def test_usage_below_zero_counts_as_none(provider: Provider):
+    said = provider.stand_in("").completion(Say(content="x"), {"model": "m", "turn": 1})
+    answer = json_answer({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
+    assert b"-7" in answer.body
+    told = provider.talk([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
+    assert only(told).content == "x"
+    (call,) = told.metered
+    assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 0, 0, 0.0)
