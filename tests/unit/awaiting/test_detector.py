@@ -435,7 +435,8 @@ def test_only_a_short_spoken_reply_is_read_as_an_offer():
     assert said(offer)[0]
     assert not said(f"{offer}\nIt is run by a small airline.")[0]
     assert not said(f"{offer} It uses `{{}}` as a sign.")[0]
-    assert not said(offer + " The weather was fine that day and nothing else happened." * 7)[0]
+    assert said(f"{offer} It passes hills{' and small bays' * 10}.")[0]
+    assert not said(f"{offer} It passes hills{' and small bays' * 30}.")[0]
 
 
 def test_a_closing_after_an_offer_is_still_a_closing():
