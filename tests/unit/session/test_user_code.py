@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import viva
 from viva.model.message import ToolCall
 from viva.model.record import TrialRecord
-from viva.model.tracebacks import Traceback
+from viva.model.tracebacks import PrintedOutput, Traceback
 from viva.testing import OpenAIServer, Say
 
 CHECK = [{"type": "contains", "value": "x"}]
@@ -88,6 +89,19 @@ def test_a_flood_of_prints_keeps_its_end(tmp_path: Path) -> None:
     printed = record.tracebacks[0].printed
     assert len(printed) <= 64_000  # N38
     assert printed.endswith("line 29999\n")
+
+
+def test_what_a_long_turn_prints_does_not_fill_the_memory() -> None:
+    output = PrintedOutput()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            output.add(f"{number:0500}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000  # of ten million characters
+    assert output.text.endswith("19999")
 
 
 def test_hooks_checks_and_script_tests_keep_their_lines_too(tmp_path: Path) -> None:
