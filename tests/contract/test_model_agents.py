@@ -594,9 +594,9 @@ def test_a_conversation_stays_with_the_provider_it_began_on(provider: Provider) 
 
 
 def test_an_answer_in_utf_8_with_another_label_is_read_right(provider: Provider):  # N17
-    said = provider.stand_in("").completion(Say(content="Grüße, 数据"), {"model": "m", "turn": 1})
+    said = provider.stand_in("").build_completion(Say(content="Grüße, 数据"), {"model": "m", "turn": 1})
     body = codec.encode(said)
-    answer = Answer(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
+    answer = StubResponse(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
     assert only(provider.talk([answer], "?")).content == "Grüße, 数据"
 
 
@@ -608,8 +608,8 @@ def _below_zero(value: Any) -> Any:
 
 
 def test_usage_below_zero_counts_as_none(provider: Provider):
-    said = provider.stand_in("").completion(Say(content="x"), {"model": "m", "turn": 1})
-    answer = json_answer({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
+    said = provider.stand_in("").build_completion(Say(content="x"), {"model": "m", "turn": 1})
+    answer = json_response({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
     assert b"-7" in answer.body
     told = provider.talk([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
     assert only(told).content == "x"

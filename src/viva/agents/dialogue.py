@@ -283,7 +283,7 @@ class ModelSession:
 
     def _metered(self, connector: Connector, said: Completion) -> ModelCall:
         tokens = max(0, said.input_tokens), max(0, said.output_tokens), max(0, said.cached_tokens)
-        cost = cost_usd(connector, said.model, *tokens, max(0, said.written_tokens))
+        cost = compute_cost(connector, said.model, *tokens, max(0, said.cache_write_tokens))
         call = ModelCall(connector.model or said.model, connector.provider, *tokens, cost)
         self._context.meter(call)
         return call

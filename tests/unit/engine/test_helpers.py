@@ -194,7 +194,7 @@ def test_calls_of_helpers_count_for_the_trial_and_for_the_run():
 @pytest.mark.parametrize("role", ["simulator", "judge"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_warnings_and_tracebacks_of_a_helper_are_kept_with_its_role(role: Role, fails: bool):  # N38
-    talk = talk_of("Hi")
+    talk = make_trial_state("Hi")
 
     def say(message: Message, options: Mapping[str, Any]) -> str:
         progress = helper.contexts[0].progress

@@ -93,7 +93,7 @@ def build_model_call(
     """
     input_tokens, output_tokens, cached_tokens = max(0, input_tokens), max(0, output_tokens), max(0, cached_tokens)
     if cost is None or cost < 0:
-        cost = cost_usd(Connector(name="", provider=provider), model, input_tokens, output_tokens, cached_tokens)
+        cost = compute_cost(Connector(name="", provider=provider), model, input_tokens, output_tokens, cached_tokens)
     return ModelCall(model, provider, input_tokens, output_tokens, cached_tokens, cost)
 
 

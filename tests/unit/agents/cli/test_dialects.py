@@ -276,13 +276,13 @@ def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
 
 def test_its_own_warnings_are_kept_once_each():  # P11
     line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
-    events = [*(read(GEMINI, line) or ()), *(read(GEMINI, line) or ()), Ended()]
-    assert list(unfold(events).warnings) == ["Loop detected, stopping execution"]
+    events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), EndReported()]
+    assert list(collect_turn(events).warnings) == ["Loop detected, stopping execution"]
 
 
 def test_a_cli_cannot_report_less_than_nothing():
     models = {"m": {"inputTokens": -100, "outputTokens": 10, "cacheReadInputTokens": -5, "costUSD": -3.5}}
     usage = {"input_tokens": -100, "output_tokens": 10}
     line = {"type": "result", "subtype": "success", "is_error": False, "usage": usage, "modelUsage": models}
-    (call,) = unfold(CLAUDE.events(codec.encode(line))).used
+    (call,) = collect_turn(CLAUDE.parse_line(codec.encode(line))).usage
     assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 10, 0, None)
