@@ -15,6 +15,7 @@ from viva.agents.model_session import ModelAgent
 from viva.agents.models import build_model_agent
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
+from viva.model import codec
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.connector import Price, Secret
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -600,3 +601,27 @@ def test_a_conversation_stays_with_the_provider_it_began_on(provider: Provider) 
         with provider.stand_in("x") as server, other.stand_in("x") as elsewhere:
             asyncio.run(scenario({"big": elsewhere.connector(name="big")}))
         assert elsewhere.requests == []
+
+
+def test_an_answer_in_utf_8_with_another_label_is_read_right(provider: Provider):  # N17
+    said = provider.stand_in("").build_completion(Say(content="Grüße, 数据"), {"model": "m", "turn": 1})
+    body = codec.encode(said)
+    answer = StubResponse(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
+    assert only(provider.talk([answer], "?")).content == "Grüße, 数据"
+
+
+def _below_zero(value: Any) -> Any:
+    """The same answer, with every number of its usage negative."""
+    if isinstance(value, dict):
+        return {name: _below_zero(item) for name, item in value.items()}
+    return -7 if type(value) is int else value
+
+
+def test_usage_below_zero_counts_as_none(provider: Provider):
+    said = provider.stand_in("").build_completion(Say(content="x"), {"model": "m", "turn": 1})
+    answer = json_response({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
+    assert b"-7" in answer.body
+    told = provider.talk([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
+    assert only(told).content == "x"
+    (call,) = told.metered
+    assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 0, 0, 0.0)

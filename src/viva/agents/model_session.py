@@ -282,8 +282,8 @@ class ModelSession:
         return answer
 
     def _metered(self, connector: Connector, said: Completion) -> ModelCall:
-        tokens = said.input_tokens, said.output_tokens, said.cached_tokens
-        cost = compute_cost(connector, said.model, *tokens, said.cache_write_tokens)
+        tokens = max(0, said.input_tokens), max(0, said.output_tokens), max(0, said.cached_tokens)
+        cost = compute_cost(connector, said.model, *tokens, max(0, said.cache_write_tokens))
         call = ModelCall(connector.model or said.model, connector.provider, *tokens, cost)
         self._context.meter(call)
         return call

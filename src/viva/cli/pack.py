@@ -61,35 +61,36 @@ def _sign_tarball(pack: Path, signer: Signer) -> list[Path]:
 
 
 def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
-    """The manifest is written first, where it does not name its signature yet: all else depends on it."""
-    files, written = pack.read_used_files(), list[Path]()
+    """Everything is made and checked before the first file is written. All depends on the manifest, which names its
+    signature from now on if it did not.
+    """
+    files = pack.read_used_files()
     signing = pack.manifest.signing
     named = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
-    for name in (MANIFEST, named or SIGNATURE, DIGESTS, f"{DIGESTS}.sig"):  # before anything is written
-        _checked(folder, name)
+    made: dict[str, bytes] = {}
     if named is None:
         document: dict[str, Any] = codec.decode(files[MANIFEST])
         document["signing"] = {"method": "manual", "signatureRef": SIGNATURE}
-        files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
-        (folder / MANIFEST).write_bytes(files[MANIFEST])
-        written.append(folder / MANIFEST)
-    listed = format_digests(files)
-    for name, content in (
-        (named or SIGNATURE, signer.sign(files[MANIFEST])),
-        (DIGESTS, listed),
-        (f"{DIGESTS}.sig", signer.sign(listed)),
-    ):
-        path = folder / _checked(folder, name)
-        path.write_bytes(content)
-        written.append(path)
-    return written
+        made[MANIFEST] = files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
+    signature, listed = _checked(folder, named or SIGNATURE), format_digests(files)
+    if signature in (*files, DIGESTS, f"{DIGESTS}.sig"):
+        raise BadInput.of(f"{signature!r} cannot hold the signature: it is another file of the pack", str(folder))
+    made |= {signature: signer.sign(files[MANIFEST]), DIGESTS: listed, f"{DIGESTS}.sig": signer.sign(listed)}
+    for name in made:
+        _checked(folder, name)
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in made]
 
 
 def _checked(folder: Path, name: str) -> str:
     """The pack may be somebody else's: nothing outside of it is written."""
     try:
-        if any((folder / each).is_symlink() for each in (name, *Path(check_pack_path(name)).parents[:-1])):
+        name = check_pack_path(name)
+        if any((folder / each).is_symlink() for each in (name, *Path(name).parents[:-1])):
             raise ValueError("is a link, or lies behind one; a pack holds plain files")
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise ValueError("is no file; move it away")
     except ValueError as wrong:
         raise BadInput.of(f"{name!r} {wrong}", str(folder)) from wrong
-    return check_pack_path(name)
+    return name

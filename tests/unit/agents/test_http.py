@@ -404,3 +404,21 @@ def test_a_secret_header_does_not_come_back_in_an_error():
             lambda r: StubResponse(status=403, body=b"bad token geheim123"), "a", headers={"X-Token": "geheim123"}
         )
     assert failed.value.message == "HTTP 403: bad token ***"
+
+
+@pytest.mark.parametrize(
+    ("charset", "encoding"),
+    [
+        ("latin-1", "utf-8"),
+        ("iso-8859-1", "utf-8"),
+        ("windows-1252", "utf-8"),
+        ("latin-1", "latin-1"),
+        ("utf-16", "utf-16"),
+    ],
+)
+def test_an_answer_is_read_by_the_charset_that_it_is_in(charset: str, encoding: str):  # N17
+    """JSON is UTF-8: a label that says otherwise counts only for a body that is no UTF-8."""
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    answer = StubResponse(body='{"content": "Grüße, 数据"}'.encode(encoding, "replace"), headers=headers)
+    expected = "Grüße, 数据" if encoding != "latin-1" else "Grüße, ??"
+    assert talk(lambda received: answer, "Hi").replies[0].content == expected

@@ -365,6 +365,18 @@ def test_a_wish_or_a_word_of_a_goodbye_does_not_end_it(text):
         "Another option is the smaller model at $41 a day.",
         "I found a two-bedroom flat on Elm Street for $1,450 a month.",
         "The next available slot is Friday at 2 pm.",
+        "I'd recommend the Marlow Inn. Its address is 12 Quay Street.",
+        "I would definitely suggest visiting the glass museum, admission is £6.",
+        "There is also the Hopper Gallery in the west of the city.",
+        "There's Bellweather, a small bakery on the south side of town.",
+        "I have the Old Mill on the north side of town.",
+        "You could try Nonna Lina, which is at 4 Harbour Street.",
+        "Maple Court would be a good choice for you.",
+        "The Lantern is the only place that matches your budget.",
+        "The clock tower is a must-see.",
+        "Low Tide is playing at the Rex on Friday at 8 pm.",
+        "I can make that reservation for you.",
+        "I managed to find a studio near the harbour.",
     ],
 )
 def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
@@ -399,6 +411,19 @@ def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
         "I recommend against that, it costs $40.",
         "The next available version with this fix is 4.2.",
         "Oslo is a lovely city in Norway.",
+        "Great, I got you three seats for $48. Your reference number is QX77.",
+        "I have a red van picking you up at 9:15.",
+        "I suggest restarting the router in the west of the building.",
+        "I recommend PostgreSQL here.",
+        "I would suggest the second approach.",
+        "Its address is 12 Quay Street, and the phone number is 555-0199.",
+        "I have the receipt for $40.",
+        "I found the clinic. Its phone number is 555-0199.",
+        "There is the entrance fee of $4.",
+        "You can take the second exit on the north side of town.",
+        "You should see the change on Monday.",
+        "The server is playing dead on Friday.",
+        "There is an alarm for the school run at 7:15 am.",
     ],
 )
 def test_what_only_sounds_like_an_offer_is_none(text):
@@ -410,7 +435,8 @@ def test_only_a_short_spoken_reply_is_read_as_an_offer():
     assert said(offer)[0]
     assert not said(f"{offer}\nIt is run by a small airline.")[0]
     assert not said(f"{offer} It uses `{{}}` as a sign.")[0]
-    assert not said(offer + " The weather was fine that day and nothing else happened." * 7)[0]
+    assert said(f"{offer} It passes hills{' and small bays' * 10}.")[0]
+    assert not said(f"{offer} It passes hills{' and small bays' * 30}.")[0]
 
 
 def test_a_closing_after_an_offer_is_still_a_closing():

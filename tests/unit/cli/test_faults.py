@@ -148,3 +148,10 @@ def test_a_folder_that_takes_no_history_says_so(project: Project):
     assert ended.code == 4, ended
     assert "--no-history" in ended.err
     assert project.test("--no-history").code == 0
+
+
+def test_a_project_cannot_be_made_below_a_file(project: Project):
+    ended = project.viva("init", "agent.py/here")
+    assert (ended.code, "agent.py/here/viva.toml: cannot be written" in ended.err) == (4, True), ended
+    assert "Traceback" not in ended.err
+    assert ended.out == ""

@@ -118,3 +118,32 @@ def test_the_tarball_is_not_unpacked_anywhere(project: Project, signer: str, tmp
     project.test("-i", "pack.tgz")
     after = {path for path in tmp_path.rglob("*") if ".viva" not in path.parts and "__pycache__" not in path.parts}
     assert after - before <= {tmp_path / "ran"}
+
+
+@pytest.mark.parametrize("taken", ["pack.json.sig", "evals.sha256", "evals.sha256.sig"])
+@pytest.mark.parametrize("by", ["link", "folder"])
+@pytest.mark.usefixtures("signer")
+def test_a_pack_that_cannot_be_signed_whole_is_left_as_it_was(project: Project, taken: str, by: str):  # W6
+    place = project.folder / "pack" / taken
+    if by == "link":
+        place.symlink_to(project.folder / "out")
+    else:
+        place.mkdir()
+    before = {path: path.read_bytes() for path in (project.folder / "pack").rglob("*") if path.is_file()}
+    ended = project.viva("pack", "sign", "pack", "--key", "signer.pem")
+    assert (ended.code, repr(taken) in ended.err) == (4, True), ended
+    assert {path: path.read_bytes() for path in (project.folder / "pack").rglob("*") if path.is_file()} == before
+    assert not (project.folder / "out").exists()
+
+
+@pytest.mark.usefixtures("signer")
+def test_a_signature_takes_the_place_of_no_file_that_is_signed(project: Project):  # W6
+    listed = next(name for name in pack_files() if name.startswith("evals/"))
+    for named in ("pack.json", listed, "evals.sha256", "evals.sha256.sig"):
+        manifest = json.loads(pack_files()["pack.json"]) | {"signing": {"signatureRef": named}}
+        before = project.write("pack/pack.json", json.dumps(manifest)).read_bytes()
+        ended = project.viva("pack", "sign", "pack", "--key", "signer.pem")
+        assert (ended.code, repr(named) in ended.err) == (4, True), ended
+        assert (project.folder / "pack" / "pack.json").read_bytes() == before
+        assert (project.folder / "pack" / listed).read_bytes() == pack_files()[listed]
+        assert not (project.folder / "pack" / "evals.sha256").exists()

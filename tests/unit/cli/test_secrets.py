@@ -161,3 +161,14 @@ def test_a_proxy_with_a_password_hides_it(project: Project):
     env = {"HTTPS_PROXY": f"http://{USERINFO}@127.0.0.1:9"}
     ended = project.test("-v", "-o", "r.jsonl", env=env)
     assert project.records("r.jsonl")[0]["turns"][0]["output"] == "***", ended
+
+
+@pytest.mark.parametrize("flag", ["-n", "--reporter", "--simulator", "--evaluator"])
+def test_a_complete_run_takes_no_agents_when_its_reports_are_written_again(project: Project, flag: str):
+    project.suite(case("one"))
+    assert project.test().code == 0
+    given = project.viva("test", "--resume", "latest", flag, "python:./agent.py:agent", "-o", "again.jsonl")
+    assert (given.code, "the run is complete" in given.err, f"leave out {flag}" in given.err) == (4, True, True), given
+    assert project.records("again.jsonl") == []
+    assert project.viva("test", "--resume", "latest", "-o", "again.jsonl").code == 0
+    assert [record["id"] for record in project.records("again.jsonl")] == ["one"]

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from viva.engine.helpers import HelperPool
-from viva.errors import AgentFailed, HelperFailed, RunStopped, TrialFault, Unreachable
+from viva.errors import AgentFailed, HelperFailed, Role, RunStopped, TrialFault, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
+from viva.model.tracebacks import Traceback
 from viva.protocols import Agent, SessionContext
 from viva.session.agents import ConfiguredAgent
 from viva.testing.check_context import make_trial_state
@@ -190,3 +191,30 @@ def test_calls_of_helpers_count_for_the_trial_and_for_the_run():
 
     asyncio.run(scenario())
     assert state.calls == spent == [call]
+
+
+@pytest.mark.parametrize("role", ["simulator", "judge"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_warnings_and_tracebacks_of_a_helper_are_kept_with_its_role(role: Role, fails: bool):  # N38
+    state = make_trial_state("Hi")
+
+    def say(message: Message, options: Mapping[str, Any]) -> str:
+        progress = helper.contexts[0].progress
+        progress.warnings.append(f"unknown key of {message.text[0]}")
+        progress.tracebacks.append(Traceback("?", error="KeyError: 'x'"))
+        if fails:
+            raise AgentFailed("down")
+        return "" if message.text == "a" else "ok"
+
+    helper = Helper(say)
+
+    async def scenario() -> None:
+        async with helper_pool_of(helper).open(role, "h", state) as session:
+            for text in "ab":
+                with suppress(HelperFailed):
+                    await session.ask(text, not_empty)
+
+    asyncio.run(scenario())
+    asked = ["a", "b"] if fails else ["a", "a", "b"]  # an empty answer is asked for once more
+    assert state.warnings == [f"{role}: unknown key of {text}" for text in asked]
+    assert [each.where for each in state.tracebacks] == [role] * len(asked)

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import viva
 from viva.engine.sending import Send, send_in_session
 from viva.errors import Unreachable
 from viva.model import codec
-from viva.model.case import Limits, UserMessage
+from viva.model.case import Feature, Limits, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import TrialRecord
+from viva.protocols import SessionContext
 
 HI = [{"type": "contains", "value": "hi"}]
 
@@ -307,3 +309,23 @@ def test_blame_comes_with_what_it_rests_on():
     assert broken.fault == "undetermined"
     assert broken.fault_evidence is not None
     assert broken.fault_evidence[0].startswith("in the end: snapshot")
+
+
+class CancellingAgent:
+    """A plugin whose own bookkeeping lets a cancellation escape."""
+
+    provides: frozenset[Feature] = frozenset()
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator["CancellingAgent"]:
+        yield self
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        if message.text == "hi":
+            return Reply("hi")
+        raise asyncio.CancelledError
+
+
+def test_a_stray_cancellation_of_a_plugin_ends_its_own_trial_only():
+    broken, fine = run(case(input="go"), case("d"), agent=CancellingAgent(), parallel=1, retry_faults=0)
+    assert (broken.status, broken.fault, fine.status) == ("error", "undetermined", "passed")  # N17

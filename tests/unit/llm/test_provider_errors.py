@@ -147,6 +147,10 @@ def test_the_clients_of_http_are_not_those_of_a_provider() -> None:
     with HttpServer(lambda _: StubResponse(status=404, close="said")) as server:
         error = raised_by(lambda: requests.get(server.url, timeout=5).raise_for_status())
     assert classify_error(error) == "agent"
+    alone: Any = type("ReadTimeout", (Exception,), {"__module__": "requests.exceptions"})  # nothing else in its chain
+    assert classify_error(alone()) == "undetermined"
+    unrelated: Any = type("ReadTimeout", (Exception,), {"__module__": "agent"})
+    assert classify_error(unrelated()) == "agent"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), TimeoutError(), OSError(2, "no file"), SystemExit(500)], ids=repr)
@@ -170,3 +174,14 @@ def test_an_exception_whose_attributes_raise_is_the_agents() -> None:
             raise RuntimeError("no")
 
     assert classify_error(HostileError()) == "agent"
+
+
+def test_an_attribute_that_raises_hides_no_status_beside_it() -> None:
+    class HalfHostileError(Exception):
+        response = ToolServerError()
+
+        @property
+        def status_code(self) -> int:
+            raise RuntimeError("no")
+
+    assert classify_error(HalfHostileError()) == "undetermined"  # N17

@@ -151,3 +151,18 @@ def test_an_unstubbed_tool_is_found_even_if_its_error_escapes_the_agent(tmp_path
     (record,) = run(tmp_path, case(fixtures={"tools": [{"tool": "look", "response": 1}]}), agent=agent)
     assert record.status == "failed"
     assert [each.kind for each in record.findings] == ["unstubbed-tool"]  # W3
+
+
+@pytest.mark.parametrize("wrong", [-5, float("nan"), float("-inf"), 10**30, True, "7"])
+def test_reported_numbers_that_cannot_be_added_up_are_ignored(tmp_path: Path, wrong: Any) -> None:
+    usage = {"model": "gpt-4o-mini", "prompt_tokens": wrong, "completion_tokens": 3, "cached_tokens": wrong}
+    agents = [{"usage": usage}, {"usage": [{**usage, "cost_usd": wrong}, {"input_tokens": 2, "cost_usd": 0.5}]}]
+    one, both = (
+        run(tmp_path, case(), agent=lambda messages, more=more: {"content": "x", **more})[0] for more in agents
+    )
+    assert one.usage is not None
+    assert both.usage is not None
+    assert (one.status, one.usage.input_tokens, one.usage.output_tokens) == ("passed", 0, 3)
+    assert one.usage.cost_usd == pytest.approx(3 * 0.6e-6)
+    assert (both.usage.calls, both.usage.total_tokens) == (2, 5)
+    assert both.usage.cost_usd == pytest.approx(0.5 + 3 * 0.6e-6)

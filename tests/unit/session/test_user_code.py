@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import viva
 from viva.model.message import ToolCall
 from viva.model.record import TrialRecord
-from viva.model.tracebacks import Traceback
+from viva.model.tracebacks import PrintedOutput, Traceback
 from viva.testing import OpenAIServer, Say
 
 CHECK = [{"type": "contains", "value": "x"}]
@@ -88,6 +89,19 @@ def test_a_flood_of_prints_keeps_its_end(tmp_path: Path) -> None:
     printed = record.tracebacks[0].printed
     assert len(printed) <= 64_000  # N38
     assert printed.endswith("line 29999\n")
+
+
+def test_what_a_long_turn_prints_does_not_fill_the_memory() -> None:
+    output = PrintedOutput()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            output.add(f"{number:0500}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000  # of ten million characters
+    assert output.text.endswith("19999")
 
 
 def test_hooks_checks_and_script_tests_keep_their_lines_too(tmp_path: Path) -> None:
@@ -206,13 +220,16 @@ def test_code_that_cancels_itself_ends_nothing_but_its_own_trial(tmp_path: Path)
         "    task.cancel()\n    await task\n\ndef raises(output):\n    raise asyncio.CancelledError\n"
         "\nasync def leaves(output):\n    raise GeneratorExit\n"
     )
-    (tmp_path / "hooks.py").write_text("import asyncio\n\ndef up(ctx, case):\n    raise asyncio.CancelledError\n")
+    (tmp_path / "hooks.py").write_text(
+        "import asyncio\n\ndef up(ctx, case):\n    raise asyncio.CancelledError\n"
+        "\nasync def up_async(ctx, case):\n    raise asyncio.CancelledError\n"
+    )
     scripts = [{"type": "script", "use": f"scripts:checks.{name}"} for name in ("cancels", "raises", "leaves")]
     cases = [case(id=f"c{n}", assertions=[each]) for n, each in enumerate(scripts)]
-    records = run(
-        tmp_path, *cases, case(id="h", before="hooks:up"), case(id="last"), agent=lambda messages: "x", parallel=1
-    )
-    assert [each.status for each in records] == ["error"] * 4 + ["passed"]
+    cases += [case(id=name, before=f"hooks:{name}") for name in ("up", "up_async")]
+    records = run(tmp_path, *cases, case(id="last"), agent=lambda messages: "x", parallel=1)
+    assert [each.status for each in records] == ["error"] * 5 + ["passed"]
+    assert [each.fault for each in records] == ["judge"] * 3 + ["undetermined"] * 2 + [None]  # N17: who it was
 
 
 @pytest.mark.parametrize("name", ["GeneratorExit", "SystemExit", "asyncio.CancelledError"])
@@ -245,10 +262,22 @@ def test_an_exception_may_be_as_hostile_as_it_likes(tmp_path: Path) -> None:
 def test_a_block_of_another_agent_shortens_no_call_that_waited_for_its_provider(tmp_path: Path) -> None:
     async def agent(messages: list[dict[str, Any]]) -> str:
         if messages[-1]["content"] == "block":
+            await asyncio.sleep(0.1)  # so that the other call has begun
             time.sleep(0.6)
             return "x"
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(1.5)
         return "x"
 
     _, waited = run(tmp_path, case(input="block"), case(id="d"), agent=agent, parallel=2)
-    assert waited.turns[0].duration_ms >= 1190
+    assert waited.turns[0].duration_ms >= 1490
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_hook_that_cancels_itself_after_a_case_leaves_its_verdict(tmp_path: Path, asynchronous: bool) -> None:
+    head = "async def" if asynchronous else "def"
+    (tmp_path / "hooks.py").write_text(
+        f"import asyncio\n\n{head} down(ctx, case, record, data):\n    raise asyncio.CancelledError\n"
+    )
+    first, last = run(tmp_path, case(after="hooks:down"), case(id="d"), agent=lambda messages: "x", parallel=1)
+    assert [first.status, last.status] == ["passed", "passed"]
+    assert "after hooks:down" in " ".join(first.warnings or ())

@@ -97,8 +97,11 @@ CliEvent = (
 def build_model_call(
     provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cost: float | None = None
 ) -> ModelCall:
-    """Tokens of a model, with the CLI's own word on what they cost, or what the table of prices says."""
-    if cost is None:
+    """Tokens of a model, with the CLI's own word on what they cost, or what the table of prices says. Nothing is below 0:
+    a call that gives tokens or money back would let the others break a limit.
+    """
+    input_tokens, output_tokens, cached_tokens = max(0, input_tokens), max(0, output_tokens), max(0, cached_tokens)
+    if cost is None or cost < 0:
         cost = compute_cost(Connector(name="", provider=provider), model, input_tokens, output_tokens, cached_tokens)
     return ModelCall(model, provider, input_tokens, output_tokens, cached_tokens, cost)
 

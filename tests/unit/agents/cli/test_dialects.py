@@ -288,3 +288,11 @@ def test_its_own_warnings_are_kept_once_each():  # P11
     line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
     events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), EndReported()]
     assert list(collect_turn(events).warnings) == ["Loop detected, stopping execution"]
+
+
+def test_a_cli_cannot_report_less_than_nothing():
+    models = {"m": {"inputTokens": -100, "outputTokens": 10, "cacheReadInputTokens": -5, "costUSD": -3.5}}
+    usage = {"input_tokens": -100, "output_tokens": 10}
+    line = {"type": "result", "subtype": "success", "is_error": False, "usage": usage, "modelUsage": models}
+    (call,) = collect_turn(CLAUDE.parse_line(codec.encode(line))).usage
+    assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 10, 0, None)

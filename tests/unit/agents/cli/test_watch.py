@@ -151,3 +151,14 @@ def test_lines_that_are_no_stream_are_shown_without_their_data(tmp_path: Path):
     watch.add_other_line(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
     watch.stderr = BASE64
     assert watch.output_tail() == '{"parts": [{"inlineData": "[12 kB of base64 data]\n[12 kB of base64 data]'
+
+
+def test_of_a_flood_only_the_end_is_searched():
+    """What a CLI prints is cut before data is looked for in it, since that takes time."""
+    flood = (BASE64 * 10)[:100_000]
+    assert format_tail(f"before {flood}") == "[32 kB of base64 data]"
+    watch = OutputMonitor(QWEN, CliTurn((), "m"))
+    for _ in range(3):
+        watch.add_other_line(flood.encode())
+    watch.stderr = "boom"
+    assert watch.output_tail() == "[32 kB of base64 data]\nboom"
