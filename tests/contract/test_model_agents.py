@@ -607,7 +607,7 @@ def test_an_answer_in_utf_8_with_another_label_is_read_right(provider: Provider)
     said = provider.stand_in("").build_completion(Say(content="Grüße, 数据"), {"model": "m", "turn": 1})
     body = codec.encode(said)
     answer = StubResponse(body=body, headers={"Content-Type": "application/json; charset=latin-1"})
-    assert only(provider.talk([answer], "?")).content == "Grüße, 数据"
+    assert only(provider.hold_conversation([answer], "?")).content == "Grüße, 数据"
 
 
 def _below_zero(value: Any) -> Any:
@@ -621,7 +621,7 @@ def test_usage_below_zero_counts_as_none(provider: Provider):
     said = provider.stand_in("").build_completion(Say(content="x"), {"model": "m", "turn": 1})
     answer = json_response({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
     assert b"-7" in answer.body
-    told = provider.talk([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
+    told = provider.hold_conversation([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
     assert only(told).content == "x"
     (call,) = told.metered
     assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 0, 0, 0.0)

@@ -421,4 +421,4 @@ def test_an_answer_is_read_by_the_charset_that_it_is_in(charset: str, encoding: 
     headers = {"Content-Type": f"application/json; charset={charset}"}
     answer = StubResponse(body='{"content": "Grüße, 数据"}'.encode(encoding, "replace"), headers=headers)
     expected = "Grüße, 数据" if encoding != "latin-1" else "Grüße, ??"
-    assert talk(lambda received: answer, "Hi").replies[0].content == expected
+    assert hold_conversation(lambda received: answer, "Hi").replies[0].content == expected
