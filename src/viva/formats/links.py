@@ -20,7 +20,7 @@ def explain_bad_link(path: str, root: str) -> str | None:
                 return f"{path!r} leads outside the working folder, to {real}; name a path that stays inside"
             return None
         if host.is_symlink():
-            return f"{path!r} is a link that leads to nothing, or to itself"
+            return f"{path!r} is a broken symbolic link"
     except (OSError, UnicodeError) as wrong:  # too long, not allowed, or no name at all
         return f"{path!r} cannot be looked at: {wrong}"
     return f"there is no {path!r} in the working folder {root}"

@@ -461,7 +461,7 @@ def test_what_stands_in_a_tarball_is_named_by_its_path(tmp_path: Path):
 def test_the_same_suite_twice_is_refused(tmp_path: Path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(suite()))
-    with pytest.raises(BadInput, match=r"b\.json:1: the suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
+    with pytest.raises(BadInput, match=r"b\.json:1: suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
         load_files([tmp_path / "a.json", tmp_path / "b.json"], LoadOptions(), tmp_path)
 
 

@@ -330,8 +330,8 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
         ("gone", "there is no 'gone' in the working folder"),
         ("x" * 300, f"{'x' * 300!r} cannot be looked at: "),
         ("a\0b", "'a\\x00b' names nothing"),
-        ("dangling", "'dangling' is a link that leads to nothing, or to itself"),
-        ("circle", "'circle' is a link that leads to nothing, or to itself"),
+        ("dangling", "'dangling' is a broken symbolic link"),
+        ("circle", "'circle' is a broken symbolic link"),
     ],
 )
 def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, said: str):
