@@ -377,7 +377,7 @@ def _line(turn: TurnRecord, written: UserMessage | None) -> UserMessage:
     if turn.attachments:
         content = (Text(turn.input), *(_PART.decode(codec.encode(part)) for part in turn.attachments))
     line = written or UserMessage(Message("user"))
-    return structs.replace(line, message=Message("user", content), by="static", assertions=(), remark=None)
+    return structs.replace(line, message=Message("user", content), source="static", assertions=(), comment=None)
 
 
 def _words(lines: Sequence[UserMessage]) -> int:

@@ -1,10 +1,10 @@
-"""Paths of the working folder that a case wants in its workspace: which of them can be had."""
+"""Checks `link_paths`: paths of the working folder that a case links into its workspace."""
 
 from pathlib import Path, PurePath
 
 
 def explain_bad_link(path: str, root: str) -> str | None:
-    """Why a path of the working folder cannot be linked."""
+    """Why a path of the working folder cannot be linked; None if it can."""
     parts = PurePath(path).parts
     if not path.strip() or "\0" in path:
         return f"{path!r} names nothing"

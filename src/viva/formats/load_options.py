@@ -1,4 +1,4 @@
-"""How files are read in a run: what the command line and the config say over what stands in them."""
+"""Load options: what the command line and the config set for all files of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 

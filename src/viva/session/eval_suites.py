@@ -91,7 +91,9 @@ def _check_wholeness(options: RunOptions, evals: Sequence[str]) -> None:
 
 
 def _compared(suite: Suite, baseline: Baseline, options: RunOptions) -> Suite:
-    threshold = structs.replace(suite.threshold or Threshold(), baseline=baseline, no_worse=options.fail_on_regression)
+    threshold = structs.replace(
+        suite.threshold or Threshold(), baseline=baseline, fail_on_regression=options.fail_on_regression
+    )
     return structs.replace(suite, threshold=threshold)
 
 

@@ -205,7 +205,7 @@ def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Pa
         if ended.stop_message is None:
             code = ended.exit_code or 1
             ended = reports.write_files(
-                structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts
+                structs.replace(ended, exit_code=code, stopped="broken", stop_message=broken.reason), texts
             )
         for event in (*notes, ended):
             bus.without_stores().emit(event)

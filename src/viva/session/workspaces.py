@@ -80,7 +80,7 @@ class WorkspaceProvider:
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
-        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, leave_out=self._leave_out)
+        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._leave_out)
         return structs.replace(case, workspace=spec)
 
     def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:

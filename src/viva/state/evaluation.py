@@ -20,7 +20,7 @@ def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | A
     try:
         if assertion.resolve is not None:
             assertion = structs.replace(
-                assertion.resolve(context), written=assertion.definition, on=assertion.on, over=assertion.over
+                assertion.resolve(context), definition=assertion.definition, on=assertion.on, over=assertion.over
             )
         found = assertion.check.check(context)
         if isinstance(found, Verdict):

@@ -103,4 +103,4 @@ def replace_text(proposed: UserMessage | None, text: str) -> UserMessage:
     content = proposed.message.content
     attached = () if isinstance(content, str) else tuple(part for part in content if not isinstance(part, Text))
     message = Message("user", (Text(text), *attached) if attached else text)
-    return structs.replace(proposed, message=message, by="interactive", remark=None)
+    return structs.replace(proposed, message=message, source="interactive", comment=None)
