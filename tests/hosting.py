@@ -1,9 +1,11 @@
 """A host on a real socket for tests, and a client that holds every answer to the official schemas."""
 
+import asyncio
 import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +21,7 @@ import jsonschema_rs
 import uvicorn
 
 from viva.host.app import make_app
-from viva.host.host import Host
-from viva.host.setup import load_setup
+from viva.host.server import HostServer, load_setup, open_host
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
@@ -275,27 +276,26 @@ def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        opened = load_setup(
-            folder / "viva.toml", folder, bind_address=None, port=port, public_url=None, conformance_routes=conformance
+        setup = load_setup(
+            folder / "viva.toml",
+            folder,
+            bind_address=None,
+            port=port,
+            public_url=None,
+            conformance_routes=conformance,
         )
+        shutdown = asyncio.Event()
+        app = make_app(lambda: open_host(setup, shutdown), has_test_routes=conformance)
+        config = uvicorn.Config(app, log_level="warning", access_log=False)
         ready = threading.Event()
-        hosts: list[Host] = []
-
-        async def on_open(host: Host) -> None:
-            hosts.append(host)
-            ready.set()
-
-        config = uvicorn.Config(make_app(opened.open_host, on_open), log_level="warning", access_log=False)
-        server = uvicorn.Server(config)
+        server = HostServer(config, shutdown, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
             assert ready.wait(30)
             yield Client(port)
         finally:
-            for host in hosts:
-                host.shutdown.set()
-            server.should_exit = True
+            server.handle_exit(signal.SIGTERM, None)
             thread.join(30)
 
 

@@ -30,7 +30,7 @@ def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
     return run, client.finished(run)
 
 
-def test_discovery_needs_no_key_says_the_truth_and_can_be_cached(client: Client):
+def test_discovery_is_public_accurate_and_cacheable(client: Client):
     answer = client.as_(None).get("/.well-known/openwop")
     assert answer.status == 200
     assert answer.headers["cache-control"]
@@ -48,7 +48,7 @@ def test_discovery_needs_no_key_says_the_truth_and_can_be_cached(client: Client)
     assert client.as_(None).get("/.well-known/openwop", if_none_match='"other"').status == 200
 
 
-def test_the_openapi_document_needs_no_key(client: Client):
+def test_the_openapi_document_is_public(client: Client):
     answer = client.as_(None).get("/v1/openapi.json")
     assert answer.status == 200
     assert re.match(r"3\.[1-9]", answer.json["openapi"])
@@ -59,7 +59,7 @@ PATHS = ["/v1/runs/x", "/v1/runs/x/events", "/v1/runs/x/events/poll", "/v1/runs/
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_a_valid_key_nothing_else_is_told(client: Client, path: str):
+def test_all_other_paths_need_a_valid_token(client: Client, path: str):
     """The same for no key, a wrong one, and one that is none."""
     missing, wrong = client.as_(None).get(path), client.as_("nobodys-token").get(path)
     basic = client.as_(None).get(path, authorization=f"Basic {ACME}")
@@ -70,7 +70,7 @@ def test_without_a_valid_key_nothing_else_is_told(client: Client, path: str):
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_creating_needs_a_key_too(client: Client):
+def test_creating_a_run_needs_a_token(client: Client):
     assert client.as_(None).post("/v1/runs", NOOP).status == 401
     assert client.as_("hk_not_a_real_key").post("/v1/runs", NOOP).status == 401
 
@@ -87,7 +87,7 @@ def test_a_noop_workflow_is_created_and_completes(client: Client):
     assert client.get(f"/v1/runs/{run}", if_none_match=snapshot.headers["etag"]).status == 304
 
 
-def test_tags_and_metadata_come_back(client: Client):
+def test_tags_and_metadata_are_returned(client: Client):
     created = client.post("/v1/runs", {**NOOP, "tags": ["a"], "metadata": {"b": 1}, "tenantId": "acme"})
     shown = client.get(f"/v1/runs/{created.json['runId']}").json
     assert (shown["tags"], shown["metadata"]) == (["a"], {"b": 1})
@@ -112,14 +112,14 @@ BAD: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "field"), BAD)
-def test_a_request_that_cannot_be_meant_is_refused_by_its_place(client: Client, body: Any, field: str | None):
+def test_an_invalid_request_is_refused_with_its_field(client: Client, body: Any, field: str | None):
     refused = client.post("/v1/runs", body)
     assert (refused.status, refused.json["error"]) == (400, "validation_error")
     if field and field != "inputs.input":
         assert refused.json["details"]["field"] == field
 
 
-def test_what_a_key_may_not_do_is_forbidden(client: Client, done: tuple[str, Any]):
+def test_a_token_without_scope_is_forbidden(client: Client, done: tuple[str, Any]):
     reader, other = client.as_(READER), client.as_(OTHER)
     run = other.post("/v1/runs", NOOP).json["runId"]
     assert reader.get(f"/v1/runs/{run}").status == 200
@@ -139,14 +139,14 @@ def test_a_body_that_is_too_long_is_refused(client: Client):
     assert client.post("/v1/runs", b" " * (1024 * 1024 + 1)).status == 413
 
 
-def test_methods_and_paths_that_are_not_there_are_said_in_the_same_envelope(client: Client):
+def test_unknown_methods_and_paths_use_the_error_envelope(client: Client):
     assert client.ask("PUT", "/v1/runs", {}).status == 405
     assert client.get("/v1/runs").status == 405
     assert client.get("/v1/nothing").json["error"] == "not_found"
     assert client.get("/v1/runs/").status == 404
 
 
-def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
+def test_too_many_unfinished_runs_are_refused(tmp_path: Path):
     write_project(tmp_path, serve="max_unfinished = 1")
     with hosted(tmp_path) as client:
         run = client.eval(agent="local.viva.hang").json["runId"]
@@ -162,7 +162,7 @@ def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
 @pytest.mark.parametrize(
     ("capability", "path"), [(name, path) for name, paths in UNSUPPORTED_PATHS.items() for path in paths]
 )
-def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capability: str, path: str):
+def test_unsupported_endpoints_answer_501(client: Client, capability: str, path: str):
     filled = re.sub(r"\{[^}]*\}", "x", path)
     for method in ("GET", "POST"):
         assert client.as_(None).ask(method, filled).status == 401
@@ -171,7 +171,7 @@ def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capabili
         assert refused.json["details"] == {"capability": capability}
 
 
-def test_what_a_run_asks_for_and_the_host_has_not_is_refused_not_ignored(client: Client):
+def test_unsupported_fields_of_a_run_are_refused(client: Client):
     for more in (
         {"configurable": {"budget": {"maxCostUsd": 1}}},
         {"callbackUrl": "https://x.example/"},
@@ -181,7 +181,7 @@ def test_what_a_run_asks_for_and_the_host_has_not_is_refused_not_ignored(client:
         assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
 
 
-def test_the_same_key_and_body_is_done_once(client: Client):
+def test_the_same_key_and_body_creates_one_run(client: Client):
     body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
     first, again = client.post("/v1/runs", body, key="same"), client.post("/v1/runs", body, key="same")
     assert (first.status, again.status) == (201, 201)
@@ -190,7 +190,7 @@ def test_the_same_key_and_body_is_done_once(client: Client):
     assert again.headers["openwop-idempotent-replay"] == "true"
 
 
-def test_the_same_key_with_another_body_is_a_mismatch_that_tells_nothing(client: Client):
+def test_the_same_key_with_another_body_is_a_mismatch(client: Client):
     body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
     assert client.post("/v1/runs", body, key="mismatch").status == 201
     other = client.post("/v1/runs", {**body, "inputs": {"nonce": "b"}}, key="mismatch")
@@ -204,14 +204,14 @@ def test_keys_belong_to_a_tenant_and_an_endpoint(client: Client):
     assert client.post(f"/v1/runs/{first}/annotations", {"signal": {"kind": "flag"}}, key="shared").status == 201
 
 
-def test_a_refusal_is_not_kept_under_its_key(client: Client):
+def test_an_error_is_not_stored_under_its_key(client: Client):
     assert client.post("/v1/runs", {"workflowId": "wrong"}, key="fixed").status == 400
     assert client.as_("nobody").post("/v1/runs", NOOP, key="fixed").status == 401
     assert client.post("/v1/runs", NOOP, key="fixed").status == 201
     assert client.post("/v1/runs", NOOP, key="k" * 256).status == 400
 
 
-def test_ten_at_once_under_one_key_make_one_run(client: Client):
+def test_concurrent_requests_with_one_key_create_one_run(client: Client):
     def create(_: int) -> Any:
         return client.eval_with_key("ten")
 
@@ -222,13 +222,13 @@ def test_ten_at_once_under_one_key_make_one_run(client: Client):
     assert [answer.headers["openwop-idempotent-replay"] for answer in answers].count("false") == 1
 
 
-def test_ten_at_once_under_ten_keys_make_ten_runs(client: Client):
+def test_concurrent_requests_with_ten_keys_create_ten_runs(client: Client):
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda at: client.post("/v1/runs", NOOP, key=f"each-{at}"), range(10)))
     assert len({answer.json["runId"] for answer in answers}) == 10
 
 
-def test_annotations_are_made_once_too(client: Client, done: tuple[str, Any]):
+def test_annotations_are_idempotent(client: Client, done: tuple[str, Any]):
     path, body = f"/v1/runs/{done[0]}/annotations", {"signal": {"kind": "label", "label": "once"}}
     first, again = client.post(path, body, key="note"), client.post(path, body, key="note")
     assert first.raw == again.raw
@@ -236,7 +236,7 @@ def test_annotations_are_made_once_too(client: Client, done: tuple[str, Any]):
     assert labels.count("once") == 1
 
 
-def test_the_default_stream_shows_changes_of_state_and_ends_with_the_run(client: Client):
+def test_the_default_stream_has_updates_and_ends_with_the_run(client: Client):
     run, events = client.evaluated()
     frames = client.stream(run)
     shown = [json.loads(frame["data"]) for frame in frames]
@@ -253,7 +253,7 @@ def test_the_default_stream_shows_changes_of_state_and_ends_with_the_run(client:
     assert all(each in events for each in shown)
 
 
-def test_debug_shows_all_and_messages_nothing(client: Client):
+def test_debug_streams_all_events_and_messages_none(client: Client):
     run, events = client.evaluated()
     assert [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug")] == events
     assert client.stream(run, "?streamMode=messages") == []
@@ -261,7 +261,7 @@ def test_debug_shows_all_and_messages_nothing(client: Client):
     assert [json.loads(frame["data"]) for frame in both] == events
 
 
-def test_values_are_snapshots_as_the_run_stood(client: Client):
+def test_values_are_snapshots_after_each_event(client: Client):
     run, _ = client.evaluated()
     frames = client.stream(run, "?streamMode=values")
     assert {frame["event"] for frame in frames} == {"state.snapshot"}
@@ -272,7 +272,7 @@ def test_values_are_snapshots_as_the_run_stood(client: Client):
 
 
 @pytest.mark.parametrize("mode", ["nothing", "values,updates", "updates,nothing", ""])
-def test_an_unknown_stream_mode_is_refused_with_those_that_there_are(client: Client, done: tuple[str, Any], mode: str):
+def test_an_unknown_stream_mode_is_refused(client: Client, done: tuple[str, Any], mode: str):
     answer = client.get(f"/v1/runs/{done[0]}/events?streamMode={mode}")
     if mode:
         assert (answer.status, answer.json["error"]) == (400, "unsupported_stream_mode")
@@ -281,7 +281,7 @@ def test_an_unknown_stream_mode_is_refused_with_those_that_there_are(client: Cli
         assert answer.status == 200
 
 
-def test_a_stream_is_taken_up_after_the_event_that_was_seen(client: Client):
+def test_a_stream_resumes_after_the_last_event(client: Client):
     run, events = client.evaluated()
     for last in ("4", events[4]["eventId"]):
         seen = [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug", last=last)]
@@ -292,7 +292,7 @@ def test_a_stream_is_taken_up_after_the_event_that_was_seen(client: Client):
     assert answer.status == 400
 
 
-def test_a_buffered_stream_comes_in_batches_and_the_end_does_not_wait(client: Client):
+def test_a_buffered_stream_sends_batches_and_the_end_at_once(client: Client):
     run, events = client.evaluated()
     frames = client.stream(run, "?streamMode=debug&bufferMs=4000")
     assert {frame["event"] for frame in frames} == {"batch"}
@@ -303,7 +303,7 @@ def test_a_buffered_stream_comes_in_batches_and_the_end_does_not_wait(client: Cl
         assert client.get(f"/v1/runs/{run}/events?bufferMs={wrong}").status == 400
 
 
-def test_polling_gives_what_is_after_a_number(client: Client):
+def test_polling_returns_events_after_a_number(client: Client):
     run, events = client.evaluated()
     path = f"/v1/runs/{run}/events/poll"
     assert client.get(path).json == {"events": events, "isComplete": True}
@@ -313,7 +313,7 @@ def test_polling_gives_what_is_after_a_number(client: Client):
         assert client.get(f"{path}?{wrong}").status == 400
 
 
-def test_polling_waits_for_what_comes(client: Client):
+def test_polling_waits_for_the_next_event(client: Client):
     run = client.eval(agent="local.viva.hang").json["runId"]
     seen = client.get(f"/v1/runs/{run}/events/poll?timeout=1").json
     assert seen["isComplete"] is False
@@ -324,7 +324,7 @@ def test_polling_waits_for_what_comes(client: Client):
         assert types(waiting.result().json["events"]) == ["run.cancelled"]
 
 
-def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, done: tuple[str, Any]):
+def test_a_run_is_cancelled_once_and_not_after_its_end(client: Client, done: tuple[str, Any]):
     run = client.eval(agent="local.viva.hang").json["runId"]
     first = client.post(f"/v1/runs/{run}/cancel", {"reason": "enough"})
     assert first.status == 200
@@ -339,7 +339,7 @@ def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, d
     assert client.post(f"/v1/runs/{run}/cancel", {"why": "x"}).status == 400
 
 
-def test_agents_are_listed_by_id_without_what_is_inside_them(client: Client):
+def test_agents_are_listed_without_prompts_and_connectors(client: Client):
     listed = client.get("/v1/agents").json
     ids = [agent["agentId"] for agent in listed["agents"]]
     assert ids == sorted(ids)
@@ -350,13 +350,13 @@ def test_agents_are_listed_by_id_without_what_is_inside_them(client: Client):
     assert all(re.fullmatch(pattern, name) for name in ids)
 
 
-def test_a_run_does_not_differ_from_itself(client: Client, done: tuple[str, Any]):
+def test_a_run_equals_itself(client: Client, done: tuple[str, Any]):
     run = done[0]
     same = client.get(f"/v1/runs/{run}:diff?against={run}").json
     assert same == {"a": run, "b": run, "divergedAtSeq": None, "eventDiffs": [], "stateDiff": {}}
 
 
-def test_two_runs_of_one_workflow_are_the_same_and_of_two_kinds_are_not(client: Client, done: tuple[str, Any]):
+def test_runs_of_one_workflow_are_equal_and_of_two_workflows_differ(client: Client, done: tuple[str, Any]):
     again = client.post("/v1/runs", NOOP).json["runId"]
     client.finished(again)
     assert client.get(f"/v1/runs/{done[0]}:diff?against={again}").json["eventDiffs"] == []
@@ -372,7 +372,7 @@ def test_two_runs_of_one_workflow_are_the_same_and_of_two_kinds_are_not(client: 
     assert client.get(f"/v1/runs/{done[0]}:diff?against=none").status == 404
 
 
-def test_annotations_stand_beside_the_run(client: Client, done: tuple[str, list[dict[str, Any]]]):
+def test_annotations_do_not_change_the_run(client: Client, done: tuple[str, list[dict[str, Any]]]):
     run, events = done
     path = f"/v1/runs/{run}/annotations"
     made = client.post(path, {"signal": {"kind": "rating", "rating": 5}, "target": {"nodeId": "noop"}})
@@ -391,7 +391,7 @@ def test_annotations_stand_beside_the_run(client: Client, done: tuple[str, list[
         assert client.post(path, wrong).status == 400
 
 
-def test_secrets_in_annotations_are_struck_out(client: Client, done: tuple[str, Any]):
+def test_secrets_in_annotations_are_redacted(client: Client, done: tuple[str, Any]):
     path = f"/v1/runs/{done[0]}/annotations"
     secret = "sk-canary-do-not-leak-abc123"
     body = {
@@ -405,7 +405,7 @@ def test_secrets_in_annotations_are_struck_out(client: Client, done: tuple[str, 
     assert ACME.encode() not in shown
 
 
-def test_who_watches_hears_of_an_annotation_that_is_not_in_the_log(client: Client):
+def test_streams_get_a_notice_of_an_annotation(client: Client):
     run = client.eval(agent="local.viva.hang").json["runId"]
     with client.watching(run) as watched:
         assert watched.readline() == b"id: 0\n"  # it has begun
@@ -418,7 +418,7 @@ def test_who_watches_hears_of_an_annotation_that_is_not_in_the_log(client: Clien
     assert "run.annotated" not in types(client.finished(run))
 
 
-def test_an_agent_can_be_asked_for_one_answer(client: Client):
+def test_an_agent_is_invoked_once(client: Client):
     body = {"workflowId": "viva.agent", "agentId": ECHO, "inputs": {"input": "hello {{there}}"}}
     events = client.finished(client.post("/v1/runs", body).json["runId"])
     assert types(events) == ["run.started", "agent.invocation.started", "agent.reasoned", "agent.decided", "agent.invocation.completed", "run.completed"]  # fmt: skip
@@ -430,14 +430,14 @@ def test_an_agent_can_be_asked_for_one_answer(client: Client):
     assert client.get(f"/v1/runs/{broken}").json["error"]["code"] == "agent_failed"
 
 
-def test_workflows_can_be_looked_at(client: Client):
+def test_workflows_can_be_read(client: Client):
     shown = client.get("/v1/workflows/conformance-noop").json
     assert shown["id"] == "conformance-noop"
     assert shown["nodes"][0]["typeId"] == "core.noop"
     assert client.get("/v1/workflows/none").status == 404
 
 
-def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
+def test_conformance_routes_are_off_by_default(client: Client):
     for path in ("agents/eval-run", "agents/live-invoke", "test/reset", "test/emit-provider-usage"):
         assert client.post(f"/v1/host/sample/{path}", {}).status == 404
     assert client.get("/v1/host/sample/test/runs/__probe__/events").status == 404
@@ -445,7 +445,7 @@ def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
         assert client.post("/v1/runs", {"workflowId": f"conformance-{name}"}).status == 400
 
 
-def test_what_is_sent_is_what_the_official_schema_takes(client: Client):
+def test_requests_match_the_official_schema(client: Client):
     """Our own check of a request refuses nothing that the official schema of it allows, and the other way round."""
     for body in (
         {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO},

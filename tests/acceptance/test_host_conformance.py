@@ -36,7 +36,7 @@ def test_the_log_of_an_unknown_run_is_empty_and_reset_deletes_nothing(client: Cl
     assert client.as_(None).get(f"{SEAM}/test/runs/{run}/events").status == 401
 
 
-def test_an_eval_run_is_over_when_the_seam_answers(client: Client):
+def test_the_eval_route_answers_at_the_end_of_the_run(client: Client):
     answer = client.post(f"{SEAM}/agents/eval-run", {"modes": ["golden"]})
     assert 200 <= answer.status < 300
     run = answer.json["runId"]
@@ -52,7 +52,7 @@ def test_an_eval_run_is_over_when_the_seam_answers(client: Client):
     assert all(not EVAL_FORBIDDEN & set(task) for task in summary["tasks"])
 
 
-def test_a_live_invocation_is_bracketed(client: Client):
+def test_a_live_invocation_has_start_and_end_events(client: Client):
     answer = client.post(f"{SEAM}/agents/live-invoke", {"source": "run-api"})
     events = log_of(client, answer.json["runId"])
     scoped = [event for event in events if event["type"].startswith("agent.")]
@@ -121,7 +121,7 @@ def test_two_workflows_of_different_shape_can_be_compared(client: Client):
     assert client.get("/.well-known/openwop").json["fixtures"] == ["conformance-noop", "conformance-idempotent"]
 
 
-def test_a_workflow_that_waits_is_running_meanwhile_and_its_end_does_not_wait_for_a_batch(client: Client):
+def test_a_waiting_workflow_is_running_and_its_end_is_sent_at_once(client: Client):
     """What streams are tried on. It is no advertised fixture: with it, pausing and bulk cancelling would be promised."""
     run = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": 300}}).json["runId"]
     with client.watching(run, "?streamMode=debug&bufferMs=5000") as watched:
@@ -143,19 +143,19 @@ def test_a_workflow_that_waits_can_be_cancelled(client: Client):
     assert types(client.finished(run))[-1] == "run.cancelled"
 
 
-def test_a_run_is_none_of_those_whose_events_are_to_be_ignored(client: Client):
+def test_runs_have_the_current_event_log_version(client: Client):
     """Below 2, readers are told to look at the snapshot only."""
     run = client.post("/v1/runs", {"workflowId": "conformance-noop"}).json["runId"]
     assert client.get(f"/v1/runs/{run}").json["eventLogSchemaVersion"] >= 2
     assert client.get("/.well-known/openwop").json["eventLogSchemaVersion"] >= 2
 
 
-def test_the_agent_that_needs_no_model_is_the_first_that_is_found(client: Client):
+def test_the_echo_agent_is_listed_first(client: Client):
     """The suite asks the first one, with a task that nobody's agent expects."""
     assert client.get("/v1/agents").json["agents"][0]["agentId"] == "core.viva.conformance"
 
 
-def test_what_a_seam_is_given_is_looked_at_like_any_request(client: Client):
+def test_bodies_of_conformance_routes_are_validated(client: Client):
     for path, body in (
         ("agents/live-invoke", {"agentId": ["x"]}),
         ("agents/live-invoke", {"source": "elsewhere"}),
@@ -168,6 +168,6 @@ def test_what_a_seam_is_given_is_looked_at_like_any_request(client: Client):
         assert client.post(f"{SEAM}/{path}", body).status == 400
 
 
-def test_deployments_stay_unprovided(client: Client):
+def test_deployments_are_not_provided(client: Client):
     refused = client.post(f"{SEAM}/agents/deployment-transition", {})
     assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")

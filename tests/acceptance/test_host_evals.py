@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hosting import ECHO, OTHER, SUITE, Client, golden, hosted, suite, types, write_project
 from viva.errors import BadInput
-from viva.host.setup import load_setup
+from viva.host.server import load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -82,7 +82,7 @@ def outcomes(events: list[dict[str, Any]]) -> list[str]:
     return [event["payload"]["outcome"] for event in events if event["type"] == "agent.invocation.completed"]
 
 
-def test_a_suite_in_a_pack_is_pointed_at_and_stands_in_a_file_of_its_own(client: Client):
+def test_a_suite_of_a_pack_is_named_by_its_path(client: Client):
     """By the path that the manifest of that agent gives it, and for no other agent by that path."""  # R1
     agent = "local.acme.structured.default"
     assert client.eval("evals/own.json", agent).status == 201
@@ -90,7 +90,7 @@ def test_a_suite_in_a_pack_is_pointed_at_and_stands_in_a_file_of_its_own(client:
     assert client.get(f"/v1/agents/{agent}").json["packVersion"] == "2.3.4"
 
 
-def test_a_suite_can_be_pointed_at_any_agent(client: Client):
+def test_a_suite_can_be_run_with_any_agent(client: Client):
     for agent in (ECHO, "local.viva.second"):  # R2
         run, _ = client.evaluated(agent=agent)
         assert client.get(f"/v1/runs/{run}").json["agent"] == {"agentId": agent}
@@ -102,7 +102,7 @@ def test_golden_tasks_are_scored_by_all_three_strategies(client: Client):
     assert client.summary(run)["passed"] is True
 
 
-def test_a_suite_that_became_invalid_is_refused_without_a_word_of_it(client: Client, folder: Path):
+def test_a_suite_that_became_invalid_is_refused_without_quoting_it(client: Client, folder: Path):
     path = folder / "evals" / "json.json"  # R3
     before = path.read_text()
     path.write_text(before.replace('"exact"', '"exactMARKER"').replace("json-match", "MARKER"))
@@ -115,7 +115,7 @@ def test_a_suite_that_became_invalid_is_refused_without_a_word_of_it(client: Cli
     assert b"MARKER" not in refused.raw
 
 
-def test_tools_and_memory_of_fixtures_stand_in_for_live_ones(client: Client):
+def test_fixtures_replace_tools_and_memory(client: Client):
     _, events = client.evaluated("acme.evals.fixtures@1.0.0", "local.viva.stubbed")  # R4
     assert scored(events)[0]["passed"] is True
     called = [event["payload"] for event in events if event["type"] == "agent.toolCalled"]
@@ -130,13 +130,13 @@ def test_seeded_memory_is_redacted_like_any_write(client: Client, folder: Path):
     assert "sk-Q7mZt2Kx9LwR4vBn8JcH5p" not in json.dumps([output["output"], output.get("data")])
 
 
-def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(client: Client):
+def test_an_agent_without_fixture_support_is_refused_with_the_tasks(client: Client):
     refused = client.eval("acme.evals.fixtures@1.0.0")  # R4, W3
     assert refused.status == 400
     assert refused.json["details"] == {"field": "agentId", "tasks": ["stubbed"]}
 
 
-def test_live_shadow_alone_leaves_fixtures_aside(client: Client):
+def test_live_shadow_ignores_fixtures(client: Client):
     _, events = client.evaluated("acme.evals.live@1.0.0", "local.viva.stubbed", evalModes=["live-shadow"])  # R6
     assert scored(events)[0]["passed"] is True
     mixed = client.eval("acme.evals.live@1.0.0", "local.viva.stubbed")
@@ -157,7 +157,7 @@ def test_an_eval_is_a_run_and_needs_its_suite_and_agent(client: Client):
         assert (refused.status, refused.json["details"]["field"]) == (400, field)
 
 
-def test_each_task_is_one_invocation_and_the_events_have_their_order(client: Client):
+def test_each_task_is_one_invocation_with_events_in_order(client: Client):
     _, events = client.evaluated(agent="local.viva.costly")  # R8, R12
     task = [
         "agent.invocation.started", "agent.reasoned", "provider.usage", "provider.usage", "agent.decided",
@@ -171,7 +171,7 @@ def test_each_task_is_one_invocation_and_the_events_have_their_order(client: Cli
     assert [each["taskId"] for each in scored(events)] == ["one", "two"]
 
 
-def test_a_host_without_suites_offers_no_evals_and_says_so(tmp_path: Path):
+def test_a_host_without_suites_offers_no_evals(tmp_path: Path):
     """Before it looks at anything else of the request, and also of runs that it had kept."""  # R9, R15
     write_project(tmp_path)
     with hosted(tmp_path) as before:
@@ -187,7 +187,7 @@ def test_a_host_without_suites_offers_no_evals_and_says_so(tmp_path: Path):
         assert client.get(f"/v1/runs/{run}/eval-summary").status == 404
 
 
-def test_a_suite_with_more_tasks_than_the_host_takes_is_refused(client: Client, folder: Path):
+def test_a_suite_with_too_many_tasks_is_refused(client: Client, folder: Path):
     path = folder / "evals" / "fast.json"  # R21
     before = path.read_text()
     most = client.get("/.well-known/openwop").json["agents"]["evalSuite"]["maxTasksPerSuite"]
@@ -199,14 +199,14 @@ def test_a_suite_with_more_tasks_than_the_host_takes_is_refused(client: Client, 
     assert (refused.status, refused.json["details"]) == (400, {"field": "evalSuiteRef", "maxTasksPerSuite": most})
 
 
-def test_a_mode_that_the_suite_does_not_declare_or_the_host_not_offer_is_refused(client: Client):
+def test_an_undeclared_or_unoffered_mode_is_refused(client: Client):
     undeclared = client.eval(evalModes=["adversarial"])  # R10
     assert undeclared.status == 400
     assert undeclared.json["error"] == "validation_error"
     assert undeclared.json["details"] == {"field": "configurable.evalModes", "modes": ["adversarial"]}
 
 
-def test_only_modes_that_can_be_kept_are_offered(client: Client):
+def test_only_available_modes_are_offered(client: Client):
     """There is no judge in this project, so there are no rubrics."""  # R11
     offered = client.get("/.well-known/openwop").json["agents"]["evalSuite"]["modes"]
     assert offered == ["golden", "adversarial", "regression", "live-shadow"]
@@ -227,7 +227,7 @@ def test_findings_are_a_kind_and_a_severity(client: Client):
     assert "secret-leak" in [each["kind"] for each in findings]
 
 
-def test_the_summary_is_there_when_the_run_is_over_and_not_before(client: Client):
+def test_the_summary_is_available_after_the_run(client: Client):
     running = client.eval(agent="local.viva.hang").json["runId"]  # R15
     early = client.get(f"/v1/runs/{running}/eval-summary")
     assert (early.status, early.json["error"]) == (409, "run_not_terminal")
@@ -240,7 +240,7 @@ def test_the_summary_is_there_when_the_run_is_over_and_not_before(client: Client
     assert client.as_(None).get(f"/v1/runs/{noop}/eval-summary").status == 401
 
 
-def test_too_high_a_cost_is_no_pass_whatever_the_score(client: Client):
+def test_too_high_a_cost_fails_with_any_score(client: Client):
     run, events = client.evaluated("acme.evals.cheap@1.0.0", "local.viva.costly")  # R16
     summary = client.summary(run)
     assert (summary["aggregateScore"], summary["totalCostUsd"], summary["passed"]) == (1.0, 0.75, False)
@@ -255,12 +255,12 @@ def test_an_unknown_cost_fails_closed(client: Client):
     assert "totalCostUsd" not in summary
 
 
-def test_a_threshold_for_latency_is_kept(client: Client):
+def test_a_latency_threshold_is_enforced(client: Client):
     run, _ = client.evaluated("acme.evals.fast@1.0.0")  # R16
     assert client.summary(run)["passed"] is True
 
 
-def test_nothing_of_one_tenant_can_be_told_from_what_is_not_there_by_another(client: Client):
+def test_tenants_cannot_detect_resources_of_others(client: Client):
     run, _ = client.evaluated("acme.evals.private@1.0.0")  # R17
     other = client.as_(OTHER)
     for path in ("", "/events", "/events/poll", "/eval-summary", "/annotations", f":diff?against={run}"):
@@ -278,27 +278,27 @@ def test_nothing_of_one_tenant_can_be_told_from_what_is_not_there_by_another(cli
     assert other.get(f"/v1/runs/{run}:diff?against={run}").status == 404
 
 
-def test_a_score_is_read_again_and_never_made_again(client: Client):
+def test_a_score_is_computed_once(client: Client):
     run, events = client.evaluated()  # R18
     assert client.finished(run) == events
     assert client.summary(run) == client.summary(run) == events[-1]["payload"]["outputs"]
 
 
-def test_a_suite_for_another_agent_is_refused_unless_the_caller_insists(client: Client):
+def test_a_suite_for_another_agent_needs_allow_agent_mismatch(client: Client):
     refused = client.eval("acme.evals.aimed@1.0.0", "local.viva.second")  # R19
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
     assert client.eval("acme.evals.aimed@1.0.0").status == 201
     assert client.eval("acme.evals.aimed@1.0.0", "local.viva.second", allowAgentMismatch=True).status == 201
 
 
-def test_the_class_of_the_model_is_recorded_and_decides_where_the_suite_says_so(client: Client):
+def test_the_model_class_is_recorded_and_restricted_by_the_suite(client: Client):
     run, _ = client.evaluated("acme.evals.coders@1.0.0", "local.viva.second")  # R20
     assert client.summary(run)["evaluatedModelClass"] == "coding"
     refused = client.eval("acme.evals.coders@1.0.0")
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
 
 
-def test_a_person_overrides_a_score_beside_it(client: Client):
+def test_an_annotation_does_not_change_a_score(client: Client):
     run, events = client.evaluated()  # R22
     event = next(event for event in events if event["type"] == "eval.scored")
     made = client.post(
@@ -325,7 +325,7 @@ def test_regression_compares_with_an_earlier_run(client: Client):
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"] > 0
 
 
-def test_a_baseline_has_to_be_a_finished_eval_of_the_same_suite(client: Client):
+def test_a_baseline_must_be_a_completed_eval_of_the_suite(client: Client):
     ref = "acme.evals.again@1.0.0"
     other, _ = client.evaluated()
     running = client.eval(ref, "local.viva.hang", evalModes=["golden"]).json["runId"]
@@ -341,19 +341,19 @@ def test_an_unknown_agent_is_refused(client: Client):
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
 
 
-def test_an_agent_that_breaks_scores_nothing_and_the_run_completes(client: Client):
+def test_an_agent_that_raises_scores_0_and_the_run_completes(client: Client):
     run, events = client.evaluated(agent="local.viva.broken")
     assert outcomes(events) == ["failed", "failed"]
     assert [each["score"] for each in scored(events)] == [0.0, 0.0]
     assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
 
 
-def test_a_model_that_refuses_is_told_as_such(client: Client):
+def test_a_refusal_of_the_model_is_reported(client: Client):
     _, events = client.evaluated(agent="local.viva.refusing")
     assert outcomes(events) == ["refused", "refused"]
 
 
-def test_a_tool_that_the_agent_may_not_use_is_no_call_and_scores_nothing(client: Client):
+def test_a_forbidden_tool_is_not_reported_and_scores_0(client: Client):
     _, events = client.evaluated(agent="local.viva.grabbing")
     assert "agent.toolCalled" not in types(events)
     assert outcomes(events) == ["failed", "failed"]
@@ -369,7 +369,7 @@ def test_a_result_that_the_return_schema_forbids_fails_its_invocation(client: Cl
     assert client.summary(run)["tasks"][1]["schemaValid"] is False
 
 
-def test_the_return_schema_of_an_agent_holds_in_other_suites_too(client: Client):
+def test_the_return_schema_applies_in_all_suites(client: Client):
     _, events = client.evaluated("acme.evals.json@1.0.0", "local.acme.structured.default")
     assert outcomes(events) == ["failed"]
     assert [(each["score"], each["schemaValid"]) for each in scored(events)] == [(0.0, False)]

@@ -42,7 +42,7 @@ TASKS = [
 ]
 
 
-def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
+def test_an_eval_sends_no_content(tmp_path: Path):
     """Answers, streams, refusals, what is printed, and what the host keeps; the run's own journal is the owner's."""  # R14
     write_project(tmp_path, suite("leaky", *TASKS, modes=("golden", "rubric", "adversarial", "regression")))
     (tmp_path / "agents.py").write_text(AGENTS + AGENT)
@@ -115,9 +115,7 @@ def spilling(messages, options):
 """
 
 
-def test_an_answer_to_the_one_who_asked_holds_no_key_of_a_model_or_of_another_tenant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_invocation_returns_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An agent runs beside the host and may know them; nor do they get into the journal of an eval."""
     monkeypatch.setenv("LEAK_KEY", KEY)
     write_project(tmp_path)

@@ -19,7 +19,7 @@ HEADERS = {"Authorization": f"Bearer {ACME}"}
 
 
 @pytest.mark.soak
-def test_two_hundred_evals_and_five_hundred_readers_at_once(tmp_path: Path):
+def test_200_parallel_evals_and_500_readers(tmp_path: Path):
     tasks = [golden(f"task-{number}", f"say {number}", f"say {number}") for number in range(TASKS)]
     write_project(tmp_path, suite("load", *tasks))
     with served(tmp_path, free_port()) as (client, process):

@@ -47,19 +47,19 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("last", ["--5", "-", "9" * 5000, "1_0", "0x1", "²"])
-def test_a_place_in_a_stream_that_is_none_is_refused(client: Client, done: tuple[str, Any], last: str):
+def test_an_invalid_last_event_id_is_refused(client: Client, done: tuple[str, Any], last: str):
     refused = client.get(f"/v1/runs/{done[0]}/events", last_event_id=last)
     assert (refused.status, refused.json["details"]) == (400, {"field": "Last-Event-ID"})
 
 
-def test_a_place_before_the_beginning_is_the_beginning(client: Client, done: tuple[str, list[dict[str, Any]]]):
+def test_a_negative_last_event_id_means_the_start(client: Client, done: tuple[str, list[dict[str, Any]]]):
     """Not so many events from the end."""
     seen = [json.loads(frame["data"]) for frame in client.stream(done[0], "?streamMode=debug", last="-7")]
     assert seen == done[1]
 
 
 @pytest.mark.parametrize("number", ["1_0", "%201", "1%20", "%D9%A1", "+1", "", "9" * 5000])
-def test_only_digits_are_a_number(client: Client, done: tuple[str, Any], number: str):
+def test_numbers_must_be_ascii_digits(client: Client, done: tuple[str, Any], number: str):
     for query in (f"events/poll?lastSequence={number}", f"events/poll?timeout={number}", f"events?bufferMs={number}"):
         refused = client.get(f"/v1/runs/{done[0]}/{query}")
         assert (refused.status, refused.json["error"]) == (400, "validation_error")
@@ -78,36 +78,36 @@ def test_only_digits_are_a_number(client: Client, done: tuple[str, Any], number:
     ],
     ids=["bytes", "surrogate", "nan", "infinite", "unclosed", "deep metadata", "deep input"],
 )
-def test_a_body_that_is_no_json_or_too_deep_is_refused(client: Client, done: tuple[str, Any], body: bytes):
+def test_a_body_that_is_not_json_or_too_deep_is_refused(client: Client, done: tuple[str, Any], body: bytes):
     for path in ("/v1/runs", f"/v1/runs/{done[0]}/annotations", f"/v1/runs/{done[0]}/cancel"):
         refused = client.post(path, body)
         assert (refused.status, refused.json["error"]) == (400, "validation_error")
 
 
-def test_a_body_as_deep_as_people_write_them_is_taken(client: Client):
+def test_a_body_of_moderate_depth_is_accepted(client: Client):
     run = client.post("/v1/runs", {**NOOP, "metadata": {"a": deep(90)}}).json["runId"]
     assert client.get(f"/v1/runs/{run}").json["metadata"] == {"a": deep(90)}
 
 
 @pytest.mark.parametrize("origin", ["http://[", "null", "", "file://", "http://127.0.0.1:1"])
-def test_an_origin_that_is_not_ours_is_refused_whatever_it_looks_like(client: Client, origin: str):
+def test_other_origins_are_refused(client: Client, origin: str):
     assert client.get("/v1/agents", origin=origin).status == 403
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/%00", "/v1/runs/%ff%fe", "/v1/runs/..%2f..%2fetc%2fpasswd", "/v1/runs/../../etc/passwd",
                                   "//v1/agents", "/v1/agents/", "/v1/agents/%ed%a0%80", "/v1/runs/x:other"])  # fmt: skip
-def test_a_path_that_leads_nowhere_is_not_found(client: Client, path: str):
+def test_an_unknown_path_is_not_found(client: Client, path: str):
     assert client.as_(None).get(path).status == 401
     assert client.get(path).status == 404
 
 
-def test_links_come_from_the_config_and_never_from_the_request(client: Client):
+def test_links_use_the_configured_public_url(client: Client):
     created = client.ask("POST", "/v1/runs", NOOP, {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}).json
     assert created["eventsUrl"].startswith(f"http://127.0.0.1:{client.port}/")
     assert b"evil" not in client.get(f"/v1/runs/{created['runId']}").raw
 
 
-def test_who_wants_no_body_gets_the_head_at_once(client: Client):
+def test_head_of_a_stream_is_answered_at_once(client: Client):
     """Also of the events of a run that goes on."""
     run = client.eval(agent="local.viva.hang").json["runId"]
     for path in (f"/v1/runs/{run}/events", f"/v1/runs/{run}", "/.well-known/openwop"):
@@ -120,7 +120,7 @@ def test_who_wants_no_body_gets_the_head_at_once(client: Client):
     client.finished(run)
 
 
-def test_a_run_that_is_cancelled_again_while_it_stops_is_cancelled_once(client: Client):
+def test_a_second_cancel_does_not_interrupt_the_clean_up(client: Client):
     run = client.eval(agent="local.viva.hang").json["runId"]
     for _ in range(3):
         answer = client.post(f"/v1/runs/{run}/cancel", {})
@@ -129,7 +129,7 @@ def test_a_run_that_is_cancelled_again_while_it_stops_is_cancelled_once(client: 
 
 
 @pytest.mark.parametrize("agent", ["local.viva.lost", "local.viva.raising"])
-def test_an_agent_that_cannot_be_opened_is_refused_and_nothing_is_said_of_why(client: Client, agent: str):
+def test_an_agent_that_cannot_be_opened_is_refused_without_details(client: Client, agent: str):
     for ref in ("acme.evals.basic@1.0.0", "acme.evals.fixed@1.0.0"):
         refused = client.eval(ref, agent)
         assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
@@ -138,11 +138,11 @@ def test_an_agent_that_cannot_be_opened_is_refused_and_nothing_is_said_of_why(cl
     assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "the agent cannot be opened"}
 
 
-def test_the_workflow_by_which_agents_are_asked_can_be_looked_at(client: Client):
+def test_the_agent_workflow_can_be_read(client: Client):
     assert client.get("/v1/workflows/viva.agent").json["nodes"][0]["typeId"] == "viva.agent"
 
 
-def test_our_own_bug_is_told_by_its_place_and_a_number_and_nothing_else(tmp_path: Path):
+def test_an_internal_error_is_logged_without_content(tmp_path: Path):
     """Neither to the one who asked nor in the log. A client that goes away in the middle is no bug."""  # R14
     write_project(tmp_path)
     with served(tmp_path, free_port()) as (client, process):

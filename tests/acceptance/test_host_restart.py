@@ -48,7 +48,7 @@ def asked(folder: Path) -> list[str]:
     return (folder / "asked.txt").read_text().split()
 
 
-def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
+def test_a_run_continues_after_a_kill(folder: Path):
     port = free_port()
     with served(folder, port) as (client, process):
         created = client.post(
@@ -86,7 +86,7 @@ def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
     assert asked(folder) == ["task-1", "task-2", "task-3", "task-4", "task-4", "task-5", "task-6"]
 
 
-def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder: Path):
+def test_verdicts_before_a_restart_are_kept(folder: Path):
     """Scores are facts: after a restart they are read again, and only what has none is judged."""  # R18
     says = {"passed": True, "reason": "fine"}
 
@@ -119,7 +119,7 @@ def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder
     assert len(model.model_requests) == 6
 
 
-def test_a_suite_that_changed_meanwhile_ends_the_run_as_failed(folder: Path):
+def test_a_suite_that_changed_fails_the_resumed_run(folder: Path):
     port = free_port()
     with served(folder, port) as (client, process):
         run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
@@ -134,7 +134,7 @@ def test_a_suite_that_changed_meanwhile_ends_the_run_as_failed(folder: Path):
         assert client.get(f"/v1/runs/{run}").json["status"] == "failed"
 
 
-def test_stopped_politely_it_tells_who_watches_and_goes_on_later(folder: Path):
+def test_a_graceful_stop_ends_streams_and_the_run_continues_later(folder: Path):
     port = free_port()
     with served(folder, port) as (client, process):
         run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
@@ -154,7 +154,7 @@ def test_stopped_politely_it_tells_who_watches_and_goes_on_later(folder: Path):
         assert client.finished(invoked)[-1]["payload"]["error"]["code"] == "host_restarted"
 
 
-def test_two_hosts_never_keep_the_same_runs(folder: Path):
+def test_two_hosts_cannot_share_a_store(folder: Path):
     with served(folder, free_port()):
         second = subprocess.run(
             [sys.executable, "-m", "viva", "serve", "--port", "0"],
@@ -168,7 +168,7 @@ def test_two_hosts_never_keep_the_same_runs(folder: Path):
         assert "another `viva serve`" in second.stderr
 
 
-def test_without_tokens_one_is_made_and_shown_once_and_only_for_loopback(tmp_path: Path):
+def test_without_tokens_one_is_generated_on_loopback_only(tmp_path: Path):
     (tmp_path / "viva.toml").write_text('[agents.echo]\nuse = "python:./agents.py:echo"\n')
     (tmp_path / "agents.py").write_text(AGENTS)
     with served(tmp_path, 0) as (client, process):
@@ -223,7 +223,7 @@ class Reader(threading.Thread):
 
 
 @pytest.mark.soak
-def test_killed_at_ten_moments_nothing_is_lost_or_made_twice(tmp_path: Path):
+def test_kills_at_ten_moments_lose_and_repeat_nothing(tmp_path: Path):
     """The agent answers differently each time, so a score that was made twice would show."""  # R18
     names = [f"task-{number}" for number in range(30)]
     write_project(tmp_path, suite("many", *(golden(name, name, name) for name in names)))

@@ -82,7 +82,7 @@ def opened(browser: Any, expense: Project) -> Iterator[Opened]:
     assert not [url for url in found.asked if not url.startswith(("file:", "data:"))]
 
 
-def test_a_report_opens_from_disk_and_asks_nothing_of_any_host(opened: Opened):
+def test_a_report_opens_offline(opened: Opened):
     page = opened.page
     assert page.text_content("#verdict") == "Failed"
     assert "23 of 29 passed" in page.text_content("h1")
@@ -95,7 +95,7 @@ def test_a_report_opens_from_disk_and_asks_nothing_of_any_host(opened: Opened):
     assert opened.asked == [opened.address]
 
 
-def test_filters_search_and_order_are_in_the_address(opened: Opened):
+def test_filters_search_and_order_are_in_the_url(opened: Opened):
     page = opened.page
     page.click("#filter-error")
     expect(page.locator("#found")).to_have_text("1 of 29 cases")
@@ -147,7 +147,7 @@ def test_a_case_shows_its_conversation_checks_tools_and_repeats(opened: Opened):
     screenshot(page, "report-case-desktop")
 
 
-def test_a_check_has_an_address_and_every_reason_leads_to_its_check(opened: Opened):
+def test_checks_have_urls_and_reasons_link_to_them(opened: Opened):
     """The reason's link goes to the check, with the keyboard; the address alone does, too; and so does a second click."""
     page = opened.page
     opened.go("#/?q=yes-but")
@@ -168,7 +168,7 @@ def test_a_check_has_an_address_and_every_reason_leads_to_its_check(opened: Open
     page.go_back()
 
 
-def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
+def test_printing_shows_every_case_unfolded(opened: Opened):
     page = opened.page
     page.set_viewport_size({"width": 1280, "height": 300})
     expect(page.locator("#cases a[data-at='28']")).to_have_count(0)
@@ -188,7 +188,7 @@ def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
     expect(tool).to_be_visible()
 
 
-def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
+def test_quotes_of_judges_are_highlighted(opened: Opened):
     opened.open_case("polite")
     assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
     assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # said before turn 1
@@ -196,7 +196,7 @@ def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
     screenshot(opened.page, "report-judge-desktop")
 
 
-def test_checkpoints_are_a_track_and_attached_pictures_are_seen(opened: Opened):
+def test_checkpoints_and_attached_images_are_shown(opened: Opened):
     """A dynamic case shows who spoke for the user; a receipt that was sent is there though the report is one file."""
     page = opened.page
     ids = [row["id"] for row in json.loads(page.text_content("#viva-overview"))["cases"]]
@@ -215,7 +215,7 @@ def test_checkpoints_are_a_track_and_attached_pictures_are_seen(opened: Opened):
     assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
 
 
-def test_everything_can_be_reached_by_keys(opened: Opened):
+def test_the_report_works_with_the_keyboard(opened: Opened):
     page = opened.page
     first, second, *_ = opened.ids()
     page.keyboard.press("j")
@@ -244,7 +244,7 @@ def test_everything_can_be_reached_by_keys(opened: Opened):
     assert page.evaluate("document.activeElement !== document.body")
 
 
-def test_what_is_copied_runs(browser: Any, expense: Project):
+def test_copied_cases_and_commands_run(browser: Any, expense: Project):
     """ "Copy as case" is a case that loads; the command to rerun runs exactly this case."""
     found = Opened(browser, expense.folder / "report.html", permissions=["clipboard-read", "clipboard-write"])
     page = found.go()
@@ -274,7 +274,7 @@ def test_what_is_copied_runs(browser: Any, expense: Project):
 
 
 @pytest.mark.parametrize("case", ["", "yes-but", "polite", "left-alone"])
-def test_axe_finds_nothing_against_wcag_aa(opened: Opened, case: str):
+def test_axe_finds_no_wcag_aa_violations(opened: Opened, case: str):
     if case:
         opened.go(f"#/?q={case}")
         expect(opened.page.locator("#found")).to_contain_text(" of ")
@@ -283,7 +283,7 @@ def test_axe_finds_nothing_against_wcag_aa(opened: Opened, case: str):
     assert complaints_everywhere(opened.page, f"report-{case or 'run'}") == []
 
 
-def test_at_400_percent_nothing_has_to_be_scrolled_sideways(browser: Any, expense: Project, planted: Project):
+def test_at_400_percent_nothing_scrolls_sideways(browser: Any, expense: Project, planted: Project):
     """A window of 1280 pixels at 400 % is 320 wide. Planted texts are the worst case: long words without a break."""
     for kind, project, cases in (("expense", expense, ["yes-but", "polite"]), ("planted", planted, [])):
         found = Opened(browser, project.folder / "report.html", viewport=ZOOMED)
@@ -308,7 +308,7 @@ def sideways(page: Any) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_planted_texts_are_shown_and_never_run(browser: Any, planted: Project):
+def test_hostile_texts_are_shown_and_never_run(browser: Any, planted: Project):
     """Ids, names, tags, inputs, replies, tool calls, messages and reasons: all of it is text."""
     found = Opened(browser, planted.folder / "report.html")
     page = found.go("#/?sort=input")
@@ -337,7 +337,7 @@ def test_planted_texts_are_shown_and_never_run(browser: Any, planted: Project):
     assert {url for url in found.asked if not url.startswith("data:")} == {found.address}
 
 
-def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, planted: Project):
+def test_a_long_reply_is_cut_until_expanded(browser: Any, planted: Project):
     found = Opened(browser, planted.folder / "report.html")
     page = found.go("#/?q=five-megabytes")
     page.wait_for_selector("#cases a")
@@ -353,7 +353,7 @@ def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, pl
     assert found.troubles == []
 
 
-def test_texts_planted_in_every_field_of_a_record_never_run(browser: Any, tmp_path: Path):
+def test_hostile_texts_in_every_field_never_run(browser: Any, tmp_path: Path):
     """File names, diffs, reasons, quotes, remarks, hints, bars, options, names of agents and attachments: text, all of it."""
     found = Opened(browser, planted_runs(tmp_path).folder / "report.html")
     page = found.go("#/?sort=input")

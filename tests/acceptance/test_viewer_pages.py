@@ -151,7 +151,7 @@ def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
     visit.end()
 
 
-def test_every_screen_has_an_address_and_pleases_axe_at_every_size(browser: Any, seen: History):
+def test_every_screen_has_a_url_and_passes_axe_at_every_size(browser: Any, seen: History):
     """Desktop and phone, light and dark; at 400 % nothing has to be scrolled sideways."""
     visit = Visit(browser, seen.viewer)
     for name, (place, until) in screens(seen).items():
@@ -165,7 +165,7 @@ def test_every_screen_has_an_address_and_pleases_axe_at_every_size(browser: Any,
     visit.end()
 
 
-def test_on_a_phone_all_of_the_header_is_in_one_line(browser: Any, seen: History):
+def test_the_header_fits_in_one_line_on_a_phone(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer, viewport=PHONE)
     page = visit.go("#/history", ".charts")
     middles = page.eval_on_selector_all(
@@ -177,7 +177,7 @@ def test_on_a_phone_all_of_the_header_is_in_one_line(browser: Any, seen: History
     visit.end()
 
 
-def test_charts_can_be_read_and_followed_by_keys(browser: Any, seen: History):
+def test_charts_work_with_the_keyboard(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go("#/history", ".charts")
     chart = page.get_by_role("slider", name="Pass rate")
@@ -192,7 +192,7 @@ def test_charts_can_be_read_and_followed_by_keys(browser: Any, seen: History):
     visit.end()
 
 
-def test_a_wrong_address_says_so(browser: Any, seen: History):
+def test_an_unknown_url_shows_an_error(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go("#/runs/nosuch", "[role=alert]")
     assert "there is no run 'nosuch'" in page.text_content("[role=alert]")
@@ -228,7 +228,7 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         visit.end()
 
 
-def test_a_run_that_is_killed_stops_running_on_the_page(browser: Any, project: Project):
+def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for ever"))
     with viewing(project) as viewer:
@@ -249,7 +249,7 @@ def test_a_run_that_is_killed_stops_running_on_the_page(browser: Any, project: P
         visit.end()
 
 
-def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browser: Any, project: Project):
+def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project):
     project.suite(case("a"), case("b"))
     project.test()
     with viewing(project, "--allow-run") as viewer:
@@ -268,7 +268,7 @@ def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browse
         visit.end()
 
 
-def test_without_leave_the_page_offers_no_run_and_the_server_starts_none(browser: Any, seen: History):
+def test_without_allow_run_nothing_can_be_started(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go(f"#/runs/{seen.runs[0]}/case/tests%2Fflows.yaml/yes-but", "#conversation")
     assert page.locator("#rerun").count() == 0
@@ -290,7 +290,7 @@ class _Evil(BaseHTTPRequestHandler):
         pass
 
 
-def test_another_site_can_neither_read_nor_start_anything(browser: Any, project: Project):
+def test_another_site_can_neither_read_nor_start_runs(browser: Any, project: Project):
     """With the cookie in the same browser, from another port of this machine: no data, no run, no frame."""
     project.suite(case("a"))
     project.test()
@@ -328,7 +328,7 @@ def test_another_site_can_neither_read_nor_start_anything(browser: Any, project:
     evil.server_close()
 
 
-def test_planted_texts_never_run_on_any_served_screen(browser: Any, project: Project):
+def test_hostile_texts_never_run_on_any_screen(browser: Any, project: Project):
     """Under the server's policy, too, in every field of what was kept: lists, cases, comparison and history."""
     planted = planted_runs(project.folder)
     assert planted.viva("runs", "reindex").code == 0

@@ -53,14 +53,14 @@ def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project
     assert inside.json["allow_run"] is False
 
 
-def test_cookies_of_other_servers_on_this_machine_are_not_in_the_way(seen: Viewing):
+def test_cookies_of_other_servers_are_ignored(seen: Viewing):
     """Cookies do not know ports, and some hold what is no cookie."""
     odd = 'prefs={"theme": "dark, light"}; =; \x7f=1; {}; '
     assert seen.get("/api/me", Cookie=odd + seen.cookie).status == 200
     assert seen.get("/api/me", Cookie=odd).status == 401
 
 
-def test_looking_ahead_does_not_use_the_link_up(project: Project):
+def test_prefetching_does_not_use_up_the_link(project: Project):
     with viewing(project) as viewer:
         link = f"/?{viewer.address.query}"
         assert viewer.ask("HEAD", link).status == 403
@@ -70,7 +70,7 @@ def test_looking_ahead_does_not_use_the_link_up(project: Project):
 
 
 @pytest.mark.parametrize("path", ["/api/me", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
-def test_without_the_cookie_nothing_is_told(seen: Viewing, path: str):
+def test_without_the_cookie_there_is_no_access(seen: Viewing, path: str):
     cookie, seen.cookie = seen.cookie, ""
     try:
         assert seen.get(path).status == 401
@@ -80,13 +80,13 @@ def test_without_the_cookie_nothing_is_told(seen: Viewing, path: str):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
-def test_a_name_that_is_not_of_this_machine_is_refused(seen: Viewing, host: str):
+def test_other_host_names_are_refused(seen: Viewing, host: str):
     """A site that points its own name here (DNS rebinding) gets nothing."""
     assert seen.get("/api/runs", Host=host).status == 421
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:7", "LOCALHOST"])
-def test_loopback_names_are_welcome_on_any_port(seen: Viewing, host: str):
+def test_loopback_names_are_accepted_with_any_port(seen: Viewing, host: str):
     """A tunnel's other end may have another port."""
     assert seen.get("/api/me", Host=host).status == 200
 
@@ -104,11 +104,11 @@ def test_loopback_names_are_welcome_on_any_port(seen: Viewing, host: str):
     ],
     ids=str,
 )
-def test_pages_of_others_get_no_data(seen: Viewing, headers: dict[str, str]):
+def test_pages_of_other_origins_get_no_data(seen: Viewing, headers: dict[str, str]):
     assert seen.get("/api/runs", **headers).status == 403
 
 
-def test_every_answer_forbids_to_guess_keep_frame_or_refer(seen: Viewing):
+def test_every_response_has_security_headers(seen: Viewing):
     for path, csp in (
         ("/", "script-src 'sha256-"),
         ("/api/runs", "default-src 'none'"),
@@ -149,7 +149,7 @@ def test_the_trials_of_a_case_are_the_records_of_the_report(seen: Viewing):
     assert trials[0]["turns"][0]["output"] == "hello"
 
 
-def test_a_comparison_is_what_the_command_writes(seen: Viewing):
+def test_a_comparison_equals_the_command_output(seen: Viewing):
     compared = seen.get("/api/compare?base=latest~1&head=latest").json
     assert {each["case"]: each["change"] for each in compared["cases"]} == {
         "a": "still passing",
@@ -160,7 +160,7 @@ def test_a_comparison_is_what_the_command_writes(seen: Viewing):
     assert seen.get("/api/compare?base=latest&head=nosuch").status == 404
 
 
-def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
+def test_history_has_each_run_with_its_pass_rate(seen: Viewing):
     runs = seen.get("/api/history").json["runs"]
     assert [(run["passed"], run["judged"], run["pass_rate"]) for run in runs] == [(2, 3, 2 / 3), (2, 2, 1.0)]
     assert all(run["p95_ms"] > 0 for run in runs)
@@ -186,21 +186,21 @@ def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
         "//etc/passwd",
     ],
 )
-def test_what_is_not_there_is_404_as_json(seen: Viewing, path: str):
+def test_unknown_resources_are_404_as_json(seen: Viewing, path: str):
     answer = seen.get(path)
     assert answer.status == 404, answer
     assert answer.json["error"]
     assert b"root:" not in answer.body
 
 
-def test_a_journal_elsewhere_is_not_reached_by_a_name(seen: Viewing, tmp_path: Path):
+def test_a_name_cannot_reach_a_journal_elsewhere(seen: Viewing, tmp_path: Path):
     """Names are looked up in the index; a folder that is not in it does not exist for the viewer."""
     (tmp_path / "journal.jsonl").write_text("{}\n")
     up = "..%2F" * 12
     assert seen.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
 
 
-def test_a_viewer_that_only_shows_starts_nothing(seen: Viewing):
+def test_a_read_only_viewer_starts_nothing(seen: Viewing):
     assert seen.post("/api/runs/latest/cases/0/rerun").status == 403
     assert seen.post("/api/runs/latest/rerun").status == 403
     assert seen.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
@@ -236,7 +236,7 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert viewer.get("/api/me").json["live"] == []
 
 
-def test_a_run_that_is_killed_comes_to_an_end_that_says_so(project: Project):
+def test_the_stream_of_a_killed_run_ends(project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for ever"))
     with viewing(project) as viewer:
@@ -256,7 +256,7 @@ def test_a_run_that_is_killed_comes_to_an_end_that_says_so(project: Project):
         assert "ended" not in viewer.get(f"/api/runs/{run}").json
 
 
-def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
+def test_the_viewer_ends_at_once_with_an_open_stream(project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("only", said="wait for go"))
     running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--json")
@@ -271,7 +271,7 @@ def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
     assert running.returncode == 0
 
 
-def test_who_sends_or_reads_too_slowly_does_not_hold_up_the_end(project: Project):
+def test_slow_clients_do_not_delay_the_end(project: Project):
     """A wish that never comes to its end, a stream that nobody reads: it ends in seconds, and says nothing of it."""
     project.suite(case("long", said="word " * 400_000))
     project.test("-q")
@@ -308,7 +308,7 @@ def ended(viewer: Viewing, run: str) -> list[str]:
     return [row["id"] for row in viewer.get(f"/api/runs/{run}").json["cases"]]
 
 
-def test_a_case_is_run_again_by_itself(allowed: Viewing):
+def test_a_case_is_rerun_alone(allowed: Viewing):
     """With the settings that its run had: the agent is known to another config only."""
     assert allowed.get("/api/me").json["allow_run"] is True
     first = first_run(allowed)
@@ -324,14 +324,14 @@ def first_run(viewer: Viewing) -> str:
     return viewer.get("/api/runs").json[-1]["id"]
 
 
-def test_a_whole_run_is_run_again_as_it_was(allowed: Viewing):
+def test_a_whole_run_is_rerun(allowed: Viewing):
     answer = allowed.post(f"/api/runs/{first_run(allowed)}/rerun")
     assert answer.status == 201, answer
     assert ended(allowed, answer.json["run"]) == ["a", "b.+"]
     assert [len(row["trials"]) for row in allowed.get(f"/api/runs/{answer.json['run']}").json["cases"]] == [2, 2]
 
 
-def test_a_run_is_started_with_what_is_known_here(project: Project):
+def test_a_run_of_known_inputs_is_started(project: Project):
     project.suite(case("a"), case("b"), case("c"))
     assert project.test("-k", "b").code == 0
     with viewing(project, "--allow-run") as viewer:
@@ -341,7 +341,7 @@ def test_a_run_is_started_with_what_is_known_here(project: Project):
         assert ended(viewer, answer.json["run"]) == ["a", "c"]
 
 
-def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
+def test_started_runs_use_the_config_of_the_viewer(project: Project):
     """Its folder is the project: where runs are kept, where suites are looked for, and what agents are known."""
     inner = Project(project.folder / "inner")
     inner.write("other.toml", f'[agents.echo]\nuse = "{AGENT}"\n')
@@ -370,7 +370,7 @@ def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
     ],
     ids=str,
 )
-def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, said: str):
+def test_unknown_inputs_are_refused(allowed: Viewing, wanted: object, said: str):
     before = len(allowed.get("/api/runs").json)
     answer = allowed.post("/api/runs", wanted)
     assert (answer.status, said in answer.json["error"]) == (422, True), answer
@@ -378,11 +378,11 @@ def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, sai
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"inputs": 5}', b'{"inputs": ["a"], "more": 1}'])
-def test_a_wish_that_is_none_is_refused(allowed: Viewing, body: bytes):
+def test_an_invalid_run_request_is_refused(allowed: Viewing, body: bytes):
     assert allowed.post("/api/runs", body).status == 400
 
 
-def test_runs_are_started_by_the_page_itself_only(allowed: Viewing):
+def test_only_the_page_itself_can_start_runs(allowed: Viewing):
     """Without the origin of the page, or from another one, with the cookie: refused."""
     before = len(allowed.get("/api/runs").json)
     path = "/api/runs/latest/cases/0/rerun"
@@ -393,7 +393,7 @@ def test_runs_are_started_by_the_page_itself_only(allowed: Viewing):
     assert len(allowed.get("/api/runs").json) == before
 
 
-def test_runs_that_the_viewer_started_end_with_it(project: Project):
+def test_started_runs_end_with_the_viewer(project: Project):
     """As Ctrl-C would end them: what was done is kept, and the run says that it was interrupted."""
     project.write("agent.py", WAITING)
     project.suite(case("done"), case("never", said="wait for ever"))
@@ -406,7 +406,7 @@ def test_runs_that_the_viewer_started_end_with_it(project: Project):
     assert (row["id"], row["stopped"], row["summary"]["passed"]) == (run, "interrupted", 1)
 
 
-def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Project):
+def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
     project.suite(case("a"))
     project.test()
     opened = project.folder / "opened"
@@ -426,14 +426,14 @@ def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Pr
     assert opened.read_text().strip() == link
 
 
-def test_bad_wishes_on_the_command_line_are_usage_errors(project: Project):
+def test_invalid_arguments_are_usage_errors(project: Project):
     assert "there is no run 'nosuch'" in project.viva("view", "nosuch").err
     with viewing(project) as viewer:
         taken = project.viva("view", "--port", str(viewer.address.port))
     assert (taken.code, "in use" in taken.err) == (4, True)
 
 
-def test_without_the_extra_it_says_what_to_install(project: Project):
+def test_a_missing_extra_is_named(project: Project):
     project.write("starlette.py", "raise ModuleNotFoundError(\"No module named 'starlette'\", name='starlette')\n")
     ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)})
     assert ended_.code == 4

@@ -49,7 +49,7 @@ def test_what_was_said_can_only_become_text(path) -> None:
         ("ToolCall", ToolCallRecord),
         ("Checkpoint", CheckpointRecord),
         ("Summary", RunSummary),
-        ("Standing", SuiteSummary),
+        ("SuiteSummary", SuiteSummary),
     ],
 )
 def test_the_page_reads_only_fields_that_are_written(name: str, struct: type[msgspec.Struct]) -> None:

@@ -223,7 +223,7 @@ def console(stream: TextIO, **options: Any) -> Console:
         "verbose": False,
         "quiet": False,
         "colour": False,
-        "terminal": False,
+        "is_terminal": False,
         "width": 100,
         "parallel": 4,
         **options,

@@ -115,7 +115,7 @@ def test_the_tree_is_the_specifications_sample() -> None:  # N34
 
 
 @pytest.mark.parametrize("record", all_kinds(), ids=lambda record: record.id)
-def test_turns_that_appear_live_end_up_as_the_same_tree(record: TrialRecord) -> None:  # N34
+def test_live_turns_give_the_same_tree(record: TrialRecord) -> None:  # N34
     assert shown(live_events(record), verbose=True, parallel=1) == shown([over(record)], verbose=True)
 
 
@@ -126,12 +126,12 @@ def test_only_one_case_at_a_time_is_shown_live() -> None:  # N34
     assert not console(StringIO(), verbose=True, quiet=True, parallel=1).live
 
 
-def test_a_turn_is_there_before_its_answer() -> None:  # N34
+def test_a_turn_is_printed_before_its_reply() -> None:  # N34
     events = live_events(passed_static())
     assert shown(events[:2], verbose=True, parallel=1).endswith('\n  ├─ Turn 1: "I want to submit an expense"')
 
 
-def test_a_turn_that_was_cut_off_is_not_called_passed() -> None:  # N18
+def test_a_turn_that_was_cut_off_is_not_passed() -> None:  # N18
     key = Key("s", "A")
     events: list[Event] = [
         TrialStarted(key, 0, "A"),
@@ -157,19 +157,19 @@ def test_a_turn_that_was_cut_off_is_not_called_passed() -> None:  # N18
     assert "PASSED" not in cancelled
 
 
-def test_a_note_between_a_question_and_its_answer_keeps_lines_apart() -> None:
+def test_a_note_during_a_turn_starts_a_new_line() -> None:
     events = live_events(trial("A", turns=[turn(1, "Hello", "Hi", 500)]))
     text = shown([*events[:2], Note("slow", "warning"), *events[2:]], verbose=True, parallel=1)
     assert '  ├─ Turn 1: "Hello"\n⚠ slow\n  │          → PASSED (0.5s)\n' in text
 
 
-def test_an_attempt_that_is_run_again_is_closed_first() -> None:
+def test_a_retried_attempt_is_closed_first() -> None:
     first = TrialStarted(Key("s", "A", 1, 1), 0, "A")
     again = TrialStarted(Key("s", "A", 1, 2), 0, "A")
-    assert shown([first, again], verbose=True, parallel=1) == "► [A]\n  └─ run again, attempt 2\n\n► [A]\n"
+    assert shown([first, again], verbose=True, parallel=1) == "► [A]\n  └─ retried, attempt 2\n\n► [A]\n"
 
 
-def test_without_verbose_a_line_a_case_and_why_it_did_not_pass() -> None:  # N34
+def test_without_verbose_one_line_per_case_and_the_failure() -> None:  # N34
     assert (
         shown(map(over, all_kinds()))
         == """\
@@ -259,7 +259,7 @@ def test_the_tree_shows_failures_turns_not_run_and_checkpoints() -> None:  # N10
     )
 
 
-def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
+def test_a_check_with_an_error_has_its_own_mark() -> None:  # N24
     broke = check("agent judge", None, reason="judge error: no answer", suggestions=["ask again"])
     record = trial("A", "error", [turn(1, "Hi", "Yo", 100)], final_assertions=[check("a", True), broke], fault="judge")
     assert (
@@ -279,13 +279,13 @@ def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
     )
 
 
-def test_what_a_judge_suggests_stands_below_its_verdict() -> None:  # N26
+def test_suggestions_of_a_judge_follow_its_verdict() -> None:  # N26
     denied = check("agent polite", False, reason="it is curt", suggestions=["say please", "say thanks"])
     record = trial("A", "failed", [turn(1, "Hi", "Yo", 100, assertions=[denied])], fault="agent")
     assert "      it is curt\n        suggestion: say please\n        suggestion: say thanks\n" in shown([over(record)])
 
 
-def test_final_assertions_that_held_do_not_hide_another_result() -> None:
+def test_passed_final_assertions_do_not_hide_another_result() -> None:
     record = trial(
         "A", "failed", [turn(1, "Hi")], final_assertions=[check("a")], error="timeout after 5m", fault="agent"
     )
@@ -294,7 +294,7 @@ def test_final_assertions_that_held_do_not_hide_another_result() -> None:
     )
 
 
-def test_a_case_with_a_reason_to_skip_says_it_and_no_more() -> None:
+def test_a_skipped_case_shows_only_its_reason() -> None:
     record = trial("A", "skipped", error="not on Fridays", source="a.jsonl:1")
     assert shown([over(record)]) == "○ A  0 turns  0ms\n    skipped: not on Fridays\n"
     assert shown([over(record)], verbose=True) == "► [A]\n  └─ Result: SKIPPED\n     Reason: not on Fridays\n\n"
@@ -309,10 +309,10 @@ def test_the_awaiting_reason_is_dimmed() -> None:  # N22
     )
 
 
-def test_quiet_shows_non_passes_warnings_and_one_line() -> None:  # N34
+def test_quiet_shows_failures_warnings_and_one_line() -> None:  # N34
     events = [started(), over(passed_static()), Note("hello"), Note("careful", "warning"), over(broken()), ended(1)]
     assert (
-        shown(events, quiet=True, terminal=True)
+        shown(events, quiet=True, is_terminal=True)
         == """\
 ⚠ careful
 ! T005  1 turn  30ms
@@ -327,7 +327,7 @@ def test_quiet_shows_non_passes_warnings_and_one_line() -> None:  # N34
     )
 
 
-def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
+def test_the_summary_shows_missing_and_unknown_values() -> None:
     run = started(reports=["out/a.jsonl", "out/a.xml"], journal=".viva/runs/r1/journal.jsonl")
     end = ended(
         1,
@@ -349,7 +349,7 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
   Passed:  2
   Failed:  0
   Errors:  1 (1 infra)
-  Skipped: 1 (1 with nothing checked)
+  Skipped: 1 (1 without checks)
   Not run: 6 of 9
 
   Total turns: 10
@@ -357,7 +357,7 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
   Total time: 18.1s
   Checks: 5/5 passed
   Tokens: 1,200 in, 34 out
-  Cost: $0.0123 + 3 calls of unknown price
+  Cost: $0.0123 + 3 calls without a price
 
   Report: out/a.jsonl
   Report: out/a.xml
@@ -367,7 +367,7 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
 """)
 
 
-def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
+def test_repeated_cases_show_their_trials_and_pass_rates() -> None:  # N33
     trials = [trial("A", status, [turn(1, "x")], trial=n) for n, status in enumerate(["passed", "failed", "passed"], 1)]
     end = ended(1, total=1, trials={"failed": 1, "passed": 2})
     text = shown([started(1, 3), *map(over, trials), end])
@@ -380,13 +380,13 @@ def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
     )
 
 
-def test_warnings_of_a_case_are_shown_though_it_passed() -> None:  # N32
+def test_warnings_of_a_passed_case_are_shown() -> None:  # N32
     record = trial("A", turns=[turn(1, "x", ms=100)], warnings=["after hook: KeyError"])
     assert shown([over(record)]) == "✓ A  1 turn  0.1s\n    ⚠ after hook: KeyError\n"
     assert shown([over(record)], verbose=True).endswith("  └─ Result: PASSED\n     ⚠ after hook: KeyError\n\n")
 
 
-def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
+def test_only_paths_and_commands_are_longer_than_the_terminal() -> None:
     said = "word " * 100
     wide = trial("W" * 50, "failed", [turn(1, said, said, error=said)], name=said, error=said, hint=said, fault="agent")
     events = [started(), *map(over, [*all_kinds(), wide]), ended()]
@@ -397,7 +397,7 @@ def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
 
 @pytest.mark.parametrize("name", ["pay", "payments__card_charge_with_a_long_name_of_its_own", "支払い" * 20])
 @pytest.mark.parametrize("error", [None, "no", "the card was declined by the bank of the customer"])
-def test_a_tool_call_keeps_to_its_line(name: str, error: str | None) -> None:
+def test_a_tool_call_fits_in_one_line(name: str, error: str | None) -> None:
     call = ToolCallRecord(name, {"金額": "三千五百" * 9, "type": "travel"}, error=error)
     lines = shown([over(trial("A", turns=[turn(1, "x", tool_calls=[call])]))], verbose=True, width=60).splitlines()
     assert max(map(display_width, lines)) <= 60
@@ -414,7 +414,7 @@ def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same() ->
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_an_agent_said_cannot_touch_the_terminal(verbose: bool) -> None:
+def test_agent_text_cannot_control_the_terminal(verbose: bool) -> None:
     evil = "\x1b[2J\x1b]0;pwned\x07 \u202egnp.exe\r\nover \x9b31m"
     checks = [check(evil, False, reason=evil, expected=evil, actual=evil, message=evil)]
     record = trial(
@@ -439,7 +439,7 @@ def test_a_reply_of_five_megabytes_takes_three_lines() -> None:
 def test_progress_is_drawn_at_most_ten_times_a_second_and_gone_at_the_end() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink = console(stream, is_terminal=True, clock=lambda: now[0])
     sink.receive((started(100),))
     draws: list[float] = []
     for index in range(100):
@@ -455,10 +455,10 @@ def test_progress_is_drawn_at_most_ten_times_a_second_and_gone_at_the_end() -> N
     assert screen.count("\n✓ T") == 100
 
 
-def test_progress_says_what_it_has_cost_so_far_and_that_some_prices_are_unknown() -> None:
+def test_progress_shows_the_cost_and_marks_unknown_prices() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink = console(stream, is_terminal=True, clock=lambda: now[0])
     priced, unpriced = Usage(calls=2, cost_usd=0.25), Usage(calls=1)
     for event in (started(9), over(trial("A", usage=priced)), over(trial("B", usage=priced))):
         now[0] += 1
@@ -470,7 +470,7 @@ def test_progress_says_what_it_has_cost_so_far_and_that_some_prices_are_unknown(
 
 
 @pytest.mark.parametrize("width", [80, 60, 56, 40])
-def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> None:
+def test_progress_leaves_out_parts_that_do_not_fit(width: int) -> None:
     now = [0.0]
     progress = ProgressLine(lambda: now[0])
     progress.start(10_000)
@@ -491,7 +491,7 @@ def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> N
     )
 
 
-def test_the_why_block_ends_with_the_command_that_shows_the_conversation_again() -> None:
+def test_a_failure_ends_with_the_show_command() -> None:
     """By the run's id, so that it stays right when others have run; and only where the run is kept."""
     record = failed()
     kept = shown([started(journal=".viva/runs/r1/journal.jsonl"), over(record)]).splitlines()
@@ -506,14 +506,14 @@ def test_the_why_block_ends_with_the_command_that_shows_the_conversation_again()
 
 
 @pytest.mark.parametrize("case", ["-dash", "two\nlines", "a b"])
-def test_the_command_to_see_more_names_awkward_cases_too(case: str) -> None:
+def test_the_show_command_quotes_case_ids(case: str) -> None:
     command = shown([started(journal="j"), over(trial(case, "failed", [turn(1, "x")]))]).splitlines()[-1]
     words = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout.decode()
     assert words.split("\0")[:-1] == ["viva", "runs", "show", "r1", *(["--"] if case == "-dash" else []), case]
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_an_author_says_to_a_check_is_not_cut_at_the_end_of_the_line(verbose: bool) -> None:
+def test_the_message_of_an_assertion_wraps(verbose: bool) -> None:
     """Where the check's name leaves no room for it, it has a line of its own."""
     assertion = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
     record = trial("A", "failed", [turn(1, "x", assertions=[assertion])])
@@ -525,17 +525,17 @@ def test_what_an_author_says_to_a_check_is_not_cut_at_the_end_of_the_line(verbos
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_pass_that_leaves_files_or_findings_says_so(verbose: bool) -> None:
+def test_a_passed_case_shows_findings_and_workspace(verbose: bool) -> None:
     record = trial("A", turns=[turn(1, "x")], workspace="/tmp/kept", findings=(Finding("pii-leak", "low"),))
     out = shown([over(record)], verbose=verbose)
     assert "/tmp/kept" in out
-    assert "found pii-leak (low)" in out
+    assert "safety findings: pii-leak (low)" in out
 
 
-def test_progress_comes_back_at_once_after_single_cases() -> None:
+def test_progress_is_redrawn_after_single_cases() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink = console(stream, is_terminal=True, clock=lambda: now[0])
     sink.receive((started(100),))
     for index in range(12):
         now[0] += 0.5
@@ -543,7 +543,7 @@ def test_progress_comes_back_at_once_after_single_cases() -> None:
     assert stream.getvalue().endswith("\r\x1b[K12/100 · 11 ✓ 1 ✗ · 2.0/s · ETA 44.0s")
 
 
-def test_ten_thousand_passing_cases_are_ten_thousand_lines() -> None:
+def test_each_passed_case_is_one_line() -> None:
     text = shown(over(trial(f"T{index}", turns=[turn(1, "x")])) for index in range(10_000))
     lines = text.splitlines()
     assert len(lines) == 10_000

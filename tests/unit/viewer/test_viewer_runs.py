@@ -19,7 +19,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "runs" / "r1" / "journal.jsonl")
 
 
-def test_a_run_that_grows_shows_what_has_ended_so_far(journal: Journal):
+def test_the_overview_of_a_live_run_grows(journal: Journal):
     run = RunJournal(journal.path)
     journal.append(started(3))
     assert run.load_overview().cases == []
@@ -30,7 +30,7 @@ def test_a_run_that_grows_shows_what_has_ended_so_far(journal: Journal):
     assert run.load_overview() is run.load_overview()  # nothing new: nothing is made again
 
 
-def test_a_case_keeps_its_number_while_others_end(journal: Journal):
+def test_a_case_keeps_its_index_while_others_end(journal: Journal):
     """The number of a case is the place of its first trial, so it does not move as earlier cases end."""
     run = RunJournal(journal.path)
     journal.append(over(trial("b", trial=2), index=3))
@@ -45,7 +45,7 @@ def test_a_case_keeps_its_number_while_others_end(journal: Journal):
     assert run.load_case(1) is None
 
 
-def test_a_line_that_is_not_complete_waits_for_its_end(journal: Journal):
+def test_an_incomplete_line_is_read_later(journal: Journal):
     run = RunJournal(journal.path)
     journal.append(over(trial("a")))
     whole = journal.path.read_bytes()
@@ -55,7 +55,7 @@ def test_a_line_that_is_not_complete_waits_for_its_end(journal: Journal):
     assert len(run.load_overview().cases) == 2
 
 
-def test_only_what_is_new_is_read(journal: Journal):
+def test_only_new_lines_are_read(journal: Journal):
     """What was read is not looked at again, even if it is no JSON any more."""
     run = RunJournal(journal.path)
     journal.append(over(trial("a")))
@@ -68,7 +68,7 @@ def test_only_what_is_new_is_read(journal: Journal):
     assert run.load_case(1) is not None
 
 
-def test_a_run_is_live_until_its_end_or_the_end_of_who_writes_it(journal: Journal):
+def test_a_run_is_live_until_it_ends_or_its_writer_exits(journal: Journal):
     run = RunJournal(journal.path)
     journal.append(started())
     run.refresh()
@@ -83,20 +83,20 @@ def test_a_run_is_live_until_its_end_or_the_end_of_who_writes_it(journal: Journa
     assert not run.is_live
 
 
-def test_a_line_that_is_no_event_is_named(journal: Journal):
+def test_a_line_that_is_not_an_event_is_reported(journal: Journal):
     journal.path.write_bytes(b'{"event":"run_started"}\n')
-    with pytest.raises(BadInput, match=r"journal\.jsonl.*byte 0: is no event"):
+    with pytest.raises(BadInput, match=r"journal\.jsonl.*byte 0: not an event"):
         RunJournal(journal.path).refresh()
 
 
-def test_a_run_without_its_journal_is_not_there(tmp_path: Path):
+def test_a_run_without_journal_is_not_found(tmp_path: Path):
     history = History(tmp_path)
     history.add_run(started())
-    with pytest.raises(BadInput, match="the journal of run r1 is gone"):
+    with pytest.raises(BadInput, match="The journal of run r1 is missing"):
         ProjectRuns(history).find("r1")
 
 
-def test_many_runs_do_not_stay_open(tmp_path: Path):
+def test_journals_are_not_kept_open(tmp_path: Path):
     history = History(tmp_path)
     runs = ProjectRuns(history)
     for n in range(40):
