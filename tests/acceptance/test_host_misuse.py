@@ -135,7 +135,7 @@ def test_an_agent_that_cannot_be_opened_is_refused_without_details(client: Clien
         assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
         assert b"MARKER" not in refused.raw
     ended = client.finished(client.post("/v1/runs", {**ASK, "agentId": agent, "inputs": {"input": "x"}}).json["runId"])
-    assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "the agent cannot be opened"}
+    assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "The agent cannot be opened"}
 
 
 def test_the_agent_workflow_can_be_read(client: Client):

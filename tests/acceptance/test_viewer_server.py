@@ -44,7 +44,7 @@ def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project
         cookie, viewer.cookie = viewer.cookie, ""
         second = viewer.open()
         viewer.cookie = cookie
-        inside = viewer.get("/api/me")
+        inside = viewer.get("/api/status")
     assert (before.status, b"viva view" in before.body) == (401, True)
     assert first.status == 303
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(first.headers["set-cookie"].split("; "))
@@ -56,8 +56,8 @@ def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project
 def test_cookies_of_other_servers_are_ignored(seen: Viewing):
     """Cookies do not know ports, and some hold what is no cookie."""
     odd = 'prefs={"theme": "dark, light"}; =; \x7f=1; {}; '
-    assert seen.get("/api/me", Cookie=odd + seen.cookie).status == 200
-    assert seen.get("/api/me", Cookie=odd).status == 401
+    assert seen.get("/api/status", Cookie=odd + seen.cookie).status == 200
+    assert seen.get("/api/status", Cookie=odd).status == 401
 
 
 def test_prefetching_does_not_use_up_the_link(project: Project):
@@ -69,7 +69,7 @@ def test_prefetching_does_not_use_up_the_link(project: Project):
         assert viewer.open().status == 303
 
 
-@pytest.mark.parametrize("path", ["/api/me", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
+@pytest.mark.parametrize("path", ["/api/status", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
 def test_without_the_cookie_there_is_no_access(seen: Viewing, path: str):
     cookie, seen.cookie = seen.cookie, ""
     try:
@@ -88,7 +88,7 @@ def test_other_host_names_are_refused(seen: Viewing, host: str):
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:7", "LOCALHOST"])
 def test_loopback_names_are_accepted_with_any_port(seen: Viewing, host: str):
     """A tunnel's other end may have another port."""
-    assert seen.get("/api/me", Host=host).status == 200
+    assert seen.get("/api/status", Host=host).status == 200
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_runs_are_listed_newest_first_with_their_summaries(seen: Viewing):
     newest, oldest = seen.get("/api/runs").json
     assert (newest["summary"]["passed"], oldest["summary"]["failed"]) == (2, 1)
     assert not newest["live"]
-    assert seen.get("/api/me").json["live"] == []
+    assert seen.get("/api/status").json["live"] == []
 
 
 def test_an_overview_has_a_row_for_each_case(seen: Viewing):
@@ -222,7 +222,7 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
             pass
-        run = viewer.get("/api/me").json["live"][0]
+        run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next(events)[1]["event"] == "run_started"
         assert next_record(events)["id"] == "first"
@@ -231,9 +231,9 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert next_record(events)["id"] == "second"
         assert next(events)[1]["event"] == "run_ended"
         (last,) = events
-        assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "why": None})
+        assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "stop_message": None})
         running.communicate(timeout=30)
-        assert viewer.get("/api/me").json["live"] == []
+        assert viewer.get("/api/status").json["live"] == []
 
 
 def test_the_stream_of_a_killed_run_ends(project: Project):
@@ -245,14 +245,14 @@ def test_the_stream_of_a_killed_run_ends(project: Project):
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
             pass
-        run = viewer.get("/api/me").json["live"][0]
+        run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next_record(events)["id"] == "first"
         running.kill()
         running.communicate()
         *_, (name, end) = events
         assert (name, end["killed"]) == ("end", True)
-        assert f"viva test --resume {run}" in end["why"]
+        assert f"viva test --resume {run}" in end["stop_message"]
         assert "ended" not in viewer.get(f"/api/runs/{run}").json
 
 
@@ -286,7 +286,7 @@ def test_slow_clients_do_not_delay_the_end(project: Project):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", viewer.address.port or 0))
             client.sendall(request.encode())
-        assert viewer.get("/api/me").status == 200
+        assert viewer.get("/api/status").status == 200
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def ended(viewer: Viewing, run: str) -> list[str]:
 
 def test_a_case_is_rerun_alone(allowed: Viewing):
     """With the settings that its run had: the agent is known to another config only."""
-    assert allowed.get("/api/me").json["allow_run"] is True
+    assert allowed.get("/api/status").json["allow_run"] is True
     first = first_run(allowed)
     index = allowed.get(f"/api/runs/{first}").json["cases"][1]["index"]
     answer = allowed.post(f"/api/runs/{first}/cases/{index}/rerun")
@@ -358,12 +358,12 @@ def test_started_runs_use_the_config_of_the_viewer(project: Project):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"inputs": []}, "there is none"),
-        ({"inputs": ["--config=/etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["../../../../../etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["/etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["scripts:os.system"]}, "neither a file of this project"),
-        ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "neither in the config"),
+        ({"inputs": []}, "inputs: is empty"),
+        ({"inputs": ["--config=/etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["../../../../../etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["/etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["scripts:os.system"]}, "not a file of this project"),
+        ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "not in the config"),
         ({"inputs": ["suite.jsonl"], "runs": 0}, "from 1 to 1000"),
         ({"inputs": ["suite.jsonl"], "only": "("}, "only:"),
         ({"inputs": ["suite.jsonl"]}, "which agent?"),
