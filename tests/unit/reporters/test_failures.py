@@ -2,39 +2,41 @@
 
 import pytest
 
-from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
+from unit.reporters.samples import check, errored, failed, missing_checkpoints, skipped_awaiting, trial, turn
 from viva.reporters.commands import split_source
 from viva.reporters.failures import build_failed_check, explain_failure, get_turn_status, list_differences
 from viva.reporters.formatting import format_cost, format_count, format_ms
 
 
 def test_each_failed_check_is_listed() -> None:
-    found = explain_failure(failed())
-    assert [(each.place, each.label, each.expected, each.actual) for each in found.failed_checks] == [
+    failure = explain_failure(failed())
+    assert [(item.place, item.label, item.expected, item.actual) for item in failure.failed_checks] == [
         ("turn 2", 'contains "refunded"', None, '"I cannot do that."'),
         ("turn 2", 'tool_called "refund"', None, None),
     ]
-    assert found.status_text == "failed (agent)"
-    assert found.headline == ('turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)')
+    assert failure.status_text == "failed (agent)"
+    assert failure.headline == ('turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)')
 
 
 def test_an_error_is_shown_once() -> None:
-    found = explain_failure(broken())
-    assert [(each.reason, each.is_error) for each in found.failed_checks] == [("agent error: connection refused", True)]
-    assert found.error is None
+    failure = explain_failure(errored())
+    assert [(item.reason, item.is_error) for item in failure.failed_checks] == [
+        ("agent error: connection refused", True)
+    ]
+    assert failure.error is None
 
 
 def test_a_judge_error_is_shown_once_with_its_place() -> None:
     judged = turn(1, "Hi", assertions=[check("agent kind", None, reason="the model is down")])
-    found = explain_failure(trial("A", "error", [judged], fault="judge", error="judge error: the model is down"))
-    assert (found.error, found.headline) == (None, "turn 1: agent kind: the model is down")
+    failure = explain_failure(trial("A", "error", [judged], fault="judge", error="judge error: the model is down"))
+    assert (failure.error, failure.headline) == (None, "turn 1: agent kind: the model is down")
 
 
 def test_a_check_that_could_not_be_evaluated_is_an_error() -> None:  # N24
     record = trial(
         "A", "error", [turn(1, "x", "y", assertions=[check("agent", None, reason="judge is down")])], fault="judge"
     )
-    assert [each.is_error for each in explain_failure(record).failed_checks] == [True]
+    assert [item.is_error for item in explain_failure(record).failed_checks] == [True]
     assert get_turn_status(record.turns[0], record) == "error"
 
 
@@ -43,21 +45,21 @@ def test_a_failure_beats_an_error_in_a_turn() -> None:  # N17
 
 
 def test_missed_checkpoints_have_a_reason_and_optional_ones_are_left_out() -> None:  # N14
-    found = explain_failure(missing_checkpoints())
-    assert [(each.place, each.reason) for each in found.failed_checks] == [
+    failure = explain_failure(missing_checkpoints())
+    assert [(item.place, item.reason) for item in failure.failed_checks] == [
         ("checkpoint submitted", "waits for approved; last: no tool was called")
     ]
-    assert found.error == "missing checkpoints: submitted"
+    assert failure.error == "missing checkpoints: submitted"
 
 
 def test_final_assertions_have_their_own_place() -> None:
     record = trial("A", "failed", [turn(1, "x")], final_assertions=[check("a"), check("b", False)], fault="agent")
-    assert [(each.place, each.label) for each in explain_failure(record).failed_checks] == [("final assertions", "b")]
+    assert [(item.place, item.label) for item in explain_failure(record).failed_checks] == [("final assertions", "b")]
 
 
 def test_reasons_without_assertions_are_not_lost() -> None:
-    found = explain_failure(trial("A", "failed", assertion_errors=["line 3: not equal"], fault="agent"))
-    assert [each.reason for each in found.failed_checks] == ["line 3: not equal"]
+    failure = explain_failure(trial("A", "failed", assertion_errors=["line 3: not equal"], fault="agent"))
+    assert [item.reason for item in failure.failed_checks] == ["line 3: not equal"]
 
 
 def test_the_unanswered_question_is_the_agents_question_or_hint() -> None:  # N11, N34

@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.reporters.samples import (
-    broken,
     check,
-    ended,
+    errored,
     failed,
-    journal_of,
     missing_checkpoints,
     passed_dynamic,
     passed_static,
+    run_ended,
+    run_started,
     skipped_awaiting,
-    started,
     trial,
     turn,
+    write_journal,
 )
 from viva.engine.summary import RunTally
 from viva.model import codec
@@ -96,9 +96,9 @@ class Read(HTMLParser):
 
 
 def text_of(folder: Path, records: Iterable[TrialRecord], end: RunEnded | None = None, **options: Any) -> str:
-    journal = journal_of(folder, records)
+    journal = write_journal(folder, records)
     try:
-        HtmlReport(folder / "report.html", journal).receive((started(**options), end or ended()))
+        HtmlReport(folder / "report.html", journal).receive((run_started(**options), end or run_ended()))
     finally:
         journal.close()
     return (folder / "report.html").read_text(encoding="utf-8")
@@ -113,10 +113,10 @@ def digest(text: str) -> str:
 
 
 def test_the_overview_of_a_run(tmp_path: Path) -> None:
-    found = report(tmp_path, [passed_static()], ended(1, stopped="budget", why="$1 is spent")).overview
+    found = report(tmp_path, [passed_static()], run_ended(1, stopped="budget", stop_message="$1 is spent")).overview
     assert (found["run"], found["agent"], found["planned_cases"]) == ("r1", "assistants.expense", 5)
     assert (found["exit_code"], found["stopped"], found["stop_message"]) == (1, "budget", "$1 is spent")
-    assert found["summary"] == codec.to_builtins(ended().summary)
+    assert found["summary"] == codec.to_builtins(run_ended().summary)
     assert (found["reply_ms"]["count"], found["reply_ms"]["p95"], found["case_ms"]["count"]) == (3, 3200, 1)
 
 
@@ -152,7 +152,7 @@ def test_the_row_of_a_case(tmp_path: Path) -> None:
 
 
 def test_checks_are_counted_as_in_the_summary(tmp_path: Path) -> None:
-    records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), broken(), missing_checkpoints()]
+    records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), errored(), missing_checkpoints()]
     tally = RunTally(len(records))
     for record in records:
         record.checks = 20
@@ -208,7 +208,7 @@ def test_records_are_split_into_numbered_pieces(tmp_path: Path) -> None:
 
 
 def test_a_case_has_its_rerun_command(tmp_path: Path) -> None:
-    (case,) = report(tmp_path, [broken()]).cases
+    (case,) = report(tmp_path, [errored()]).cases
     assert case["command"] == "viva test -i tests/expense-flow.jsonl -k '^T005$' -v"
 
 
@@ -221,7 +221,7 @@ def planted() -> TrialRecord:
 
 def test_texts_stay_inside_their_script_element(tmp_path: Path) -> None:
     """A planted end of a script adds no element: the report has the tags of an empty one and a piece of records."""
-    empty, full = report(tmp_path, []), report(tmp_path, [planted()], ended(1, why=PLANTED))
+    empty, full = report(tmp_path, []), report(tmp_path, [planted()], run_ended(1, stop_message=PLANTED))
     assert [tag for tag, _ in full.tags] == [*(tag for tag, _ in empty.tags), "script"]
     assert full.overview["cases"][0]["id"] == PLANTED
     assert full.cases[0]["trials"][0]["turns"][0]["output"] == PLANTED

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from unit.reporters.samples import (
-    broken,
     check,
-    ended,
+    errored,
     failed,
-    journal_of,
-    over,
     passed_dynamic,
     passed_static,
+    run_ended,
+    run_started,
     skipped_awaiting,
-    started,
     trial,
+    trial_ended,
     turn,
+    write_journal,
 )
 from viva import catalog
 from viva.model import codec
@@ -55,7 +55,7 @@ SUFFIXES = {
 
 @contextmanager
 def journal_in(folder: Path, records: Iterable[TrialRecord]) -> Generator[Journal]:
-    journal = journal_of(folder, records)
+    journal = write_journal(folder, records)
     try:
         yield journal
     finally:
@@ -67,7 +67,7 @@ def written(
 ) -> str:
     """The text of a report of these records."""
     with journal_in(folder, records) as journal:
-        report(folder / "report", journal).receive((started(**options), end or ended()))
+        report(folder / "report", journal).receive((run_started(**options), end or run_ended()))
     return (folder / "report").read_text()
 
 
@@ -92,17 +92,17 @@ def test_a_report_replaces_an_older_one_and_leaves_nothing_else(report: type[Rep
 
 def test_a_report_that_fails_keeps_the_older_one(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old")
-    journal = journal_of(tmp_path, [passed_static()])
+    journal = write_journal(tmp_path, [passed_static()])
     journal.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        JsonlReport(tmp_path / "report", journal).receive((ended(),))
+        JsonlReport(tmp_path / "report", journal).receive((run_ended(),))
     assert (tmp_path / "report").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "journal.lock", "report"]
 
 
 def test_a_report_into_a_missing_folder_raises_oserror(tmp_path: Path) -> None:
     with journal_in(tmp_path, []) as journal, pytest.raises(FileNotFoundError):
-        JsonlReport(tmp_path / "gone" / "a.jsonl", journal).receive((ended(),))
+        JsonlReport(tmp_path / "gone" / "a.jsonl", journal).receive((run_ended(),))
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("report", SUFFIXES.values())
 def test_nothing_is_written_before_the_run_has_ended(report: type[Report], tmp_path: Path) -> None:
     with journal_in(tmp_path, [passed_static()]) as journal:
-        report(tmp_path / "report", journal).receive((started(), over(passed_static())))
+        report(tmp_path / "report", journal).receive((run_started(), trial_ended(passed_static())))
     assert not (tmp_path / "report").exists()
 
 
@@ -135,15 +135,17 @@ def test_jsonl_copies_records_in_input_order(tmp_path: Path) -> None:  # N19 N34
     random.Random(7).shuffle(order)
     journal = Journal(tmp_path / "journal.jsonl")
     for index in order:
-        journal.append(over(records[index], index))
-    JsonlReport(tmp_path / "report", journal).receive((ended(),))
+        journal.append(trial_ended(records[index], index))
+    JsonlReport(tmp_path / "report", journal).receive((run_ended(),))
     journal.close()
     assert (tmp_path / "report").read_bytes().splitlines() == [codec.encode(record) for record in records]
 
 
 def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path) -> None:  # N33
     records = [passed_static(), *runs("A", "passed", "failed", "error", "passed"), *runs("B", "error", fault="infra")]
-    whole = json.loads(written(JsonReport, tmp_path, records, ended(1, stopped="budget", why="$5 spent"), seed=1))
+    whole = json.loads(
+        written(JsonReport, tmp_path, records, run_ended(1, stopped="budget", stop_message="$5 spent"), seed=1)
+    )
     assert whole["run"] == {
         "run": "r1",
         "at": "2026-01-02T03:04:05Z",
@@ -227,7 +229,7 @@ def test_a_case_with_missing_trials_is_an_error_with_a_reason(
 
 
 def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> None:
-    records = [passed_static(), skipped_awaiting(), failed(), broken()]
+    records = [passed_static(), skipped_awaiting(), failed(), errored()]
     records.append(trial("X", turns=[turn(1, "x")], suite="alone", tags=("a", "b"), usage=Usage(2, 10, 5, None)))
     root = ET.fromstring(written(JunitReport, tmp_path, records))
     counts = ("name", "tests", "failures", "errors", "skipped", "time")
@@ -251,7 +253,7 @@ def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> Non
 
 
 def test_junit_has_failures_and_transcripts(tmp_path: Path) -> None:
-    root = ET.fromstring(written(JunitReport, tmp_path, [failed(), broken(), skipped_awaiting()]))
+    root = ET.fromstring(written(JunitReport, tmp_path, [failed(), errored(), skipped_awaiting()]))
     failure, error, skipped = (root.find(f".//{tag}") for tag in ("failure", "error", "skipped"))
     assert failure is not None
     assert error is not None
@@ -362,8 +364,8 @@ def rendered(markdown: str) -> Rendered:
 
 
 def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
-    records = [passed_static(), skipped_awaiting(), failed(), broken(), *runs("A", "passed", "failed", fault="agent")]
-    end = ended(
+    records = [passed_static(), skipped_awaiting(), failed(), errored(), *runs("A", "passed", "failed", fault="agent")]
+    end = run_ended(
         1, total=5, failed=2, errors=1, cost_usd=0.5, trials={"passed": 2, "failed": 2, "error": 1, "skipped": 1}
     )
     page = rendered(written(MarkdownReport, tmp_path, records, end))
@@ -391,7 +393,7 @@ def test_markdown_escapes_agent_text(tmp_path: Path) -> None:
     checks = [check(EVIL, False, reason=EVIL, expected=EVIL, actual=EVIL)]
     turns = [turn(1, f"{EVIL}\n\n# {EVIL}\n\n![x](http://evil/x.png)", EVIL, assertions=checks)]
     text = written(
-        MarkdownReport, tmp_path, [trial(EVIL, "failed", turns, name=EVIL, fault="agent", source=EVIL)], ended(1)
+        MarkdownReport, tmp_path, [trial(EVIL, "failed", turns, name=EVIL, fault="agent", source=EVIL)], run_ended(1)
     )
     page = rendered(text)
     assert {"script", "img", "a", "strong", "h1"} & set(page.tags) == set()
@@ -412,7 +414,7 @@ def test_any_text_in_a_markdown_cell_is_escaped(said: str) -> None:
 def test_markdown_fits_into_a_comment(tmp_path: Path) -> None:
     turns = [turn(1, "x" * 5000, "y" * 5000, assertions=[check("a", False, reason="z" * 500)])]
     text = written(
-        MarkdownReport, tmp_path, [trial(f"T{n}", "failed", turns, fault="agent") for n in range(300)], ended(1)
+        MarkdownReport, tmp_path, [trial(f"T{n}", "failed", turns, fault="agent") for n in range(300)], run_ended(1)
     )
     assert len(text) < 65_536
     rows, folded = text.count("❌ failed"), text.count("<details>")
@@ -425,7 +427,7 @@ def test_markdown_fits_into_a_comment(tmp_path: Path) -> None:
 def test_events_are_one_line_of_json_each_in_utf_8() -> None:
     raw = BytesIO()
     sink = JsonEventReporter(TextIOWrapper(raw, encoding="latin-1"))
-    events: list[Event] = [started(), Note("東京\nx"), over(passed_dynamic()), ended()]
+    events: list[Event] = [run_started(), Note("東京\nx"), trial_ended(passed_dynamic()), run_ended()]
     sink.receive(events[:2])
     sink.receive(events[2:])
     lines = raw.getvalue().splitlines()
