@@ -86,8 +86,8 @@ def test_a_report_opens_offline(opened: Opened):
     page = opened.page
     assert page.text_content("#verdict") == "Failed"
     assert "23 of 29 passed" in page.text_content("h1")
-    assert "3 failed" in page.text_content(".apart")
-    assert "1 error (trials: 3 judge)" in page.text_content(".apart")
+    assert "3 failed" in page.text_content(".counts")
+    assert "1 error (trials: 3 judge)" in page.text_content(".counts")
     figures = page.text_content("#figures")
     assert re.search(r"95 % interval over 26 judged cases", figures)
     assert all(name in figures for name in ("Pass rate", "Cost", "Tokens", "Time", "Reply p95"))

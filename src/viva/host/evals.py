@@ -15,7 +15,7 @@ from viva.host.agents import HostedAgent, add_agent_checks
 from viva.host.auth import Principal
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
-from viva.host.events import EventDraft, RunLog, eval_started, run_completed
+from viva.host.events import EventDraft, RunLog, run_completed
 from viva.host.host import Host
 from viva.host.invocations import build_invocation_result, sum_usage
 from viva.host.runs import RunError
@@ -216,9 +216,10 @@ class EvalEventWriter:
     def write_start(self) -> None:
         if not self._log.events_of_type("eval.started"):
             request = self._run.request
-            baseline = request["configurable"].get("baselineRunId")
-            count, modes = request["taskCount"], request["modes"]
-            self._log.append([eval_started(request["suiteId"], request["suiteVersion"], count, modes, baseline)])
+            payload = {key: request[key] for key in ("suiteId", "suiteVersion", "taskCount", "modes")}
+            if baseline := request["configurable"].get("baselineRunId"):
+                payload["baselineRunId"] = baseline
+            self._log.append([EventDraft("eval.started", payload)])
 
     def receive(self, events: Sequence[Event]) -> None:
         try:

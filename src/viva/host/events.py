@@ -1,7 +1,7 @@
 """Events of a run: their constructors, the event log, and the comparison of two logs.
 
-Constructors take only identifiers, counts and numbers, so that no text of an agent, user, judge or suite can get into an
-event. The one exception is `invocation_completed`: its purpose is to return the agent's reply to the caller.
+Events hold identifiers, counts and numbers only: no text of an agent, user, judge or suite. The one exception is the end of
+a single invocation, which returns the agent's reply to the caller.
 """
 
 import asyncio
@@ -28,9 +28,7 @@ UPDATE_EVENT_TYPES: frozenset[str] = FINAL_EVENT_TYPES | {
     "run.started", "run.annotated", "node.completed", "node.failed", "eval.started", "eval.scored", "eval.completed",
 }  # fmt: skip
 """Events that change the visible state; `agent.*` and `provider.usage` are for debugging."""
-InvocationOutcome = Literal["completed", "refused", "failed"]
 UNKNOWN_NAME = "unknown"
-_DECISIONS: Mapping[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _TRANSPORT_FIELDS = frozenset({"transport", "owner"})
 
@@ -69,7 +67,6 @@ def run_started(workflow: str, tenant: str) -> EventDraft:
 
 
 def run_completed(outputs: Mapping[str, Any] | None = None) -> EventDraft:
-    """`outputs` is a summary or nothing, never a text of an agent."""
     return EventDraft("run.completed", {"outputs": dict(outputs)} if outputs is not None else {})
 
 
@@ -81,56 +78,12 @@ def run_cancelled(cancelled_by: str) -> EventDraft:
     return EventDraft("run.cancelled", {"reason": "cancelled by the caller", "cancelledBy": cancelled_by})
 
 
-def invocation_completed(output: Any, outcome: InvocationOutcome) -> EventDraft:
-    """The end of a single invocation, with the agent's reply."""
-    return EventDraft("run.completed", {"outputs": {"output": output, "outcome": outcome}})
-
-
 def node_started(node: str, kind: str) -> EventDraft:
     return EventDraft("node.started", {"nodeId": node, "typeId": kind, "attempt": 0}, node)
 
 
 def node_completed(node: str) -> EventDraft:
     return EventDraft("node.completed", {"nodeId": node, "outputs": {}}, node)
-
-
-def eval_started(suite: str, version: str, tasks: int, modes: Sequence[str], baseline: str | None) -> EventDraft:
-    payload: dict[str, Any] = {"suiteId": suite, "suiteVersion": version, "taskCount": tasks, "modes": list(modes)}
-    return EventDraft("eval.started", {**payload, "baselineRunId": baseline} if baseline else payload)
-
-
-def invocation_started(invocation: str, agent: str, model_class: str, source: str = "run-api") -> EventDraft:
-    payload = {"invocationId": invocation, "agentId": agent, "source": source, "modelClass": model_class}
-    return EventDraft("agent.invocation.started", payload)
-
-
-def invocation_ended(
-    invocation: str, agent: str, outcome: InvocationOutcome, schema_valid: bool | None = None
-) -> EventDraft:
-    payload: dict[str, Any] = {"invocationId": invocation, "agentId": agent, "outcome": outcome}
-    return EventDraft(
-        "agent.invocation.completed",
-        payload if schema_valid is None else {**payload, "schemaValidated": schema_valid},
-    )
-
-
-def agent_reasoned(agent: str) -> EventDraft:
-    """There was reasoning; its text is never sent."""
-    return EventDraft("agent.reasoned", {"agentId": agent, "reasoning": "", "verbosity": "off"})
-
-
-def tool_called(agent: str, tool: str, call: str) -> EventDraft:
-    return EventDraft("agent.toolCalled", {"agentId": agent, "toolName": to_plain_name(tool), "callId": call})
-
-
-def tool_returned(agent: str, tool: str, call: str, *, failed: bool) -> EventDraft:
-    status = "error" if failed else "ok"
-    payload = {"agentId": agent, "toolName": to_plain_name(tool), "callId": call, "status": status}
-    return EventDraft("agent.toolReturned", payload)
-
-
-def agent_decided(agent: str, outcome: InvocationOutcome) -> EventDraft:
-    return EventDraft("agent.decided", {"agentId": agent, "decision": _DECISIONS[outcome]})
 
 
 def provider_usage(call: ModelCall) -> EventDraft:
@@ -146,10 +99,6 @@ def provider_usage(call: ModelCall) -> EventDraft:
     if call.cached_tokens:
         payload["cacheReadTokens"] = call.cached_tokens
     return EventDraft("provider.usage", payload)
-
-
-def run_annotated(annotation: str, kind: str) -> EventDraft:
-    return EventDraft("run.annotated", {"annotationId": annotation, "signal": {"kind": kind}})
 
 
 def to_plain_name(name: str) -> str:

@@ -13,11 +13,10 @@ from viva.checks.golden import ReturnSchema, to_canonical_text
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
-from viva.host import events
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
 from viva.host.errors import validation_error
-from viva.host.events import EventDraft, InvocationOutcome, RunLog
+from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
 from viva.host.openapi import validate_body
 from viva.host.runs import AGENT_WORKFLOW, RunError
@@ -25,14 +24,16 @@ from viva.host.store import Run
 from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message, ModelCall
-from viva.model.record import TrialRecord, TurnRecord
+from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
 from viva.session.options import RunOptions
 from viva.session.run import create_run_context
 from viva.session.run_plan import build_run_plan
 from viva.users.script import Script
 
+InvocationOutcome = Literal["completed", "refused", "failed"]
 FailureCode = Literal["agent_failed", "structured_output_invalid", "tool_not_allowed"]
+_DECISIONS: dict[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
 _REFUSALS = frozenset({"content_filter", "refusal", "safety"})
 _MESSAGES: dict[FailureCode, str] = {
     "agent_failed": "The agent did not reply",
@@ -107,10 +108,10 @@ async def run_invocation(host: Host, run: Run, log: RunLog) -> None:
     if result.outcome == "failed":
         code, message = result.failure_code, _MESSAGES[result.failure_code]
         run.error = {"code": code, "message": message}
-        host.runs.end(run, log, "failed", [*result.events, events.run_failed(code, message)])
+        host.runs.end(run, log, "failed", [*result.events, run_failed(code, message)])
     else:
-        last = events.invocation_completed(result.output, result.outcome)
-        host.runs.end(run, log, "completed", [*result.events, last])
+        outputs = {"output": result.output, "outcome": result.outcome}
+        host.runs.end(run, log, "completed", [*result.events, run_completed(outputs)])
 
 
 async def call_agent(host: Host, run: Run, request: InvocationRequest) -> InvocationResult:
@@ -145,14 +146,15 @@ def build_invocation_result(
     used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
     outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
     agent_calls, judge_calls = _split_calls(record, turn)
+    validated = {} if is_valid is None else {"schemaValidated": is_valid}
     drafts = (
-        events.invocation_started(invocation, agent.agent_id, agent.model_class, source),
-        events.agent_reasoned(agent.agent_id),
-        *_tool_events(agent, turn, invocation),
-        *map(events.provider_usage, agent_calls),
-        events.agent_decided(agent.agent_id, outcome),
-        events.invocation_ended(invocation, agent.agent_id, outcome, is_valid),
-        *map(events.provider_usage, judge_calls),
+        _agent_event(agent, "invocation.started", invocationId=invocation, source=source, modelClass=agent.model_class),
+        _agent_event(agent, "reasoned", reasoning="", verbosity="off"),  # the text is never sent
+        *_tool_events(agent, calls, invocation),
+        *map(provider_usage, agent_calls),
+        _agent_event(agent, "decided", decision=_DECISIONS[outcome]),
+        _agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
+        *map(provider_usage, judge_calls),
     )
     code: FailureCode = (
         "structured_output_invalid" if is_valid is False else "tool_not_allowed" if used_forbidden else "agent_failed"
@@ -191,13 +193,17 @@ def _split_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence
     return calls[:count], calls[count:]
 
 
-def _tool_events(agent: HostedAgent, turn: TurnRecord | None, invocation: str) -> Iterable[EventDraft]:
+def _agent_event(agent: HostedAgent, kind: str, **payload: Any) -> EventDraft:
+    return EventDraft(f"agent.{kind}", {"agentId": agent.agent_id, **payload})
+
+
+def _tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invocation: str) -> Iterable[EventDraft]:
     """Events of allowed tools only: a tool that is not allowed was not executed."""
-    for number, call in enumerate(turn.tool_calls if turn else (), 1):
+    for number, call in enumerate(calls, 1):
         if agent.is_tool_allowed(call.name):
-            name = f"{invocation}-{number}"
-            yield events.tool_called(agent.agent_id, call.name, name)
-            yield events.tool_returned(agent.agent_id, call.name, name, failed=call.error is not None)
+            payload = {"toolName": to_plain_name(call.name), "callId": f"{invocation}-{number}"}
+            yield _agent_event(agent, "toolCalled", **payload)
+            yield _agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
 
 
 def sum_usage(log: RunLog, more: Sequence[EventDraft] = ()) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from viva.host.auth import Principal
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
-from viva.host.events import RunLog, diff_logs, run_annotated, utc_timestamp
+from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
 from viva.host.host import Host
 from viva.host.invocations import validate_invocation
 from viva.host.openapi import build_openapi, decode_body, parse_json, validate_body
@@ -257,12 +257,13 @@ async def create_annotation(request: Request) -> Response:
         log = host.logs.open_log(run.id)
         redact = host.settings.redactor.redact_text
         annotation = build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
-        event = run_annotated(annotation["annotationId"], annotation["signal"]["kind"])
+        signal = {"kind": annotation["signal"]["kind"]}
+        notice = EventDraft("run.annotated", {"annotationId": annotation["annotationId"], "signal": signal})
         return Mutation(
             201,
             codec.encode(annotation),
             write=lambda: host.store.add_annotation(run.id, annotation),
-            start=lambda: log.send_notice(event),
+            start=lambda: log.send_notice(notice),
         )
 
     return await respond_once(request, principal, raw, validate)

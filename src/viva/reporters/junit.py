@@ -1,12 +1,11 @@
 """`.xml`: JUnit for GitLab and Jenkins: a testsuite for each suite, a testcase for each case."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
-
-from msgspec import Struct
 
 from viva.model.event import RunEnded, SuiteSummary
 from viva.model.message import Usage
@@ -23,30 +22,23 @@ _MESSAGE_ROOM = 300
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class _Counts(Struct):
+class _Counts:
     """The counts of a suite, which JUnit needs before its cases."""
 
-    name: str
-    tests: int = 0
-    failures: int = 0
-    errors: int = 0
-    skipped: int = 0
-    ms: float = 0.0
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._statuses: Counter[Status] = Counter()
+        self._ms = 0.0
 
     def add(self, status: Status, ms: float) -> None:
-        self.tests += 1
-        self.failures += status == "failed"
-        self.errors += status == "error"
-        self.skipped += status == "skipped"
-        self.ms += ms
+        self._statuses[status] += 1
+        self._ms += ms
 
     def attributes(self) -> dict[str, str]:
-        counts = {"tests": self.tests, "failures": self.failures, "errors": self.errors, "skipped": self.skipped}
-        return {
-            "name": self.name,
-            **{key: str(count) for key, count in counts.items()},
-            "time": _format_seconds(self.ms),
-        }
+        names: dict[str, Status] = {"failures": "failed", "errors": "error", "skipped": "skipped"}
+        counts = {name: str(self._statuses[status]) for name, status in names.items()}
+        total = str(self._statuses.total())
+        return {"name": self._name, "tests": total, **counts, "time": _format_seconds(self._ms)}
 
 
 class JunitReport(Report):

@@ -15,7 +15,6 @@ from msgspec import Struct
 from viva.errors import Fault
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
-from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line
@@ -87,19 +86,14 @@ class _TurnHead(Struct):
     assertions: list[_AssertionHead] = []
 
 
-class _TrialHead(Struct):
-    """The fields of a record that a row needs."""
+class _TrialDetails(Struct):
+    """The fields of a record that a row needs beside those of RecordHead."""
 
-    status: Status
-    duration_ms: float
     turns: list[_TurnHead]
     final_assertions: list[_AssertionHead] = []
     checkpoints: list[_AssertionHead] | None = None
-    total_turns: int = 0
     checks: int = 0
     fault: Fault | None = None
-    usage: Usage | None = None
-    cost_usd: float | None = None
     tags: tuple[str, ...] = ()
     score: float | None = None
 
@@ -112,7 +106,7 @@ class _TrialHead(Struct):
         return self.checks - not_passed - missed
 
 
-_heads = codec.Decoder[_TrialHead](_TrialHead, codec.OWN_MAX_DEPTH)
+_details = codec.Decoder[_TrialDetails](_TrialDetails, codec.OWN_MAX_DEPTH)
 
 
 def build_overview(
@@ -125,12 +119,12 @@ def build_overview(
     reply_ms: list[float] = []
     is_sequential = False
     for case in cases:
-        heads: list[_TrialHead] = [_heads.decode(raw) for raw in case.raw]
-        rows.append(_build_row(len(rows), case, heads))
+        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
+        rows.append(_build_row(len(rows), case, details))
         tallies.append(count_passes(case.statuses))
         is_sequential = case.rule.test is not None
-        trial_ms += [head.duration_ms for head in heads if head.status != "skipped"]
-        reply_ms += [turn.duration_ms for head in heads for turn in head.turns]
+        trial_ms += [head.duration_ms for head in case.heads if head.status != "skipped"]
+        reply_ms += [turn.duration_ms for trial in details for turn in trial.turns]
     return Overview(
         run=started.run if started else ended.run if ended else run,
         agent=started.agent if started else "",
@@ -150,32 +144,30 @@ def build_overview(
     )
 
 
-def _build_row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
-    head, status = case.head, case.status
-    not_passed = next((at for at, each in enumerate(heads) if each.status == status and status != "passed"), None)
-    undetermined = explain_undetermined(case.statuses, case.rule, case.missing)
-    costs = [each.cost_usd for each in heads]
-    known = [cost for cost in costs if cost is not None]
-    reason = undetermined or ""
-    if undetermined is None and not_passed is not None:
+def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails]) -> CaseRow:
+    head, heads, status = case.head, case.heads, case.status
+    not_passed = case.statuses.index(status) if status != "passed" and status in case.statuses else None
+    reason = explain_undetermined(case.statuses, case.rule, case.missing)
+    if reason is None and not_passed is not None:
         reason = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord)).headline
+    costs = [head.cost_usd for head in heads if head.cost_usd is not None]
     return CaseRow(
         index=index,
         suite=head.suite,
         id=head.id,
         name="" if head.name == head.id else head.name,
         status=status,
-        fault=heads[not_passed].fault if not_passed is not None else None,
-        tags=heads[0].tags,
-        reason=fit_line(reason, _REASON_ROOM),
-        turns=sum(each.total_turns for each in heads),
-        duration_ms=round(sum(each.duration_ms for each in heads) / len(heads), 3),
-        cost_usd=sum(known) if len(known) == len(costs) else None,
-        tokens=sum(each.usage.total_tokens for each in heads if each.usage),
+        fault=details[not_passed].fault if not_passed is not None else None,
+        tags=details[0].tags,
+        reason=fit_line(reason or "", _REASON_ROOM),
+        turns=sum(head.total_turns for head in heads),
+        duration_ms=round(sum(head.duration_ms for head in heads) / len(heads), 3),
+        cost_usd=sum(costs) if len(costs) == len(heads) else None,
+        tokens=sum(head.usage.total_tokens for head in heads if head.usage),
         trials=case.statuses,
-        checks=sum(each.checks for each in heads),
-        checks_passed=sum(each.checks_passed for each in heads),
-        score=_mean_score([each.score for each in heads if each.score is not None]),
+        checks=sum(trial.checks for trial in details),
+        checks_passed=sum(trial.checks_passed for trial in details),
+        score=_mean_score([trial.score for trial in details if trial.score is not None]),
         findings=tuple(case.findings),
     )
 
