@@ -15,108 +15,83 @@ MAX_DEPTH = 100
 """Limits the recursion of code that walks through a body."""
 _TEXT = {"type": "string"}
 _NONEMPTY = {"type": "string", "minLength": 1}
-CONFIGURABLE: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "recursionLimit": {"type": "integer", "minimum": 1},
+_URL = {"type": "string", "format": "uri"}
+_TIME = {"type": "string", "format": "date-time"}
+_BOOLEAN = {"type": "boolean"}
+_COUNT = {"type": "integer", "minimum": 0}
+_POSITIVE = {"type": "integer", "minimum": 1}
+_OPEN = {"type": "object", "additionalProperties": True}
+
+
+def _object(
+    optional: Mapping[str, Any] | None = None, *, closed: bool = True, **required: Mapping[str, Any]
+) -> dict[str, Any]:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": not closed}
+
+
+def _array(items: Mapping[str, Any], **limits: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _if_kind(kind: str) -> dict[str, Any]:
+    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
+
+
+_CONFIGURABLE = _object(
+    {
+        "recursionLimit": _POSITIVE,
         "model": _NONEMPTY,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-        "maxTokens": {"type": "integer", "minimum": 1},
-        "promptOverrides": {"type": "object", "additionalProperties": {"type": "string"}},
-        "mockProvider": {
-            "type": "object",
-            "properties": {"id": {"type": "string", "minLength": 1, "maxLength": 128}, "config": {"type": "object"}},
-            "required": ["id"],
-            "additionalProperties": False,
-        },
-        "evalModes": {
-            "type": "array",
-            "items": {"enum": ["golden", "rubric", "adversarial", "regression", "live-shadow"]},
-            "minItems": 1,
-            "uniqueItems": True,
-        },
+        "maxTokens": _POSITIVE,
+        "promptOverrides": {"type": "object", "additionalProperties": _TEXT},
+        "mockProvider": _object({"config": {"type": "object"}}, id={**_NONEMPTY, "maxLength": 128}),
+        "evalModes": _array(
+            {"enum": ["golden", "rubric", "adversarial", "regression", "live-shadow"]}, minItems=1, uniqueItems=True
+        ),
         "baselineRunId": _NONEMPTY,
-        "allowAgentMismatch": {"type": "boolean"},
+        "allowAgentMismatch": _BOOLEAN,
     },
-}
-CREATE_RUN: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "workflowId": _NONEMPTY,
-        "inputs": {"type": "object"},
-        "residency": {"type": "object"},
-        "tenantId": {"type": "string"},
-        "scopeId": {"type": "string"},
-        "callbackUrl": {"type": "string", "format": "uri"},
-        "mode": {"type": "string", "enum": ["eval"]},
-        "evalSuiteRef": _NONEMPTY,
-        "agentId": _NONEMPTY,
-        "configurable": CONFIGURABLE,
-        "tags": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 256}, "maxItems": 100},
-        "metadata": {"type": "object"},
-    },
-    "additionalProperties": False,
+    closed=False,
+)
+CREATE_RUN = {
+    **_object(
+        {
+            "workflowId": _NONEMPTY,
+            "inputs": {"type": "object"},
+            "residency": {"type": "object"},
+            "tenantId": _TEXT,
+            "scopeId": _TEXT,
+            "callbackUrl": _URL,
+            "mode": {"type": "string", "enum": ["eval"]},
+            "evalSuiteRef": _NONEMPTY,
+            "agentId": _NONEMPTY,
+            "configurable": _CONFIGURABLE,
+            "tags": _array({**_NONEMPTY, "maxLength": 256}, maxItems=100),
+            "metadata": {"type": "object"},
+        }
+    ),
     "if": {"properties": {"mode": {"const": "eval"}}, "required": ["mode"]},
     "then": {"required": ["evalSuiteRef", "agentId"]},
     "else": {"required": ["workflowId"]},
 }
-CANCEL: dict[str, Any] = {
-    "type": "object",
-    "properties": {"reason": {"type": "string", "maxLength": 1000}},
-    "additionalProperties": False,
+CANCEL = _object({"reason": {"type": "string", "maxLength": 1000}})
+_SIGNAL = {
+    **_object(
+        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": _TEXT, "correction": _TEXT},
+        kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
+    ),
+    "allOf": [_if_kind("rating"), _if_kind("label"), _if_kind("correction")],
 }
-
-
-def _requires(kind: str) -> dict[str, Any]:
-    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
-
-
-ANNOTATION: dict[str, Any] = {
-    "type": "object",
-    "required": ["signal"],
-    "properties": {
-        "target": {
-            "type": "object",
-            "properties": {"eventId": {"type": "string"}, "nodeId": {"type": "string"}},
-            "additionalProperties": False,
-        },
-        "signal": {
-            "type": "object",
-            "required": ["kind"],
-            "properties": {
-                "kind": {"type": "string", "enum": ["rating", "correction", "label", "flag"]},
-                "rating": {"type": "integer", "minimum": 1, "maximum": 5},
-                "label": {"type": "string"},
-                "correction": {"type": "string"},
-            },
-            "additionalProperties": False,
-            "allOf": [_requires("rating"), _requires("label"), _requires("correction")],
-        },
-        "note": {"type": "string"},
-    },
-    "additionalProperties": False,
-}
-INVOCATION: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "input": {"description": "The task: a text or any value."},
-        "messages": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "role": {"enum": ["system", "user", "assistant"]},
-                    "content": {"type": "string"},
-                    "data": {},
-                },
-                "required": ["role", "content"],
-                "additionalProperties": False,
-            },
-        },
-    },
+ANNOTATION = _object({"target": _object({"eventId": _TEXT, "nodeId": _TEXT}), "note": _TEXT}, signal=_SIGNAL)
+_MESSAGE = _object({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=_TEXT)
+INVOCATION = {
+    **_object({"input": {"description": "The task: a text or any value."}, "messages": _array(_MESSAGE, minItems=1)}),
     "oneOf": [{"required": ["input"]}, {"required": ["messages"]}],
-    "additionalProperties": False,
 }
 """The inputs of the workflow `viva.agent`: one task, or messages of which the last is the user's."""
 _BODIES: Mapping[str, dict[str, Any]] = {
@@ -157,120 +132,63 @@ def validate_body(name: str, value: Any, field: str | None = None) -> Any:
     raise validation_error(f"{place or 'The body'} {problem}", place or (str(missing) if missing else None))
 
 
-_TIME = {"type": "string", "format": "date-time"}
-_OPEN = {"type": "object", "additionalProperties": True}
-
-
-def _object(required: list[str], properties: dict[str, Any], *, closed: bool = True) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": properties, "additionalProperties": not closed}
-
-
-_EVENT = _object(
-    ["eventId", "runId", "type", "payload", "timestamp", "sequence"],
-    {
-        "eventId": _TEXT,
-        "runId": _TEXT,
-        "type": _TEXT,
-        "payload": _OPEN,
-        "timestamp": _TIME,
-        "sequence": {"type": "integer", "minimum": 0},
-        "nodeId": _TEXT,
-        "causationId": _TEXT,
-    },
-    closed=False,
-)
-_AGENT = _object(
-    ["agentId", "persona", "label", "modelClass", "packName", "packVersion", "toolAllowlist", "hasHandoffSchemas"],
-    {
-        **dict.fromkeys(("agentId", "persona", "label", "description", "modelClass", "packName", "packVersion"), _TEXT),
-        "toolAllowlist": {"type": "array", "items": _TEXT},
-        "hasHandoffSchemas": {"type": "boolean"},
-    },
-)
-_SUMMARY = _object(
-    ["suiteId", "suiteVersion", "aggregateScore", "passed", "taskCount", "passedCount", "tasks"],
-    {
-        "suiteId": _TEXT,
-        "suiteVersion": _TEXT,
-        "evaluatedModelClass": _TEXT,
-        "aggregateScore": {"type": "number", "minimum": 0, "maximum": 1},
-        "passed": {"type": "boolean"},
-        "taskCount": {"type": "integer", "minimum": 0},
-        "passedCount": {"type": "integer", "minimum": 0},
-        "totalCostUsd": {"type": "number", "minimum": 0},
-        "tasks": {"type": "array", "items": _OPEN},
-        "regression": _OPEN,
-    },
-)
 _STATUSES = [
     "pending", "running", "paused", "waiting-approval", "waiting-input", "waiting-external", "completed", "failed",
     "cancelling", "cancelled",
 ]  # fmt: skip
 SCHEMAS: dict[str, Any] = {
-    "Error": _object(
-        ["error", "message"],
-        {"error": _NONEMPTY, "message": _NONEMPTY, "details": _OPEN},
-    ),
+    "Error": _object({"details": _OPEN}, error=_NONEMPTY, message=_NONEMPTY),
     "CreateRun": CREATE_RUN,
-    "Created": _object(
-        ["runId", "status", "eventsUrl"],
-        {
-            "runId": _TEXT,
-            "status": {"enum": ["pending", "running"]},
-            "eventsUrl": {"type": "string", "format": "uri"},
-            "statusUrl": {"type": "string", "format": "uri"},
-        },
-    ),
+    "Created": _object({"statusUrl": _URL}, runId=_TEXT, status={"enum": ["pending", "running"]}, eventsUrl=_URL),
     "RunSnapshot": _object(
-        ["runId", "workflowId", "status"],
-        {"runId": _TEXT, "workflowId": _TEXT, "status": {"enum": _STATUSES}, "startedAt": _TIME, "completedAt": _TIME},
+        {"startedAt": _TIME, "completedAt": _TIME},
         closed=False,
+        runId=_TEXT,
+        workflowId=_TEXT,
+        status={"enum": _STATUSES},
     ),
-    "RunEvent": _EVENT,
-    "Polled": _object(
-        ["events", "isComplete"],
-        {
-            "events": {"type": "array", "items": {"$ref": "#/components/schemas/RunEvent"}},
-            "isComplete": {"type": "boolean"},
-        },
+    "RunEvent": _object(
+        {"nodeId": _TEXT, "causationId": _TEXT},
+        closed=False,
+        eventId=_TEXT,
+        runId=_TEXT,
+        type=_TEXT,
+        payload=_OPEN,
+        timestamp=_TIME,
+        sequence=_COUNT,
     ),
+    "Polled": _object(events=_array(_ref("RunEvent")), isComplete=_BOOLEAN),
     "Cancel": CANCEL,
-    "Cancelled": _object(["runId", "status"], {"runId": _TEXT, "status": {"enum": ["cancelled", "cancelling"]}}),
-    "EvalSummary": _SUMMARY,
+    "Cancelled": _object(runId=_TEXT, status={"enum": ["cancelled", "cancelling"]}),
+    "EvalSummary": _object(
+        {"evaluatedModelClass": _TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": _OPEN},
+        suiteId=_TEXT,
+        suiteVersion=_TEXT,
+        aggregateScore={"type": "number", "minimum": 0, "maximum": 1},
+        passed=_BOOLEAN,
+        taskCount=_COUNT,
+        passedCount=_COUNT,
+        tasks=_array(_OPEN),
+    ),
     "AnnotationCreate": ANNOTATION,
     "Annotation": _object(
-        ["annotationId", "target", "signal", "actor", "createdAt"],
-        {
-            "annotationId": _TEXT,
-            "target": _OPEN,
-            "signal": _OPEN,
-            "actor": _OPEN,
-            "note": _TEXT,
-            "createdAt": _TIME,
-        },
+        {"note": _TEXT}, annotationId=_TEXT, target=_OPEN, signal=_OPEN, actor=_OPEN, createdAt=_TIME
     ),
-    "Annotations": _object(
-        ["annotations"], {"annotations": {"type": "array", "items": {"$ref": "#/components/schemas/Annotation"}}}
-    ),
+    "Annotations": _object(annotations=_array(_ref("Annotation"))),
     "RunDiff": _object(
-        ["a", "b", "eventDiffs", "stateDiff"],
-        {
-            "a": _TEXT,
-            "b": _TEXT,
-            "divergedAtSeq": {"type": ["integer", "null"], "minimum": 0},
-            "eventDiffs": {"type": "array", "items": _OPEN},
-            "stateDiff": _OPEN,
-            "truncated": {"type": "boolean"},
-        },
+        {"divergedAtSeq": {"type": ["integer", "null"], "minimum": 0}, "truncated": _BOOLEAN},
+        a=_TEXT,
+        b=_TEXT,
+        eventDiffs=_array(_OPEN),
+        stateDiff=_OPEN,
     ),
-    "Agent": _AGENT,
-    "Agents": _object(
-        ["agents", "total"],
-        {
-            "agents": {"type": "array", "items": {"$ref": "#/components/schemas/Agent"}},
-            "total": {"type": "integer", "minimum": 0},
-        },
+    "Agent": _object(
+        {"description": _TEXT},
+        **dict.fromkeys(("agentId", "persona", "label", "modelClass", "packName", "packVersion"), _TEXT),
+        toolAllowlist=_array(_TEXT),
+        hasHandoffSchemas=_BOOLEAN,
     ),
+    "Agents": _object(agents=_array(_ref("Agent")), total=_COUNT),
     "Any": _OPEN,
 }
 _DESCRIPTIONS = {
@@ -321,10 +239,6 @@ def _endpoint(
             "content": {"application/json": {"schema": _ref(body)}},
         }
     return {**endpoint, "security": []} if public else endpoint
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def build_openapi(public_url: str) -> dict[str, Any]:
