@@ -1,4 +1,4 @@
-"""Our client against our host, over a real socket: an agent that lives there, and a suite that runs there."""
+"""The OpenWOP client with a host: remote agents and remote suites."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hosting import ACME, ECHO, SUITE, Client, golden, hosted, suite, write_project
+from hosting import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from project import Ended, Project
 from viva import config
 from viva.agents.openwop import parse_reference
@@ -23,19 +23,21 @@ from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 from viva.session.remote import RemoteRun, resolve_remote_suite
 
-GOOD = suite("good", golden("one", "hello", "hello"), golden("two", "a", "a"), targetAgentId=ECHO)
+GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path]]:
     folder = tmp_path_factory.mktemp("host")
-    write_project(folder, GOOD, suite("again", golden("one", "hello", "hello"), modes=("golden", "regression")))
-    with hosted(folder) as client:
+    write_project(
+        folder, GOOD, build_suite("again", golden_task("one", "hello", "hello"), modes=("golden", "regression"))
+    )
+    with run_host(folder) as client:
         yield client, folder
 
 
 def here(project: Project, host: tuple[Client, Path], *arguments: str, token: str = ACME) -> Ended:
-    """A command of somebody who has the suites, but not the agents."""
+    """Runs a command in a project with the suites but without the agents."""
     for path in (host[1] / "evals").iterdir():
         project.write(path.name, path.read_text())
     return project.viva("test", *arguments, env={"OPENWOP_TOKEN": token})
@@ -119,7 +121,7 @@ def test_interrupting_the_client_cancels_the_run(project: Project, host: tuple[C
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert f"{run} is told to stop" in said
-    assert host[0].finished(run)[-1]["type"] == "run.cancelled"
+    assert host[0].wait_for_events(run)[-1]["type"] == "run.cancelled"
 
 
 def test_a_wrong_token_or_no_host_is_infra_and_the_token_is_never_shown(project: Project, host: tuple[Client, Path]):  # fmt: skip
@@ -135,7 +137,7 @@ def test_a_wrong_token_or_no_host_is_infra_and_the_token_is_never_shown(project:
 
 
 def test_a_regression_fails_if_requested(project: Project, host: tuple[Client, Path]):
-    before, _ = host[0].evaluated("acme.evals.again@1.0.0", evalModes=["golden"])
+    before, _ = host[0].run_eval("acme.evals.again@1.0.0", evalModes=["golden"])
     flags = ("-i", "again.json", "-n", "local.viva.second", "--modes", "golden,regression", "--baseline", before)
     ended = here(project, host, *flags, "--host", url(host), "--fail-on-regression")
     assert ended.code == 1
@@ -197,7 +199,7 @@ def test_an_invalid_agent_reference_is_refused(wrong: str):
 
 
 class Cutting:
-    """Between a client and a host: every connection is cut after so many bytes."""
+    """A proxy that cuts every connection after a number of bytes."""
 
     def __init__(self, port: int, after: int) -> None:
         self._to = port
@@ -230,8 +232,8 @@ class Cutting:
 
 
 def test_a_stream_that_breaks_often_loses_and_repeats_nothing(host: tuple[Client, Path]):
-    """In the middle of events, even of single ones."""
-    run, events = host[0].evaluated()
+    """Connections break between and inside events."""
+    run, events = host[0].run_eval()
     proxy = Cutting(host[0].port, 1100)
 
     async def follow() -> list[dict[str, object]]:
@@ -250,7 +252,7 @@ def test_a_stream_that_breaks_often_loses_and_repeats_nothing(host: tuple[Client
 
 
 def test_a_host_whose_stream_never_ends_is_given_up(host: tuple[Client, Path]):
-    run, _ = host[0].evaluated()
+    run, _ = host[0].run_eval()
     proxy = Cutting(host[0].port, 40)
     pauses: list[float] = []
 

@@ -1,4 +1,4 @@
-"""`report.html` in a real browser: from disk, with no network, whatever agents said."""
+"""`report.html` in a real browser: from disk, offline, with hostile texts."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browsing import DESKTOP, PATIENCE_MS, ZOOMED, complaints_everywhere, screenshot, started_browser
+from browsing import DESKTOP, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
 from project import Project
 from showcase import EVERYTHING, PLANTED, expense_project, many_report, planted_project, planted_runs
 
@@ -19,13 +19,13 @@ MANY = 10_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with started_browser() as found:
+    with start_browser() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def expense(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A run with outcomes of every kind, each case three times."""
+    """A run with all statuses, three trials per case."""
     project = expense_project(tmp_path_factory.mktemp("expense"))
     ended = project.test(*EVERYTHING, "-n", "assistants.hasty", "--runs", "3", "-o", "report.html")
     assert ended.code == 1, ended
@@ -40,14 +40,14 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 class Opened:
-    """A page of its own, and all that it did which it should not have."""
+    """An open report, with its requests and console messages."""
 
     def __init__(self, browser: Any, report: Path, **options: Any) -> None:
         self.address = report.as_uri()
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
         self.context.set_offline(True)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.set_default_timeout(TIMEOUT_MS)
         self.troubles: list[str] = []
         self.asked: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -61,7 +61,7 @@ class Opened:
         return self.page
 
     def ids(self) -> list[str]:
-        """The cases in the list, as far as they are in view."""
+        """The cases of the list that are in view."""
         rows = self.page.eval_on_selector_all(
             "#cases a", "all => all.map(each => [Number(each.dataset.at), each.dataset.case])"
         )
@@ -148,7 +148,7 @@ def test_a_case_shows_its_conversation_checks_tools_and_repeats(opened: Opened):
 
 
 def test_checks_have_urls_and_reasons_link_to_them(opened: Opened):
-    """The reason's link goes to the check, with the keyboard; the address alone does, too; and so does a second click."""
+    """A reason links to its check by keyboard, by URL, and by a second click."""
     page = opened.page
     opened.go("#/?q=yes-but")
     opened.open_case("yes-but")
@@ -191,13 +191,13 @@ def test_printing_shows_every_case_unfolded(opened: Opened):
 def test_quotes_of_judges_are_highlighted(opened: Opened):
     opened.open_case("polite")
     assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
-    assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # said before turn 1
+    assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # history before turn 1
     assert "Thank the user first" in opened.page.text_content("#conversation")
     screenshot(opened.page, "report-judge-desktop")
 
 
 def test_checkpoints_and_attached_images_are_shown(opened: Opened):
-    """A dynamic case shows who spoke for the user; a receipt that was sent is there though the report is one file."""
+    """A dynamic case shows the source of its messages; attachments are embedded."""
     page = opened.page
     ids = [row["id"] for row in json.loads(page.text_content("#viva-overview"))["cases"]]
     assert ids
@@ -260,7 +260,7 @@ def test_copied_cases_and_commands_run(browser: Any, expense: Project):
     page.click("#copy-case")
     expect(page.locator("#copy-case")).to_have_text("Copied")
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
-    assert len(copied["turns"]) == 3  # what was still to be said is there, too
+    assert len(copied["turns"]) == 3  # with the turns that did not run
     expense.write("copied.jsonl", f"{json.dumps(polite)}\n{json.dumps(copied)}\n")
     page.click("#copy-command")
     expect(page.locator("#copy-command")).to_have_text("Copied")
@@ -280,11 +280,11 @@ def test_axe_finds_no_wcag_aa_violations(opened: Opened, case: str):
         expect(opened.page.locator("#found")).to_contain_text(" of ")
         opened.open_case(case)
         unfold(opened.page)
-    assert complaints_everywhere(opened.page, f"report-{case or 'run'}") == []
+    assert check_all_sizes(opened.page, f"report-{case or 'run'}") == []
 
 
 def test_at_400_percent_nothing_scrolls_sideways(browser: Any, expense: Project, planted: Project):
-    """A window of 1280 pixels at 400 % is 320 wide. Planted texts are the worst case: long words without a break."""
+    """1280 pixels at 400 % are 320. Hostile texts are the worst case: long words without a break."""
     for kind, project, cases in (("expense", expense, ["yes-but", "polite"]), ("planted", planted, [])):
         found = Opened(browser, project.folder / "report.html", viewport=ZOOMED)
         page = found.go()
@@ -299,7 +299,7 @@ def test_at_400_percent_nothing_scrolls_sideways(browser: Any, expense: Project,
 
 
 def unfold(page: Any) -> None:
-    """Opens everything that is folded."""
+    """Unfolds everything."""
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
 
 
@@ -309,7 +309,7 @@ def sideways(page: Any) -> int:
 
 
 def test_hostile_texts_are_shown_and_never_run(browser: Any, planted: Project):
-    """Ids, names, tags, inputs, replies, tool calls, messages and reasons: all of it is text."""
+    """Ids, names, tags, inputs, replies, tool calls, messages and reasons."""
     found = Opened(browser, planted.folder / "report.html")
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -354,7 +354,7 @@ def test_a_long_reply_is_cut_until_expanded(browser: Any, planted: Project):
 
 
 def test_hostile_texts_in_every_field_never_run(browser: Any, tmp_path: Path):
-    """File names, diffs, reasons, quotes, remarks, hints, bars, options, names of agents and attachments: text, all of it."""
+    """File names, diffs, reasons, quotes, comments, hints, thresholds, options, agents and attachments."""
     found = Opened(browser, planted_runs(tmp_path).folder / "report.html")
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -375,7 +375,7 @@ def test_hostile_texts_in_every_field_never_run(browser: Any, tmp_path: Path):
 
 
 def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
-    """Only the rows in view are in the page; the last one is there when it is scrolled to."""
+    """Only the rows in view are in the page."""
     found = Opened(browser, many_report(tmp_path, MANY))
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -392,4 +392,4 @@ def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
     found.go("#/")
     screenshot(page, "report-10000-desktop")
     found.context.close()
-    assert opened_ms < 20_000  # a generous limit: the figure itself is measured apart, on a quiet machine
+    assert opened_ms < 20_000  # generous, for a loaded machine

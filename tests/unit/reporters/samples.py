@@ -232,7 +232,7 @@ def make_console(stream: TextIO, **options: Any) -> Console:
 
 
 def render_console(events: Iterable[Event], **options: Any) -> str:
-    """What a console writes for these events, one batch each."""
+    """The output of a console for these events, one batch each."""
     stream = StringIO()
     sink = make_console(stream, **options)
     for event in events:

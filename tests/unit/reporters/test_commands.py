@@ -1,4 +1,4 @@
-"""How one case is run again: a command that any shell takes, with all that the case needs of its run."""
+"""The rerun command of a case."""
 
 import shlex
 import subprocess
@@ -27,7 +27,7 @@ def test_quoting_is_one_line_that_the_shell_reads_back(text: str) -> None:
 
 
 def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
-    """Where it works, who grades, what confines it; not what was only about that run, such as its reports."""
+    """Config, evaluator, workspace and sandbox, but not options such as reports."""
     options = {
         "config": "my config.toml",
         "env_file": "a.env",
@@ -47,7 +47,7 @@ def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
     assert shlex.split(build_rerun_command(record, {}) or "")[-2:] == [
         "--evaluator",
         "other",
-    ]  # who graded, as the record says
+    ]  # from the record
     assert list(list_rerun_flags({})) == []
 
 
@@ -55,4 +55,4 @@ def test_a_case_without_turns_has_a_rerun_command_unless_it_was_skipped() -> Non
     broken = trial("a", "error", source="a.jsonl:1", error="before hooks:setup: RuntimeError: no database")
     assert build_rerun_command(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
     assert build_rerun_command(trial("a", "skipped", source="a.jsonl:1"), {}) is None
-    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # no file holds it
+    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # it is not in a file

@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""The console output."""
 
 import io
 import re
@@ -510,7 +510,7 @@ def test_progress_leaves_out_parts_that_do_not_fit(width: int) -> None:
 
 
 def test_a_failure_ends_with_the_show_command() -> None:
-    """By the run's id, so that it stays right when others have run; and only where the run is kept."""
+    """It has the id of the run, and needs a journal."""
     record = failed()
     kept = render_console([run_started(journal=".viva/runs/r1/journal.jsonl"), trial_ended(record)]).splitlines()
     assert kept[-2] == f"    viva runs show r1 {record.id}"
@@ -534,7 +534,7 @@ def test_the_show_command_quotes_case_ids(case: str) -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_the_message_of_an_assertion_wraps(verbose: bool) -> None:
-    """Where the check's name leaves no room for it, it has a line of its own."""
+    """It has a line of its own if it does not fit beside the name."""
     assertion = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
     record = trial("A", "failed", [turn(1, "x", assertions=[assertion])])
     lines = [line.strip(" │") for line in render_console([trial_ended(record)], verbose=verbose, width=70).splitlines()]

@@ -1,4 +1,4 @@
-"""What others said is shown safely and shortly."""
+"""Texts and values are escaped and shortened."""
 
 import pytest
 from hypothesis import given
@@ -71,7 +71,7 @@ def test_wide_characters_take_two_columns() -> None:
 def test_a_value_is_escaped_and_fits(value: object, room: int) -> None:
     text = format_value(value, room)
     assert not HARMFUL & set(text)
-    assert len(text) <= 10 * room  # a spelled-out character takes up to ten
+    assert len(text) <= 10 * room  # an escaped character takes up to ten
 
 
 def test_a_value_reads_like_code() -> None:

@@ -1,4 +1,4 @@
-"""`.html`: what the page gets to see of a run, that texts stay texts, and that nothing but the page itself may run."""
+"""`.html`: the data of the page, and that texts cannot become markup or scripts."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ PLANTED = "</script><script>alert(1)</script><!--<script>\u2028\u2029\x1b[31m\u2
 
 
 class Read(HTMLParser):
-    """A report as a browser takes it apart: its scripts with their attributes, and the texts of its styles."""
+    """A parsed report: its scripts with their attributes, and its styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ def test_repeats_are_one_row_with_a_status_for_each_trial(tmp_path: Path) -> Non
         ("a", "failed", ["passed", "failed"]),
         ("b", "passed", ["passed"]),
     ]
-    assert "cost_usd" not in found["cases"][0]  # an unknown price is unknown
+    assert "cost_usd" not in found["cases"][0]  # the price is unknown
     assert (found["pass_rate"]["cases"], found["pass_rate"]["trials"], found["pass_rate"]["rate"]) == (2, 3, 0.75)
 
 
@@ -220,7 +220,7 @@ def planted() -> TrialRecord:
 
 
 def test_texts_stay_inside_their_script_element(tmp_path: Path) -> None:
-    """A planted end of a script adds no element: the report has the tags of an empty one and a piece of records."""
+    """A script end tag in a text adds no element."""
     empty, full = report(tmp_path, []), report(tmp_path, [planted()], run_ended(1, stop_message=PLANTED))
     assert [tag for tag, _ in full.tags] == [*(tag for tag, _ in empty.tags), "script"]
     assert full.overview["cases"][0]["id"] == PLANTED

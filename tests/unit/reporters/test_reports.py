@@ -1,4 +1,4 @@
-"""Reports that are files: what they hold, in which order, and that they are whole or not there."""
+"""File reports: content, order, and atomic writes."""
 
 import json
 import random
@@ -300,7 +300,7 @@ def test_reports_have_the_suggestions_of_judges(report: type[Report], tmp_path: 
 
 @pytest.mark.parametrize("report", [JunitReport, MarkdownReport])
 def test_transcripts_have_file_changes(report: type[Report], tmp_path: Path) -> None:
-    """P4, P5: each with its difference."""
+    """P4, P5: each file with its diff."""
     changed = (FileChange("a.txt", "added", "@@ -0,0 +1 @@\n+hello"), FileChange("b.bin", "removed"))
     record = trial("A", "failed", [turn(1, "Hi", "Yo", files=changed)], fault="agent", error="no")
     assert "  added: a.txt\n    @@ -0,0 +1 @@\n    +hello\n  removed: b.bin" in written(report, tmp_path, [record])
@@ -336,7 +336,7 @@ def test_junit_cuts_long_replies(tmp_path: Path) -> None:
 
 
 class Rendered(HTMLParser):
-    """The tags and the text of a page."""
+    """The tags and texts of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Journals as the viewer reads them: once, and then only what is new."""
+"""The viewer reads a journal once, then only what was appended."""
 
 import os
 from pathlib import Path
@@ -27,11 +27,11 @@ def test_the_overview_of_a_live_run_grows(journal: Journal):
     assert [(row.index, row.id) for row in run.load_overview().cases] == [(2, "late")]
     journal.append(trial_ended(trial("early", turns=[turn(1, "x")]), index=0))
     assert [(row.index, row.id) for row in run.load_overview().cases] == [(0, "early"), (2, "late")]
-    assert run.load_overview() is run.load_overview()  # nothing new: nothing is made again
+    assert run.load_overview() is run.load_overview()  # cached
 
 
 def test_a_case_keeps_its_index_while_others_end(journal: Journal):
-    """The number of a case is the place of its first trial, so it does not move as earlier cases end."""
+    """The index of a case is that of its first trial."""
     run = RunJournal(journal.path)
     journal.append(trial_ended(trial("b", trial=2), index=3))
     (row,) = run.load_overview().cases
@@ -56,7 +56,7 @@ def test_an_incomplete_line_is_read_later(journal: Journal):
 
 
 def test_only_new_lines_are_read(journal: Journal):
-    """What was read is not looked at again, even if it is no JSON any more."""
+    """Lines that were read are not read again, even if they are no longer JSON."""
     run = RunJournal(journal.path)
     journal.append(trial_ended(trial("a")))
     run.refresh()
