@@ -97,13 +97,13 @@ class RunJournal:
     def load_overview(self) -> Overview:
         """The overview of the run; built again only if something was appended."""
         self.refresh()
-        if (shown := self._overview) is not None:
-            return shown
+        if (overview := self._overview) is not None:
+            return overview
         with self._lock:
             indexes = sorted(self._places)
-        shown = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
-        self._overview = shown = structs.replace(shown, cases=_set_indexes(shown.cases, indexes))
-        return shown
+        overview = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
+        self._overview = overview = structs.replace(overview, cases=_set_indexes(overview.cases, indexes))
+        return overview
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
         rule = PassRule.from_settings(self.started.settings if self.started else {})
