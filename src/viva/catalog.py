@@ -81,7 +81,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "acp": "viva.agents.acp:AcpAgent",
     },
     "reporter": {
-        ".jsonl": "viva.reporters.jsonl:JsonlReport",
+        ".jsonl": "viva.reporters.json:JsonlReport",
         ".json": "viva.reporters.json:JsonReport",
         ".xml": "viva.reporters.junit:JunitReport",
         ".html": "viva.reporters.html:HtmlReport",

@@ -6,9 +6,8 @@ from viva.engine.outcome import Outcome
 from viva.engine.records import assertion_record, trial_record
 from viva.model.record import TrialRecord
 from viva.model.turn import AssertionResult
-from viva.reporters.console_lines import format_failed_check
+from viva.reporters.console_lines import Palette, format_failed_check
 from viva.reporters.failures import build_failed_check, explain_failure
-from viva.reporters.palette import Palette
 from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.state.trial_state import TrialState
 

@@ -24,8 +24,7 @@ from viva.record.cassette import (
     rewrite_cassette,
     trial_key,
 )
-from viva.reporters.formatting import escape_controls, fit_line
-from viva.reporters.numbers import format_count, format_ms
+from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
 
 EPILOG = """\b
 Examples:

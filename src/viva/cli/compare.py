@@ -24,8 +24,7 @@ from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.record import Status, TrialRecord
 from viva.record.atomic_files import replace_file
-from viva.reporters.formatting import escape_controls, fit_line
-from viva.reporters.numbers import format_count
+from viva.reporters.formatting import escape_controls, fit_line, format_count
 
 EPILOG = """\b
 Examples:

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import NoReturn, Protocol
 
 from viva.protocols import PersonChoice, PersonQuestion
+from viva.reporters.console_lines import Palette
 from viva.reporters.formatting import escape_controls, fit_line, wrap_text
-from viva.reporters.palette import Palette
 from viva.state.evaluation import assertion_label
 
 _INDENT = "     "

@@ -13,9 +13,8 @@ from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import read_events
 from viva.record.locks import find_holder
-from viva.reporters.formatting import escape_controls, fit_line
-from viva.reporters.numbers import format_count, format_ms
-from viva.reporters.palette import Palette
+from viva.reporters.console_lines import Palette
+from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
 from viva.reporters.summary import describe_details
 from viva.reporters.tree import CaseTree
 

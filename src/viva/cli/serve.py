@@ -32,13 +32,11 @@ Agents are those of viva.toml. Suites and packs are named as [openwop] suites = 
 def command(host: str | None, port: int | None, public_url: str | None, conformance: bool, config: Path | None) -> int:
     """Serve the agents and eval suites of a project over HTTP, as an OpenWOP host."""
     try:
-        from viva.host.server import serve
+        from viva.host.server import load_setup, serve
     except ImportError as missing:
         raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
-    from viva.host.setup import load_setup
-
     opened = load_setup(
         config, Path.cwd(), bind_address=host, port=port, public_url=public_url, conformance_routes=conformance
     )

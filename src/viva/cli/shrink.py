@@ -12,7 +12,7 @@ from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.options import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
-from viva.reporters.numbers import format_count
+from viva.reporters.formatting import format_count
 from viva.session.loop import run_coroutine
 from viva.session.options import RunOptions, restore_options, restore_secrets
 from viva.session.resume import PreviousRun, load_previous_run

@@ -291,7 +291,7 @@ def build_options(flags: dict[str, Any]) -> RunOptions:
 def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) -> Sink:
     """Who speaks on standard output: events for machines, or the console for people."""
     if flags["as_json"]:
-        from viva.reporters.events import JsonEventReporter
+        from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(flags["out"])
     from viva.reporters.console import Console

@@ -4,7 +4,6 @@ Texts made here name host and port, and never a header, a key, a password or a q
 """
 
 import base64
-import ipaddress
 import re
 import socket
 import ssl
@@ -18,6 +17,7 @@ from msgspec import Struct
 from viva import __version__
 from viva.errors import ConnectFailed
 from viva.protocols import Request
+from viva.text.addresses import is_loopback
 from viva.text.duration import format_duration
 
 CONNECT_TIMEOUT_S = 30.0
@@ -122,7 +122,7 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
 
 def find_environment_proxy(scheme: str, host: str, port: int) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY ask for. Loopback never takes one."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
     from urllib.request import getproxies, proxy_bypass  # loaded late: a local run needs none of it
 
@@ -201,12 +201,3 @@ def _proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | 
 
 def _basic(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
