@@ -108,7 +108,7 @@ async def _shrink(
 
     os.chdir(kept.folder)
     options = structs.replace(
-        kept, outputs=(), record=None, replay=None, chosen=None, last_failed=False, only=None, tags=(), folder=Path()
+        kept, outputs=(), record=None, replay=None, selected_cases=None, last_failed=False, only=None, tags=(), folder=Path()
     )
     prepared = await build_run_plan(options, past)
     try:

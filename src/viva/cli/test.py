@@ -144,7 +144,7 @@ async def _run(flags: dict[str, Any]) -> int:
         from viva.cli.interactive import TerminalPrompt
 
         asking = TerminalPrompt()
-        options = structs.replace(options, asking=asking)
+        options = structs.replace(options, person_prompt=asking)
     prepared = await _prepared(options)
     if asking is not None:
         asking.redact = prepared.redactor.redact_text

@@ -112,7 +112,7 @@ class AssertionBuilder(Struct):
             return self._built(written)
         if has_variables(written):
             return self._late(written)
-        return structs.replace(self._built(fill_variables(written, {})), written=written)  # only escaped braces
+        return structs.replace(self._built(fill_variables(written, {})), definition=written)  # only escaped braces
 
     def _late(self, written: Mapping[str, Any]) -> Assertion:
         kind = str(written["type"])

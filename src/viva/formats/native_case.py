@@ -16,7 +16,7 @@ from viva.formats.attachments import Attachments
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
 from viva.formats.links import explain_bad_link
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
@@ -53,7 +53,7 @@ class SuiteContext(Struct, frozen=True):
 
     def without_variable_checks(self) -> "SuiteContext":
         """The same, for cases of which nobody can tell what sets their variables."""
-        return structs.replace(self, reading=structs.replace(self.options, before_run=True))
+        return structs.replace(self, options=structs.replace(self.options, has_before_run=True))
 
 
 class CaseBuilder:
@@ -105,6 +105,7 @@ class CaseBuilder:
                 max_turns=max(max_turns, len(lines)),
             ),
             on_missing_input=value.get("on_missing_input"),
+            hints=HINTS,
             interactive=self._interactive(),
             fixtures=fixtures,
             workspace=self._workspace(),
