@@ -88,7 +88,7 @@ async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSes
             empty_workspaces=places.empty_workspaces,
         )
         helper_pool = HelperPool(
-            agents.find_helper, http, settings.connectors, spare_workspaces=places.empty_workspaces
+            agents.find_helper, http, settings.connectors, empty_workspaces=places.empty_workspaces
         )
         try:
             session = await stack.enter_async_context(agent.agent.open(context))

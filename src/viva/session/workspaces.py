@@ -76,7 +76,7 @@ class WorkspaceProvider:
     def assign_workspace(self, case: Case) -> Case:
         spec = case.workspace
         if spec is None:
-            if not (self._lives_in_one or "workspace" in case.needs) or not case.one_session:
+            if not (self._lives_in_one or "workspace" in case.needs) or case.sessions != "one":
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind

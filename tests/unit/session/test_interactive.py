@@ -33,7 +33,7 @@ def people(asking: PersonPrompt | None, *, everywhere: bool = False, left_out: b
 def test_a_person_speaks_where_one_is_wanted() -> None:
     """In cases with `interactive.enabled`; in all with --interactive; never in a script test, whose code speaks."""
     here, everywhere = people(Somebody()), people(Somebody(), everywhere=True)
-    code = Case(id="code", user=SilentUser(), one_session=False)
+    code = Case(id="code", user=SilentUser(), sessions="each_message")
     assert here.add_person(PLAIN) is PLAIN
     assert isinstance(here.add_person(WANTING).user, Person)
     assert isinstance(everywhere.add_person(PLAIN).user, Person)
