@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from viva.errors import BadInput
-from viva.history.index import HOSTED_KEY, MIGRATIONS, History, ResultRow
-from viva.history.sink import HistorySink
+from viva.history.index import HOSTED_KEY, MIGRATIONS, History, HistorySink, ResultRow
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
