@@ -73,7 +73,7 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
     ("arguments", "said"),
     [
         (("show", "absent"), "does not exist"),
-        (("show", "suite.jsonl"), "suite.jsonl:1: is no line of a cassette"),
+        (("show", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
         (("prune", "c.cassette"), "what shall go?"),
         (("prune", "c.cassette", "-k", "("), "is no regular expression"),
     ],
