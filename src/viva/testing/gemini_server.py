@@ -195,7 +195,7 @@ def _problem(body: Mapping[str, Any]) -> str | None:
     """Return why the API would reject a request, or None."""
     unknown = [*(body.keys() - _FIELDS), *(body.get("generationConfig", {}).keys() - _CONFIG)]
     if unknown:
-        return f'Invalid JSON payload request. Unknown name "{unknown[0]}": Cannot find field.'
+        return f'Invalid JSON payload received. Unknown name "{unknown[0]}": Cannot find field.'
     if not body.get("contents"):
         return "* GenerateContentRequest.contents: contents is not specified"
     calls = 0
