@@ -91,7 +91,7 @@ def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project,
     assert again.code == 0, again
     assert "baseline: 1 in eval.json: +0" in again.out
     checked = example.viva("check", "pack")
-    assert (checked.code, "6 cases in 1 file: nothing is wrong" in checked.out) == (0, True), checked
+    assert (checked.code, "6 cases in 1 file: no problems" in checked.out) == (0, True), checked
 
 
 def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
@@ -610,7 +610,7 @@ def test_an_earlier_run_says_where_its_suite_stood(project: Project):
         "agent.py", "import time\n" + WITH_TOOLS.replace("    if tools", "    time.sleep(0.002)\n    if tools")
     )
     assert run(project).code == 1
-    assert "1/1 passed, 1 below the bar" in project.viva("runs").out
+    assert "1/1 passed, 1 below the threshold" in project.viva("runs").out
     shown = project.viva("runs", "show", "latest").out
     assert f"Suite: {SUITE_ID} failed: score 1 over 1 case, needs 1" in shown
     assert "ms, at most 0 ms" in shown

@@ -416,7 +416,7 @@ def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
     assert process.stdout is not None
     process.stdout.readline()
     link = process.stdout.readline().strip()
-    assert process.stdout.readline() == "Ctrl-C ends it.\n"
+    assert process.stdout.readline() == "Stop it with Ctrl-C.\n"
     while not opened.exists():
         os.sched_yield()
     process.send_signal(signal.SIGINT)

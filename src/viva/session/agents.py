@@ -18,7 +18,7 @@ from viva.llm.target import find_url_problem
 from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.record.drift import FILES_KEY
+from viva.record.player import FILES_KEY
 from viva.schemas.validation import find_violations
 from viva.session import terminal_agents
 from viva.session.connectors import ConnectorLookup

@@ -23,8 +23,7 @@ from viva.engine.trial import RunContext
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
-from viva.history.index import HOSTED_KEY, History
-from viva.history.sink import HistorySink
+from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord

@@ -142,7 +142,7 @@ def test_fail_fast_goes_on_as_long_as_the_case_can_pass(three: Project):
             "to tell 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
         ),
         ((*FLAGS, "--margin", "0.95"), "margin is 0.95"),
-        ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "together they are below 1"),
+        ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "their sum below 1"),
         ((*FLAGS, "--alpha", "0"), "--alpha"),
     ],
 )

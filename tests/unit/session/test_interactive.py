@@ -82,6 +82,6 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     assert keeper.save("other", state, []) == "not saved: nothing has been said yet"
     assert running.read_bytes() == b""
     told = keeper.save("other", state, said)
-    assert told == f"saved as 'plain'; run it with: viva test -i {tmp_path}/other.jsonl"
+    assert told == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
     assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
     assert keeper.save("other.yaml", state, said).endswith("other.yaml: is no .jsonl file")
