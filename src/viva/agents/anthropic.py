@@ -106,7 +106,7 @@ class AnthropicEndpoint(Endpoint):
 class AnthropicAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind Anthropic's Messages API."""
 
-    speaks: ClassVar[type[Endpoint]] = AnthropicEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = AnthropicEndpoint
 
 
 def _from(role: str, content: Any) -> bytes:

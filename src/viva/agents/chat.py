@@ -78,7 +78,7 @@ class ChatEndpoint(Endpoint):
 class ChatAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind chat completions."""
 
-    speaks: ClassVar[type[Endpoint]] = ChatEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = ChatEndpoint
 
 
 _ANY_JSON = {"type": "json_object"}

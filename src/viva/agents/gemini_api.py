@@ -108,7 +108,7 @@ class GeminiEndpoint(Endpoint):
 class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind the Gemini API."""
 
-    speaks: ClassVar[type[Endpoint]] = GeminiEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = GeminiEndpoint
 
 
 def _from(role: str, parts: Sequence[Any]) -> bytes:

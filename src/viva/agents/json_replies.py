@@ -20,6 +20,7 @@ class JsonReplyAgent:
         self._agent = agent
         self.may_repeat = bool(getattr(agent, "may_repeat", False))
         self.must_quote = bool(getattr(agent, "must_quote", False))
+        self.inspect = getattr(agent, "inspect", None)
 
     @property
     def provides(self) -> frozenset[Feature]:

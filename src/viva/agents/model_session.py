@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, structs
 
+from viva.agents.agent_config import AgentStatus, inspect_url
 from viva.agents.models import choose_connector, find_model_class
 from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
 from viva.errors import AgentFailed, TrialFault, Unreachable
@@ -21,7 +22,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import KEY_HEADERS, Connector
 from viva.model.message import Message, ModelCall, Reply, ToolCall
-from viva.protocols import Request, Response, SessionContext
+from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
 
 T = TypeVar("T")
@@ -147,11 +148,18 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
     body: Mapping[str, Any] = {}
     output: Mapping[str, Any] | None = None
 
-    speaks: ClassVar[type[Endpoint]]
+    endpoint_type: ClassVar[type[Endpoint]]
 
     @property
     def provides(self) -> frozenset[Feature]:
         return _FEATURES
+
+    @property
+    def user_code(self) -> list[Any]:
+        return [tool.run for tool in self.tools if tool.run is not None]
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.connector.base_url)
 
     def open(self, context: SessionContext, system: str | None = None) -> AbstractAsyncContextManager["ModelSession"]:
         """A session; with `system`, on another system prompt than the agent's own."""
@@ -161,8 +169,8 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
         known = self._endpoints.get(connector.name)
         if known is None or known.connector is not connector:
             same = connector.provider == self.connector.provider
-            speaks: type[Endpoint] = self.speaks if same else find_model_class(connector).speaks
-            known = self._endpoints[connector.name] = speaks(self, connector)
+            endpoint_type = self.endpoint_type if same else find_model_class(connector).endpoint_type
+            known = self._endpoints[connector.name] = endpoint_type(self, connector)
         return known
 
     @cached_property

@@ -6,23 +6,44 @@ Each line sends the whole talk; tools show by name alone, since no host tells wh
 """
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, NonEmpty, inspect_url
 from viva.agents.openwop_client import HostClient, HostRefused, as_object
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
 from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
-from viva.protocols import SessionContext
+from viva.protocols import SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
 from viva.text.credentials import mask_text
 
 WORKFLOW = "viva.agent"
 PREFIX = "openwop:"
+TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
+
+
+class OpenwopConfig(AgentConfig, frozen=True, kw_only=True):
+    """An agent on an OpenWOP host."""
+
+    use: NonEmpty = ""
+    """A reference: openwop:https://host#agent.id."""
+    token: NonEmpty | UnsetType = UNSET
+    """The host's bearer token, best as ${NAME}; else OPENWOP_TOKEN of the environment."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"use": reference} if reference.startswith(PREFIX) else None
+
+    def build(self, setup: AgentSetup) -> "OpenwopAgent":
+        url, agent = parse_reference(self.use)
+        token = setup.expand(self.token, "token") if self.token else setup.environ.get(TOKEN_VARIABLE)
+        setup.add_secrets([token] if token else [])
+        return OpenwopAgent(url=url, agent=agent, token=Secret(token) if token else None)
 
 
 class OpenwopAgent(Struct, frozen=True, kw_only=True):
@@ -36,8 +57,11 @@ class OpenwopAgent(Struct, frozen=True, kw_only=True):
     def provides(self) -> frozenset[Feature]:
         return frozenset()
 
-    def open(self, context: SessionContext) -> "OpenwopSession":
-        return OpenwopSession(self, context)
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager["OpenwopSession"]:
+        return nullcontext(OpenwopSession(self, context))
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.url)
 
 
 def parse_reference(text: str) -> tuple[str, str]:
@@ -70,14 +94,6 @@ class OpenwopSession:
         self._context = context
         self._host = HostClient(url=agent.url, token=agent.token, http=context.http, progress=context.progress)
         self._said = [_told(message) for message in context.history]
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if message.attachments:

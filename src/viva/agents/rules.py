@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from viva.agents.agent_config import AgentConfig, AgentSetup
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -83,10 +84,13 @@ class Rules(Struct, frozen=True, kw_only=True):
         return codec.convert({key: value for key, value in metadata.items() if key in cls.__struct_fields__}, cls)
 
 
-class RulesAgent(Struct, frozen=True):
-    """Plays the user by rules."""
+class RulesAgent(AgentConfig, frozen=True, kw_only=True):
+    """A simulated user that follows rules, without a model."""
 
     may_repeat: ClassVar[bool] = True
+
+    def build(self, setup: AgentSetup) -> "RulesAgent":
+        return self
 
     @property
     def provides(self) -> frozenset[Feature]:

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import REPLY_KEYS, parse_reply
 from viva.errors import AgentFailed, CheckError
 from viva.model.case import Feature
@@ -23,6 +24,34 @@ from viva.text.pattern import compile_pattern, search
 
 _OURS = frozenset({"error", "delay", "when"})
 _KNOWN = (*_OURS, *REPLY_KEYS, "role")
+
+
+class ScriptedConfig(ConnectedConfig, frozen=True, kw_only=True):
+    """Replies from a script, without a model."""
+
+    file_fields = ("file",)
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: scripted:FILE."""
+    replies: tuple[str | Mapping[str, Any], ...] = ()
+    """What it replies, in order."""
+    file: str | UnsetType = UNSET
+    """A JSON, JSONL or YAML file of replies."""
+    repeat: bool = False
+    """Repeat the last reply when the script is at its end."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"file": reference.removeprefix("scripted:")} if reference.startswith("scripted:") else None
+
+    def build(self, setup: AgentSetup) -> "ScriptedAgent":
+        replies: list[Any] = list(self.replies)
+        if self.file is not UNSET:
+            path = setup.folder / self.file
+            if not path.is_file():
+                raise setup.error(f"there is no file {path}", "file")
+            replies += setup.read_documents(path)
+        return ScriptedAgent(tuple(replies), self.repeat)
 
 
 class ScriptedAgent(Struct, frozen=True):

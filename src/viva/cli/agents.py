@@ -1,19 +1,17 @@
 """`viva agents`: what the config knows, which CLIs there are, and what of it can be reached."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
 
 from viva import catalog, config
+from viva.agents.agent_config import AgentStatus, list_nameable_kinds
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
-from viva.session import terminal_agents
 from viva.session.agents import AgentFactory
 from viva.session.loop import run_coroutine
 from viva.session.workspaces import EmptyWorkspaces
@@ -69,7 +67,7 @@ async def _looked_at(settings: Settings) -> tuple[list[_Row], list[_Row]]:
     agents = AgentFactory(settings)
     names = agents.list_names()
     rows = [_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
-    others = [_row(agents, name) for name in terminal_agents.CLI_NAMES if name not in names]
+    others = [_row(agents, name) for name in list_nameable_kinds() if name not in names]
     spare = EmptyWorkspaces(settings)
     await asyncio.gather(*(_look_at(row, agents, spare) for row in (*rows, *others)))
     return rows, others
@@ -84,22 +82,15 @@ def _row(agents: AgentFactory, name: str, *, default: bool = False) -> _Row:
 
 
 async def _look_at(row: _Row, agents: AgentFactory, spare: EmptyWorkspaces) -> None:
-    """Fills in whether it is there."""
-    if row.missing is not None:
+    """Fills in what the agent itself says of its state."""
+    if row.missing is not None or (inspect := getattr(agents.find_agent(row.name).agent, "inspect", None)) is None:
         return
-    agent: Any = agents.find_agent(row.name).agent
-    if row.kind in terminal_agents.TERMINAL_KINDS:
-        try:
-            row.executable, row.version, row.missing = await terminal_agents.inspect_program(agent, spare)
-        except BadInput as broken:  # the sandbox that the config asks for is not there
-            row.missing = broken.problems[0].message
-        return
-    url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
-    row.missing = (
-        await _unreachable(url)
-        if url and "$" not in url
-        else url and f"{mask_text(url)} has a variable that is not set"
-    )
+    try:
+        status: AgentStatus = await inspect(spare)
+    except BadInput as broken:  # the sandbox that the config asks for is not there
+        row.missing = broken.problems[0].message
+    else:
+        row.executable, row.version, row.missing = status.executable, status.version, status.missing
 
 
 def _print(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
@@ -139,17 +130,3 @@ def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[st
     ]
     file = str(settings.file) if settings.file else None
     return {"config": file, "agents": rows, "connectors": connectors, "clis": clis}
-
-
-async def _unreachable(url: str) -> str | None:
-    """Why nobody listens there; None if somebody does."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), 3)
-    except TimeoutError:
-        return f"{parts.hostname}:{port} does not answer"
-    except (OSError, socket.gaierror) as wrong:
-        return f"{parts.hostname}:{port}: {wrong.strerror or wrong}"
-    writer.close()
-    return None

@@ -395,7 +395,7 @@ def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
 
 def test_an_agent_that_does_not_answer_in_time_is_cut_off():
     with pytest.raises(Unreachable, match="within 50ms"):
-        hold_conversation(lambda r: StubResponse(hold=True), "a", timeout_s=0.05)
+        hold_conversation(lambda r: StubResponse(hold=True), "a", timeout=0.05)
 
 
 def test_a_secret_header_does_not_come_back_in_an_error():
