@@ -63,22 +63,22 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "not": f"{_combine}:Not",
     },
     "agent": {
-        "python": "viva.agents.python:PythonAgent",
-        "chat": "viva.agents.chat:ChatAgent",
+        "python": "viva.agents.python:PythonConfig",
+        "chat": "viva.agents.models:ModelConfig",
         "http": "viva.agents.http:HttpAgent",
-        "scripted": "viva.agents.scripted:ScriptedAgent",
+        "scripted": "viva.agents.scripted:ScriptedConfig",
         "rules": "viva.agents.rules:RulesAgent",
-        "prompt": "viva.agents.prompt:PromptAgent",
-        "anthropic": "viva.agents.anthropic:AnthropicAgent",
-        "gemini_api": "viva.agents.gemini_api:GeminiAgent",
-        "openwop": "viva.agents.openwop:OpenwopAgent",
-        "gemini": "viva.agents.cli.gemini:GeminiCli",
-        "claude": "viva.agents.cli.claude:ClaudeCode",
-        "codex": "viva.agents.cli.codex:Codex",
-        "qwen": "viva.agents.cli.qwen:QwenCode",
-        "opencode": "viva.agents.cli.opencode:Opencode",
-        "command": "viva.agents.cli.command:CommandAgent",
-        "acp": "viva.agents.acp:AcpAgent",
+        "prompt": "viva.agents.prompt:PromptConfig",
+        "anthropic": "viva.agents.models:ModelConfig",
+        "gemini_api": "viva.agents.models:ModelConfig",
+        "openwop": "viva.agents.openwop:OpenwopConfig",
+        "gemini": "viva.agents.cli.gemini:GeminiConfig",
+        "claude": "viva.agents.cli.claude:ClaudeConfig",
+        "codex": "viva.agents.cli.codex:CodexConfig",
+        "qwen": "viva.agents.cli.qwen:QwenConfig",
+        "opencode": "viva.agents.cli.opencode:OpencodeConfig",
+        "command": "viva.agents.cli.command:CommandConfig",
+        "acp": "viva.agents.acp:AcpConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -88,6 +88,9 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         ".md": "viva.reporters.markdown:MarkdownReport",
     },
 }
+
+AGENT_KIND_BY_FIELD = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
+"""The kind of an agent without `type` and `use`, by the first of these fields that it has."""
 
 _registered: dict[tuple[ComponentKind, str], type] = {}
 _folders: list[str] = []

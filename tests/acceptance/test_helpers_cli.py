@@ -443,7 +443,7 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
         (StubResponse(status=529), "529"),
         (StubResponse(status=400, body=b'{"error":{"message":"too long"}}'), "400 Bad Request: too long"),
         (StubResponse(cut="before"), "closed the connection"),
-        (StubResponse(body=b"<html>"), "the answer is no JSON"),
+        (StubResponse(body=b"<html>"), "the answer is not JSON"),
     ],
 )
 def test_a_judge_that_breaks_is_no_failure_of_the_agent(

@@ -22,7 +22,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.command import CommandAgent, LineRule
+from viva.agents.cli.command import LineRule, command_spec
 from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
@@ -396,7 +396,7 @@ def cli(dialect: CliSpec) -> Callable[[bytes], None]:
 
 
 RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
-COMMAND = CommandAgent(command=("x",), output="jsonl", events=(RULE,)).dialect
+COMMAND = command_spec(("x",), output="jsonl", events=(RULE,))
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
 

@@ -12,13 +12,22 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.agents.acp_updates import get_tool_kind, parse_tool_call, parse_update, parse_usage
+from viva.agents.agent_config import AgentSetup, AgentStatus, NonEmpty
 from viva.agents.cli.claude import CLAUDE
-from viva.agents.cli.cli_agent import prepare_environment, prepend_history
+from viva.agents.cli.cli_agent import (
+    Command,
+    ProcessConfig,
+    add_keys_to_secrets,
+    inspect_program,
+    prepare_environment,
+    prepend_history,
+    split_command,
+)
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import CliEvent, CliTurn, EndReported, InputRequested, SessionStarted, ToolEnded
 from viva.agents.cli.gemini import GEMINI
@@ -41,7 +50,7 @@ from viva.agents.json_rpc import (
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.protocols import SessionContext, Workspace
+from viva.protocols import SessionContext, Workspace, WorkspaceFactory
 from viva.workspace.processes import Process, run_command, run_to_completion
 from viva.workspace.safe_open import open_regular_file
 
@@ -49,7 +58,7 @@ _VERSION = 1
 _AUTH_REQUIRED = -32000
 _CANCEL_S = 1.0
 _READ_BYTES = 16 * 1024 * 1024
-_KNOWN = {
+_SPECS = {
     "gemini": GEMINI, "qwen": QWEN, "opencode": OPENCODE,
     "claude-code-acp": CLAUDE, "claude-agent-acp": CLAUDE, "codex-acp": CODEX,
 }  # fmt: skip
@@ -57,10 +66,54 @@ _BY_FLAG = frozenset({"gemini", "qwen"})
 """They take the model on their command line, and not over the protocol."""
 
 
+class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
+    """A command that speaks the Agent Client Protocol."""
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: acp:COMMAND."""
+    command: Command | UnsetType = UNSET
+    """The command that speaks the Agent Client Protocol on its standard input and output."""
+    login: Literal["copy"] | UnsetType = UNSET
+    """Copy its login files into the private HOME, instead of passing keys."""
+    permissions: Annotated[
+        str | tuple[str, ...],
+        Meta(extra_json_schema={"$comment": "allow, deny, or an array of kinds and names of tools"}),
+    ] = "allow"
+    """How its requests for permission are answered: allow, deny, or the kinds and names of tools that are allowed."""
+    mode: str = ""
+    """The mode of its sessions, in the agent's own words."""
+    auth_method: str = ""
+    """How it authenticates itself, by the id of one of its own methods."""
+    files: bool = False
+    """Let it read and write files of the workspace through Viva."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"command": reference.removeprefix("acp:")} if reference.startswith("acp:") else None
+
+    def build(self, setup: AgentSetup) -> "AcpAgent":
+        if not self.command:
+            raise setup.error("misses `command`")
+        agent = AcpAgent(
+            command=split_command(self.command, setup.folder),
+            permissions=self.permissions,
+            model=self.model,
+            mode=self.mode,
+            auth_method=self.auth_method,
+            files=self.files,
+            args=self.args,
+            host=setup.environ,
+            env=self.build_env(setup),
+            login=self.login or None,
+        )
+        add_keys_to_secrets(agent.spec, setup)
+        return agent
+
+
 class AcpAgent(Struct, frozen=True, kw_only=True):
     """A command that speaks the protocol. `permissions` is `allow`, `deny`, or the kinds and names of tools to allow.
 
-    Of a CLI that Viva knows, keys, settings and login come along as when it is run by itself.
+    A CLI that Viva knows gets its keys, settings and login as when it is run by itself.
     """
 
     command: tuple[str, ...]
@@ -87,23 +140,22 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> CliSpec:
+    def spec(self) -> CliSpec:
         """What is known of the command beside the protocol."""
         name = Path(self.command[0]).name
-        unknown = CliSpec(name=name, title=name, build_argv=lambda _asked: [], parse_line=lambda _line: ())
-        return _KNOWN.get(name, unknown)
+        unknown = CliSpec(name=name, title=name, build_argv=lambda _request: [], parse_line=lambda _line: ())
+        return _SPECS.get(name, unknown)
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def program(self) -> tuple[str, ...]:
         return self.command
 
     @property
-    def approves(self) -> str:
-        return self.permissions if isinstance(self.permissions, str) else ", ".join(self.permissions)
-
-    @property
-    def is_unasked(self) -> bool:
+    def auto_approves(self) -> bool:
         return self.permissions == "allow"
+
+    async def inspect(self, workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_program(self, workspaces)
 
     def allows_tool(self, name: str, kind: str) -> bool:
         if isinstance(self.permissions, str):
@@ -112,7 +164,7 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["AcpSession"]:
-        executable = find_executable(self.command[0], self.host, self.dialect)
+        executable = find_executable(self.command[0], self.host, self.spec)
         async with open_cli_workspace(context) as workspace, AsyncExitStack() as stack:
             yield AcpSession(self, context, workspace, executable, stack)
 
@@ -130,7 +182,7 @@ class AcpSession:
         self._id = ""
         self._model = ""
         self._turn = CliTurn()
-        self._watch = OutputMonitor(agent.dialect, self._turn)
+        self._watch = OutputMonitor(agent.spec, self._turn)
         self._open = False
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -139,7 +191,7 @@ class AcpSession:
             raise Undetermined(f"an agent behind ACP is given text only here, and this message comes with {names}")
         model = str(options.get("model") or self._agent.model)
         self._turn = turn = CliTurn(model=model)
-        self._watch = OutputMonitor(self._agent.dialect, turn)
+        self._watch = OutputMonitor(self._agent.spec, turn)
         text = message.text if self._wire is not None else prepend_history(self._context.history, message.text)
         patience = asyncio.timeout(None)
         try:
@@ -190,9 +242,9 @@ class AcpSession:
 
     async def _start(self, model: str, patience: asyncio.Timeout) -> JsonRpcConnection:
         agent, workspace = self._agent, self._workspace
-        env = prepare_environment(agent.dialect, agent.host, workspace, agent.env, agent.login)
-        env = {**agent.dialect.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
-        flags = [f"--model={model}"] if model and agent.dialect.name in _BY_FLAG else []
+        env = prepare_environment(agent.spec, agent.host, workspace, agent.env, agent.login)
+        env = {**agent.spec.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
+        flags = [f"--model={model}"] if model and agent.spec.name in _BY_FLAG else []
         argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
         process = await self._stack.enter_async_context(run_command(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""
@@ -235,7 +287,7 @@ class AcpSession:
                     await self._wire.notify("session/cancel", {"sessionId": self._id})
 
     async def _fault(self, wrong: RpcError | ConnectionClosed) -> TrialFault:
-        title = self._agent.dialect.title
+        title = self._agent.spec.title
         if self._process is not None:
             self._watch.stderr = self._process.stderr_tail
         if isinstance(wrong, RpcError):

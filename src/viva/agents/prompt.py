@@ -12,15 +12,17 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, NamedTuple, cast
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
+from viva.agents.agent_config import AgentSetup, AgentStatus, inspect_url
 from viva.agents.model_session import ModelAgent
-from viva.agents.models import build_model_agent
+from viva.agents.models import CompletionConfig, build_model_agent
+from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.protocols import AgentSession, SessionContext
+from viva.protocols import AgentSession, SessionContext, WorkspaceFactory
 from viva.state.trial_state import EXAMPLE_INPUT, to_text
 from viva.text.template import fill_variables, variables_in
 
@@ -125,6 +127,39 @@ class UnknownVariable(ValueError):  # noqa: N818 -- it says what it is
         self.line, self.message = line, what
 
 
+class PromptConfig(CompletionConfig, frozen=True, kw_only=True):
+    """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
+
+    file_fields = ("prompt",)
+
+    prompt: str = ""
+    """A prompt file with {{variables}}, or a built-in one: viva.simulator, viva.validator, viva.generator, viva.reporter."""
+    variables: Mapping[str, Any] = {}
+    """More variables of the prompt, with their default values."""
+    must_quote: bool | UnsetType = UNSET
+    """A judge has to quote what its verdict rests on. Default: true for viva.validator."""
+
+    def build(self, setup: AgentSetup) -> "PromptAgent":
+        prompt = self.prompt
+        if not prompt:
+            raise setup.error("misses `prompt`")
+        connector = self.get_connector(setup, setup.default_judge)
+        try:
+            is_built_in = prompt.startswith("viva.")
+            text, schema = load_built_in_prompt(prompt) if is_built_in else (setup.read_text(prompt), None)
+            return PromptAgent(
+                prompt=text,
+                connector=connector,
+                output=self.output or schema,
+                variables=self.variables,
+                must_quote=prompt == "viva.validator" if self.must_quote is UNSET else self.must_quote,
+            )
+        except UnknownVariable as error:
+            raise BadInput.of(f"{error.message} (agent {setup.name!r})", setup.path_of(prompt), error.line) from error
+        except ValueError as error:
+            raise setup.error(f"{prompt}: {error}", "prompt") from error
+
+
 class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
     """A prompt on a connector. `output` is the JSON Schema of its answer; `variables` adds names, with what they are by default.
 
@@ -153,18 +188,21 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def model(self) -> ModelAgent:
-        return cast("ModelAgent", build_model_agent(self.connector, output=self.output))
+        return build_model_agent(self.connector, output=self.output)
 
     @cached_property
     def model_without_end(self) -> ModelAgent:
         """The same, where the built-in shape of a simulator's answers leaves no room for an end."""
         output = _CANNOT_END.output if self.output == _CAN_END.output else self.output
-        return cast("ModelAgent", build_model_agent(self.connector, output=output))
+        return build_model_agent(self.connector, output=output)
 
     @cached_property
     def used_variables(self) -> frozenset[str]:
         """The variables that the prompt holds."""
         return frozenset(variables_in(self.prompt))
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.connector.base_url)
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PromptSession"]:

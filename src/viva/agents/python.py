@@ -24,8 +24,9 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, cast
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
+from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import describe_unknown_keys, parse_reply
 from viva.agents.tools import CannedTools
 from viva.concurrency.loops import time_steps
@@ -46,28 +47,42 @@ CLOSE_TIMEOUT_S = 5.0
 _FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
+class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
+    """A Python function, object, class or factory. It gets its connector's name in its options."""
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: python:pkg.module:attr or python:./file.py:attr."""
+    takes_fixtures: bool = False
+    """The agent uses the stubbed tools and memory in `options["fixtures"]`, though its function has no parameters for them."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"use": reference} if reference.startswith("python:") else None
+
+    def build(self, setup: AgentSetup) -> "PythonAgent":
+        if self.use is UNSET:
+            raise setup.error("misses `use`")
+        target = import_target(self.use.removeprefix("python:"), str(setup.folder))
+        return PythonAgent(target, self.takes_fixtures, setup.provider_packages)
+
+    def build_options(self, setup: AgentSetup) -> dict[str, Any]:
+        connector = setup.connector.name if setup.connector else self.connector
+        return dict(self.options) if self.connector is UNSET else {"connector": connector, **self.options}
+
+
 class PythonAgent(Struct, frozen=True):
-    """What `python:` names. `target` is the imported object; `takes_fixtures` says that it looks at stubs by itself.
+    """A Python object that replies. With `takes_fixtures` it reads stubs from its options.
 
     Errors of the `provider_packages` are those of its model's provider.
     """
 
     target: Any
-    reference: str = ""
     takes_fixtures: bool = False
     provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
 
-    @classmethod
-    def load(
-        cls,
-        reference: str,
-        folder: str,
-        *,
-        takes_fixtures: bool = False,
-        provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES,
-    ) -> "PythonAgent":
-        """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`."""
-        return cls(_imported(reference, folder), reference, takes_fixtures, provider_packages)
+    @property
+    def user_code(self) -> list[Any]:
+        return [self.target]
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -294,7 +309,8 @@ def _call_of(speaker: Any) -> Callable[..., Any]:
     )
 
 
-def _imported(reference: str, folder: str) -> Any:
+def import_target(reference: str, folder: str) -> Any:
+    """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`."""
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute:
         raise BadInput.of(

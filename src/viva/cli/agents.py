@@ -1,20 +1,18 @@
 """`viva agents`: lists configured agents, connectors and installed CLIs, and what is missing."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
 
 from viva import catalog, config
 from viva.cli.history import config_option
+from viva.agents.agent_config import AgentStatus, list_nameable_kinds
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec
-from viva.session import terminal_agents
 from viva.session.agents import AgentFactory
 from viva.session.loop import run_coroutine
 from viva.session.workspaces import EmptyWorkspaces
@@ -66,7 +64,7 @@ async def _inspect_agents(settings: Settings) -> tuple[list[_Row], list[_Row]]:
     agents = AgentFactory(settings)
     names = agents.list_names()
     rows = [_build_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
-    others = [_build_row(agents, name) for name in terminal_agents.CLI_NAMES if name not in names]
+    others = [_build_row(agents, name) for name in list_nameable_kinds() if name not in names]
     workspaces = EmptyWorkspaces(settings)
     await asyncio.gather(*(_inspect_agent(row, agents, workspaces) for row in (*rows, *others)))
     return rows, others
@@ -81,22 +79,15 @@ def _build_row(agents: AgentFactory, name: str, *, default: bool = False) -> _Ro
 
 
 async def _inspect_agent(row: _Row, agents: AgentFactory, workspaces: EmptyWorkspaces) -> None:
-    """Fill in the program, its version, and what is missing."""
-    if row.missing is not None:
+    """Fill in the program, its version, and what is missing, as the agent reports them."""
+    if row.missing is not None or (inspect := getattr(agents.find_agent(row.name).agent, "inspect", None)) is None:
         return
-    agent: Any = agents.find_agent(row.name).agent
-    if row.kind in terminal_agents.TERMINAL_KINDS:
-        try:
-            row.executable, row.version, row.missing = await terminal_agents.inspect_program(agent, workspaces)
-        except BadInput as error:  # the configured sandbox is missing
-            row.missing = error.problems[0].message
-        return
-    url = getattr(agent, "url", None) or getattr(getattr(agent, "connector", None), "base_url", None)
-    row.missing = (
-        await _explain_unreachable(url)
-        if url and "$" not in url
-        else url and f"{mask_text(url)} contains a variable that is not set"
-    )
+    try:
+        status: AgentStatus = await inspect(workspaces)
+    except BadInput as error:  # the configured sandbox is missing
+        row.missing = error.problems[0].message
+    else:
+        row.executable, row.version, row.missing = status.executable, status.version, status.missing
 
 
 def _print_list(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
@@ -136,17 +127,3 @@ def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[st
     ]
     file = str(settings.file) if settings.file else None
     return {"config": file, "agents": rows, "connectors": connectors, "clis": clis}
-
-
-async def _explain_unreachable(url: str) -> str | None:
-    """Return why no connection to a URL is possible; None if it is."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), 3)
-    except TimeoutError:
-        return f"{parts.hostname}:{port} does not answer"
-    except (OSError, socket.gaierror) as error:
-        return f"{parts.hostname}:{port}: {error.strerror or error}"
-    writer.close()
-    return None

@@ -50,7 +50,17 @@ def _compiled(name: SchemaName) -> tuple[Any, dict[str, Any]]:
 
 def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
     """Everything that is wrong with a value, in the order of its keys; nothing for one that fits."""
-    validator, schema = _compiled(name)
+    return _find_violations(*_compiled(name), value)
+
+
+def find_violations_in(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
+    """The same for a schema that is not one of ours: that of a plugin."""
+    import jsonschema_rs
+
+    return _find_violations(jsonschema_rs.Draft202012Validator(schema), schema, value)
+
+
+def _find_violations(validator: Any, schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
     if validator.is_valid(value):
         return []
     errors = list(validator.iter_errors(value))

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+from viva.agents.agent_config import find_reference_kind
 from viva.config import Settings
 from viva.errors import BadInput, Problem
 from viva.model.connector import find_connector
-from viva.session.agents import REFERENCE_PREFIXES, AgentFactory
+from viva.session.agents import AgentFactory
 
 FindProblems = Callable[[str], tuple[Problem, ...]]
 
@@ -25,9 +26,8 @@ def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value:
 
     def wrong_with(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
-        named = (
-            bare in settings.agents or bare in settings.connectors or bare.startswith(("viva.", *REFERENCE_PREFIXES))
-        )
+        named = bare in settings.agents or bare in settings.connectors or bare.startswith("viva.")
+        named = named or find_reference_kind(bare) is not None
         if not named and find_connector(bare, settings.connectors) is None:
             return placed(name, Problem("", 0, "", _unreached(bare)))
         connector = None if bare in settings.agents else settings.connectors.get(bare)

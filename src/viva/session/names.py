@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from viva.agents.models import MODEL_KINDS
+from viva.agents.agent_config import find_kind
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
@@ -63,7 +63,7 @@ def _uses_connectors(agent: Any, settings: Settings) -> bool:
     kind = written.get("type")
     if kind is None:
         return "use" not in written and ("prompt" in written or "connector" in written)
-    return kind == "prompt" or kind in MODEL_KINDS
+    return getattr(find_kind(kind), "calls_model", False)
 
 
 def find_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:

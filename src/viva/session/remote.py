@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.openwop import OpenwopAgent, parse_address, parse_reference
+from viva.agents.openwop import TOKEN_VARIABLE, parse_address
 from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
@@ -20,8 +20,6 @@ from viva.formats.openwop.summary import EvalSummary, parse_eval_summary
 from viva.model import codec
 from viva.model.connector import Secret
 from viva.protocols import Transport
-
-TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
 class RemoteRunRequest(Struct, frozen=True, kw_only=True):
@@ -115,19 +113,10 @@ class RemoteRun:
             await self.client.post(f"/v1/runs/{quote(str(self.run_id), safe='')}/cancel", {})
 
 
-def find_token(settings: Settings, written: str | None = None, *place: str) -> Secret | None:
-    """A token from the config, else from OPENWOP_TOKEN. It is a secret from here on."""
-    token = settings.expand_variables(written, *place) if written else settings.environ.get(TOKEN_VARIABLE)
+def find_token(settings: Settings) -> Secret | None:
+    """The token of OPENWOP_TOKEN. It is a secret from then on."""
+    token = settings.environ.get(TOKEN_VARIABLE)
     if not token:
         return None
     settings.redactor.add_secrets([token])
     return Secret(token)
-
-
-def build_remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
-    """The agent that `openwop:URL#agent` refers to."""
-    try:
-        url, agent = parse_reference(str(fields.get("use", "")))
-    except ValueError as wrong:
-        raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
-    return OpenwopAgent(url=url, agent=agent, token=find_token(settings, fields.get("token"), "agents", name, "token"))

@@ -11,7 +11,6 @@ from msgspec import structs
 from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
 from viva.protocols import Workspace, WorkspaceFactory
-from viva.session import terminal_agents
 from viva.session.agents import ConfiguredAgent
 from viva.session.options import RunOptions
 
@@ -58,7 +57,7 @@ class WorkspaceProvider:
     def __init__(self, options: RunOptions, settings: Settings, agent: ConfiguredAgent, files: Iterable[Path]) -> None:
         defaults = settings.defaults
         self._agent = agent
-        self._lives_in_one = agent.kind in terminal_agents.TERMINAL_KINDS
+        self._lives_in_one = agent.needs_workspace
         self._root = str(options.folder.resolve())
         self._kind = options.workspace or defaults.workspace
         usual = "symlink" if agent.follows_links else "copy"

@@ -188,7 +188,7 @@ def test_the_conversation_is_one_object_a_line_with_tools_and_their_results():
 
 def test_what_was_said_before_the_first_turn_is_turn_0():
     said = (Message("user", "a"), Message("assistant", "b"), *STATE)
-    (text,) = ask("{{conversation}}", ("x", {}), conversation=said, context=lambda server: {"prior": 2}).texts
+    (text,) = ask("{{conversation}}", ("x", {}), conversation=said, context=lambda server: {"prior_count": 2}).texts
     assert [codec.decode(line)["turn"] for line in text.splitlines()] == [0, 0, 1, 1]
 
 

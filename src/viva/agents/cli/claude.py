@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -210,7 +210,7 @@ CLAUDE = CliSpec(
     package="@anthropic-ai/claude-code",
     min_version="2.0.0",
     approval_modes=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
-    keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     keyless_variables=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
     passed_variables=(
         "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
@@ -227,7 +227,7 @@ CLAUDE = CliSpec(
 )  # fmt: skip
 
 
-class ClaudeCode(CliAgent, frozen=True, kw_only=True, dict=True):
+class ClaudeConfig(CliConfig, frozen=True, kw_only=True):
     """Claude Code."""
 
-    speaks: ClassVar[CliSpec] = CLAUDE
+    spec: ClassVar[CliSpec] = CLAUDE

@@ -15,17 +15,19 @@ as text that says what it is.
 """
 
 import asyncio
+import shlex
 import shutil
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, StringMap
 from viva.agents.cli.events import CliEvent, CliTurn, EndReported, TextPrinted
-from viva.agents.cli.installation import check_version, find_executable, find_login_problem
+from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.output_text import to_one_line
 from viva.agents.cli.place import choose_workspaces, open_cli_workspace
@@ -34,24 +36,96 @@ from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
-from viva.protocols import SessionContext, Workspace
+from viva.protocols import SessionContext, Workspace, WorkspaceFactory
+from viva.text import credentials
 from viva.workspace.environment import build_environment
 from viva.workspace.processes import Process, run_command
 
+if TYPE_CHECKING:
+    from viva.agents.acp import AcpAgent
+
+Command = Annotated[
+    str | tuple[str, ...],
+    Meta(
+        extra_json_schema={
+            "minLength": 1,
+            "minItems": 1,
+            "$comment": "a command: a string, or an array with one string for each word",
+        }
+    ),
+]
 _WORD_BYTES = 100_000
 """Linux takes no word of a command line that is longer than 128 KiB."""
 _LINGER_S = 10.0
 """A CLI that has given its result may take so long to go away; then it is ended."""
 
 
-class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
-    """A CLI and how it is run here.
+class ProcessConfig(AgentConfig, frozen=True, kw_only=True):
+    """The fields of agents that are processes."""
 
-    `command` is how it is called if not by its usual name; `args` follow its own flags. Of the `host`'s environment it
-    gets a few variables and its own keys; `env` is added. With `login: copy` the login files of the host's HOME come
-    along instead of keys.
+    default_parallel: ClassVar[int | None] = 2  # each may build and test things
+    needs_workspace: ClassVar[bool] = True
+
+    model: str = ""
+    """The model, where a case names none."""
+    env: StringMap = field(default_factory=dict[str, str])
+    """More variables of its environment. A value $NAME is taken from the environment."""
+    args: tuple[str, ...] = ()
+    """More arguments, after its own."""
+
+    def build_env(self, setup: AgentSetup) -> dict[str, str]:
+        env = {name: setup.expand(value, "env") for name, value in self.env.items()}
+        setup.add_secrets(credentials.find_in_environment(env))
+        return env
+
+
+class CliConfig(ProcessConfig, frozen=True, kw_only=True):
+    """A coding CLI."""
+
+    is_nameable: ClassVar[bool] = True
+    spec: ClassVar[CliSpec]
+
+    command: Command | UnsetType = UNSET
+    """The command, if it is not the CLI's usual name."""
+    approval: str = ""
+    """What the CLI may do without asking, in its own words. Default: everything."""
+    login: Literal["copy"] | UnsetType = UNSET
+    """Copy its login files into the private HOME, instead of passing keys."""
+
+    def build(self, setup: AgentSetup) -> "CliAgent":
+        add_keys_to_secrets(self.spec, setup)
+        return CliAgent(
+            spec=self.spec,
+            command=() if self.command is UNSET else split_command(self.command, setup.folder),
+            model=self.model,
+            approval=self.approval,
+            args=self.args,
+            host=setup.environ,
+            env=self.build_env(setup),
+            login=self.login or None,
+        )
+
+
+def add_keys_to_secrets(spec: CliSpec, setup: AgentSetup) -> None:
+    setup.add_secrets(value for key in spec.key_variables if (value := setup.environ.get(key)))
+
+
+def split_command(command: str | Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The words of a command. A program that is a path is looked for from `folder`."""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    if words and "/" in words[0]:
+        words[0] = str(folder / Path(words[0]).expanduser())
+    return tuple(words)
+
+
+class CliAgent(Struct, frozen=True, kw_only=True):
+    """A CLI and how it is run.
+
+    `command` replaces its usual name; `args` follow its own flags. It gets a few variables of the `host` environment and
+    its own keys; `env` is added. With `login: copy` the login files of the host's HOME are copied, and no keys are passed.
     """
 
+    spec: CliSpec
     command: tuple[str, ...] = ()
     model: str = ""
     approval: str = ""
@@ -60,74 +134,79 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     env: Mapping[str, str] = {}
     login: Literal["copy"] | None = None
 
-    speaks: ClassVar[CliSpec]
-
     def __post_init__(self) -> None:
-        known = self.speaks.approval_modes
-        if self.approval and self.approval not in known:
-            raise ValueError(f"{self.speaks.title} knows no approval {self.approval!r}; there are {', '.join(known)}")
+        modes = self.spec.approval_modes
+        if self.approval and self.approval not in modes:
+            raise ValueError(f"{self.spec.title} knows no approval {self.approval!r}; there are {', '.join(modes)}")
 
     @property
     def provides(self) -> frozenset[Feature]:
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> CliSpec:
-        return self.speaks
+    def program(self) -> tuple[str, ...]:
+        return self.command or (self.spec.name,)
 
     @property
-    def called(self) -> tuple[str, ...]:
-        return self.command or (self.dialect.name,)
+    def approval_mode(self) -> str:
+        return self.approval or self.spec.approval_modes[0]
 
     @property
-    def approves(self) -> str:
-        """How much it may do unasked, in its own words."""
-        return self.approval or self.dialect.approval_modes[0]
-
-    @property
-    def is_unasked(self) -> bool:
+    def auto_approves(self) -> bool:
         """Does it run every tool without asking?"""
-        return self.approves == self.dialect.approval_modes[0]
+        return self.approval_mode == self.spec.approval_modes[0]
 
     @property
     def follows_links(self) -> bool:
         """Can it work with links in its workspace?"""
-        return self.dialect.follows_links
+        return self.spec.follows_links
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
-        executable = find_executable(self.called[0], self.host, self.dialect)
-        asked_in = None if self.command else choose_workspaces(context)
-        if (old := await check_version(executable, self.host, self.dialect, asked_in)) is not None:
-            raise Unreachable(old)
+        spec = self.spec
+        executable = find_executable(self.program[0], self.host, spec)
+        probe_workspaces = None if self.command else choose_workspaces(context)
+        if (problem := await check_version(executable, self.host, spec, probe_workspaces)) is not None:
+            raise Unreachable(problem)
         async with open_cli_workspace(context) as workspace:
-            env = prepare_environment(self.dialect, self.host, workspace, self.env, self.login)
-            # Without a login some wait for ever. A command or flags of the user's own may bring one that is not seen here.
-            is_plain = self.dialect.needs_login and not (self.command or self.args)
-            if is_plain and (missing := find_login_problem(env, self.dialect, workspace.home)) is not None:
-                raise Unreachable(f"{self.dialect.title} has {missing}")
-            yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
+            env = prepare_environment(spec, self.host, workspace, self.env, self.login)
+            # Without a login some CLIs wait forever. The user's own command or flags may bring a login that is not seen here.
+            checks_login = spec.needs_login and not (self.command or self.args)
+            if checks_login and (problem := find_login_problem(env, spec, workspace.home)) is not None:
+                raise Unreachable(f"{spec.title} has {problem}")
+            yield CliSession(self, context, workspace, env, [executable, *self.program[1:]])
+
+    async def inspect(self, workspaces: WorkspaceFactory) -> AgentStatus:
+        """Whether the program is installed, its version, and what is missing. A configured command is not run for that."""
+        return await inspect_program(self, workspaces)
+
+
+async def inspect_program(agent: "CliAgent | AcpAgent", workspaces: WorkspaceFactory) -> AgentStatus:
+    environ = {**agent.host, **agent.env}
+    login_home = agent.host.get("HOME") if agent.login else None
+    probe_workspaces = None if agent.command else workspaces
+    return await inspect_installation(agent.program[0], environ, agent.spec, login_home, probe_workspaces)
 
 
 def prepare_environment(
-    dialect: CliSpec,
+    spec: CliSpec,
     host: Mapping[str, str],
     workspace: Workspace,
     extra_env: Mapping[str, str],
     login: Literal["copy"] | None = None,
 ) -> dict[str, str]:
     """The environment of a CLI in a workspace, whose private HOME then holds its settings and, if wanted, its login."""
-    passed = dialect.passed_variables if login == "copy" else (*dialect.keys, *dialect.passed_variables)
+    passed = spec.passed_variables if login == "copy" else (*spec.key_variables, *spec.passed_variables)
     env = build_environment(host, workspace, passed, extra_env)
     home = Path(workspace.home)
     try:
-        for name in dialect.login_files if login == "copy" else ():
+        for name in spec.login_files if login == "copy" else ():
             source, target = Path(host.get("HOME", "/")) / name, home / name
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
                 target.chmod(0o600)
-        for name, text in dialect.build_home_files(env).items():
+        for name, text in spec.build_home_files(env).items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
     except OSError as wrong:  # a full disk; a login that only others may read
@@ -148,7 +227,7 @@ class CliSession:
     ) -> None:
         self._agent, self._context, self._workspace = agent, context, workspace
         self._env, self._command = env, command
-        self._dialect = agent.dialect
+        self._spec = agent.spec
         self._fresh = str(uuid.uuid4())
         self._session: str | None = None
         self._used: tuple[ModelCall, ...] = ()
@@ -156,24 +235,25 @@ class CliSession:
         self._turns = 0
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        prompt, dialect = self._prompt(message), self._dialect
+        spec = self._spec
+        prompt = self._prompt(message)
         asked = TurnRequest(
             prompt=prompt,
-            on_stdin=dialect.prompt_on_stdin or (dialect.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
+            on_stdin=spec.prompt_on_stdin or (spec.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
             session=self._resumed(),
             new_session=self._fresh,
             workspace=self._workspace.path,
             model=str(options.get("model") or self._agent.model),
-            approval=self._agent.approves,
+            approval=self._agent.approval_mode,
             # A CLI takes no single file for a place that it may use; the Gemini CLI would not even start.
             linked_folders=[place for place in self._workspace.link_targets if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
             env=self._env,
         )
-        argv = self._workspace.sandbox_command([*self._command, *dialect.build_argv(asked), *self._agent.args])
+        argv = self._workspace.sandbox_command([*self._command, *spec.build_argv(asked), *self._agent.args])
         turn = CliTurn(self._used, asked.model)
-        work = _Running(OutputMonitor(dialect, turn, self._workspace.home))
+        work = _Running(OutputMonitor(spec, turn, self._workspace.home))
         self._turns += 1
-        env = {**dialect.build_variables(asked), **self._env}
+        env = {**spec.build_variables(asked), **self._env}
         try:
             code = await work.run(argv, self._workspace.path, env, prompt if asked.on_stdin else None)
         finally:  # what a turn used was used, and what it did was done, however it ended
@@ -181,24 +261,24 @@ class CliSession:
                 self._context.meter(call)
             self._used = turn.session_usage
             work.report(self._context.progress)
-        work.judge(code, asked.session if dialect.reports_session else None)
+        work.judge(code, asked.session if spec.reports_session else None)
         self._session = turn.session or self._session
         reply = turn.build_reply()
-        if not dialect.can_resume:
+        if not spec.can_resume:
             self._said += [message, Message("assistant", reply.content)]
         return reply
 
     def _prompt(self, message: Message) -> str:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
-            raise Undetermined(f"{self._dialect.title} is given text only, and this message comes with {names}")
-        new = self._turns == 0 or not self._dialect.can_resume
+            raise Undetermined(f"{self._spec.title} is given text only, and this message comes with {names}")
+        new = self._turns == 0 or not self._spec.can_resume
         return prepend_history(self._said, message.text) if new else message.text
 
     def _resumed(self) -> str | None:
-        if self._turns == 0 or not self._dialect.can_resume:
+        if self._turns == 0 or not self._spec.can_resume:
             return None
-        if self._session is None and self._dialect.reports_session:
+        if self._session is None and self._spec.reports_session:
             raise AgentFailed("its first turn named no session, so that nobody can go on with it")
         return self._session or self._fresh
 
@@ -220,7 +300,7 @@ class _Running:
 
     def __init__(self, watch: OutputMonitor) -> None:
         self._watch = watch
-        self._dialect, self._turn = watch.dialect, watch.turn
+        self._spec, self._turn = watch.spec, watch.turn
         self._overflowed = False
 
     async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], typed: str | None) -> int | None:
@@ -229,7 +309,7 @@ class _Running:
         """
         process: Process | None = None
         try:
-            to_file = self._dialect.stdout_to_file
+            to_file = self._spec.stdout_to_file
             async with run_command(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
                 return await self._heard_out(process, typed)
         except asyncio.CancelledError:
@@ -245,7 +325,7 @@ class _Running:
     def report(self, progress: CallProgress) -> None:
         """What is known of the turn, for a turn that ends without a usable reply."""
         progress.partial = self._turn.build_reply()
-        progress.warnings += [f"{self._dialect.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
+        progress.warnings += [f"{self._spec.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
         self._watch.report_progress(progress)
 
     async def _heard_out(self, process: Process, typed: str | None) -> int | None:
@@ -265,14 +345,14 @@ class _Running:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        if self._dialect.is_plain_text and code == 0 and not process.has_overflowed:
+        if self._spec.is_plain_text and code == 0 and not process.has_overflowed:
             self._turn.add_event(EndReported())
         return code
 
     def _events(self, line: bytes) -> list[CliEvent] | None:
-        if self._dialect.is_plain_text:
+        if self._spec.is_plain_text:
             return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
-        return parse_events(self._dialect, line)
+        return parse_events(self._spec, line)
 
     def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
         events = self._events(line)
@@ -281,7 +361,7 @@ class _Running:
             return
         for event in events:
             self._turn.add_event(event)
-            if not self._dialect.is_plain_text:  # of a plain text nobody knows whether it is a reply or a complaint
+            if not self._spec.is_plain_text:  # of a plain text nobody knows whether it is a reply or a complaint
                 self._watch.add_event(event, process)
             if isinstance(event, EndReported):
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -157,7 +157,7 @@ CODEX = CliSpec(
     package="@openai/codex",
     min_version="0.61.0",
     approval_modes=("bypass", "workspace-write", "read-only"),
-    keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+    key_variables=("CODEX_API_KEY", "OPENAI_API_KEY"),
     keyless_variables=("OPENAI_BASE_URL",),
     passed_variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
     login_files=(".codex/auth.json",),
@@ -169,7 +169,7 @@ CODEX = CliSpec(
 )  # fmt: skip
 
 
-class Codex(CliAgent, frozen=True, kw_only=True, dict=True):
+class CodexConfig(CliConfig, frozen=True, kw_only=True):
     """Codex."""
 
-    speaks: ClassVar[CliSpec] = CODEX
+    spec: ClassVar[CliSpec] = CODEX

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -137,7 +137,7 @@ GEMINI = CliSpec(
     package="@google/gemini-cli",
     min_version="0.30.0",
     approval_modes=("yolo", "auto_edit", "default", "plan"),
-    keys=_KEYS,
+    key_variables=_KEYS,
     keyless_variables=("GOOGLE_GENAI_USE_VERTEXAI",),
     passed_variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
@@ -159,7 +159,7 @@ GEMINI = CliSpec(
 )  # fmt: skip
 
 
-class GeminiCli(CliAgent, frozen=True, kw_only=True, dict=True):
+class GeminiConfig(CliConfig, frozen=True, kw_only=True):
     """The Gemini CLI."""
 
-    speaks: ClassVar[CliSpec] = GEMINI
+    spec: ClassVar[CliSpec] = GEMINI

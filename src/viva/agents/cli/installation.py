@@ -10,8 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
+from viva.agents.agent_config import AgentStatus
 from viva.agents.cli.output_text import to_one_line
 from viva.agents.cli.spec import CliSpec
 from viva.errors import TrialFault, Unreachable
@@ -28,45 +27,37 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 _known: dict[tuple[str, int], str | None] = {}
 
 
-class Installation(Struct, frozen=True):
-    """What is known of a CLI on this machine. `missing` is why it cannot be used."""
-
-    executable: str | None = None
-    version: str | None = None
-    missing: str | None = None
-
-
-def find_executable(command: str, environ: Mapping[str, str], dialect: CliSpec) -> str:
+def find_executable(command: str, environ: Mapping[str, str], spec: CliSpec) -> str:
     """The program behind a command; Unreachable if there is none."""
     found = shutil.which(command, path=environ.get("PATH", os.defpath))
     if found is None:
-        install = f"; npm install -g {dialect.package} installs it" if dialect.package else ""
-        raise Unreachable(f"{dialect.title} is not installed: there is no command {command!r}{install}")
+        install = f"; npm install -g {spec.package} installs it" if spec.package else ""
+        raise Unreachable(f"{spec.title} is not installed: there is no command {command!r}{install}")
     return str(Path(found).absolute())
 
 
 async def check_version(
-    executable: str, host: Mapping[str, str], dialect: CliSpec, workspaces: WorkspaceFactory | None
+    executable: str, host: Mapping[str, str], spec: CliSpec, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """What is wrong with its version; None if nothing is, or if nobody can say. See `version_of`."""
-    if not dialect.min_version:
+    if not spec.min_version:
         return None
-    version = await find_version(executable, host, dialect, workspaces)
-    if version is None or _order(version) >= _order(dialect.min_version):
+    version = await find_version(executable, host, spec, workspaces)
+    if version is None or _order(version) >= _order(spec.min_version):
         return None
-    return f"{dialect.title} {version} is too old: {dialect.min_version} or newer is needed"
+    return f"{spec.title} {version} is too old: {spec.min_version} or newer is needed"
 
 
 async def find_version(
-    executable: str, host: Mapping[str, str], dialect: CliSpec, workspaces: WorkspaceFactory | None
+    executable: str, host: Mapping[str, str], spec: CliSpec, workspaces: WorkspaceFactory | None
 ) -> str | None:
     """Its version; None if it does not say. Looked up once for each program as it stands there now.
 
     It is run in one of the `workspaces`, with the small environment of any command; without them it is not run at all.
     """
-    if not dialect.package:  # who knows what a command does that is none of these
+    if not spec.package:  # who knows what a command does that is none of these
         return None
-    if (version := _beside(executable, dialect.package)) is not None or workspaces is None:
+    if (version := _beside(executable, spec.package)) is not None or workspaces is None:
         return version
     key = (executable, _changed_at(executable))
     if key not in _known:
@@ -77,27 +68,27 @@ async def find_version(
 async def inspect_installation(
     command: str,
     environ: Mapping[str, str],
-    dialect: CliSpec,
+    spec: CliSpec,
     login_home: str | None,
     workspaces: WorkspaceFactory | None = None,
-) -> Installation:
+) -> AgentStatus:
     """All of that, for people. `logins` is the HOME that its login files may be copied from, None if they may not."""
     try:
-        executable = find_executable(command, environ, dialect)
+        executable = find_executable(command, environ, spec)
     except Unreachable as gone:
-        return Installation(missing=gone.message)
-    version = await find_version(executable, environ, dialect, workspaces)
-    old = await check_version(executable, environ, dialect, workspaces)
-    return Installation(executable, version, old or find_login_problem(environ, dialect, login_home))
+        return AgentStatus(missing=gone.message)
+    version = await find_version(executable, environ, spec, workspaces)
+    old = await check_version(executable, environ, spec, workspaces)
+    return AgentStatus(executable, version, old or find_login_problem(environ, spec, login_home))
 
 
-def find_login_problem(environ: Mapping[str, str], dialect: CliSpec, login_home: str | None) -> str | None:
+def find_login_problem(environ: Mapping[str, str], spec: CliSpec, login_home: str | None) -> str | None:
     """What is to be done where it has neither a key nor, in the HOME `logins`, a login; None if it may reach its model."""
-    if any(environ.get(key) for key in (*dialect.keys, *dialect.keyless_variables)) or not dialect.keys:
+    if any(environ.get(key) for key in (*spec.key_variables, *spec.keyless_variables)) or not spec.key_variables:
         return None
-    if login_home is not None and any((Path(login_home) / name).is_file() for name in dialect.login_files):
+    if login_home is not None and any((Path(login_home) / name).is_file() for name in spec.login_files):
         return None
-    return f'no login: set {" or ".join(dialect.keys)}, or log in and say login = "copy" in viva.toml'
+    return f'no login: set {" or ".join(spec.key_variables)}, or log in and say login = "copy" in viva.toml'
 
 
 def _changed_at(path: str) -> int:

@@ -40,8 +40,8 @@ class HasStderr(Protocol):
 class OutputMonitor:
     """What is known beside the stream of a turn."""
 
-    def __init__(self, dialect: CliSpec, turn: CliTurn, home: str = "") -> None:
-        self.dialect = dialect
+    def __init__(self, spec: CliSpec, turn: CliTurn, home: str = "") -> None:
+        self.spec = spec
         self.turn = turn
         self.stderr = ""
         self._home = home
@@ -87,14 +87,14 @@ class OutputMonitor:
         """What stands in the way of the turn, and the end of what was printed."""
         progress.stderr_tail = self.output_tail()
         if self.turn.session is None and (asks := self._login_line()):
-            progress.provider_trouble = f"{self.dialect.title} needs a login: {asks}"
+            progress.provider_trouble = f"{self.spec.title} needs a login: {asks}"
         elif trouble := self._trouble():
-            progress.provider_trouble = f"{self.dialect.title}: {trouble}"
+            progress.provider_trouble = f"{self.spec.title}: {trouble}"
 
     def find_fault(self, error: str | None) -> TrialFault | None:
         """What a turn means that ended with this error, or with none at all; None if nothing more can be told."""
         if asks := self._login_line(error or ""):
-            return Unreachable(f"{self.dialect.title} needs a login: {asks}")
+            return Unreachable(f"{self.spec.title} needs a login: {asks}")
         if error is not None:
             said = to_one_line(error)
             return Unreachable(said) if is_provider_error(error) else AgentFailed(said)
@@ -109,7 +109,7 @@ class OutputMonitor:
         noise = (line[:2000].decode(errors="replace") for line in self._noise)
         beside = () if self._got_on else (*self.stderr.splitlines(), *noise)  # later it may be a tool's complaint
         for line in (error, *beside):
-            if self.dialect.no_login_pattern.search(line):
+            if self.spec.no_login_pattern.search(line):
                 return to_one_line(line)
         return None
 
@@ -124,18 +124,18 @@ class OutputMonitor:
         return next((busy for busy in reversed(told) if len(busy) > _TELLING), told[-1] if told else None)
 
     def _logged_trouble(self, line: str) -> str | None:
-        if self.dialect.log_error_pattern is None:
+        if self.spec.log_error_pattern is None:
             return find_provider_trouble(line)
-        found = self.dialect.log_error_pattern.search(line)
+        found = self.spec.log_error_pattern.search(line)
         return to_one_line(found[1]) if found else None
 
     def _log(self) -> tuple[int, str]:
         """How long its own log is, and the end of what is new in it; a link there is not followed."""
-        session, log_name = self.turn.session, self.dialect.log_file
+        session, log_name = self.turn.session, self.spec.log_file
         if not log_name or ("{session}" in log_name and (session is None or "/" in session)):
             return 0, ""
         try:
-            file = open_regular_file(f"{self._home}/{self.dialect.log_file.format(session=session)}")
+            file = open_regular_file(f"{self._home}/{self.spec.log_file.format(session=session)}")
         except OSError:
             return 0, ""
         with os.fdopen(file, "rb") as log:

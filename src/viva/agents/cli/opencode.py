@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -163,7 +163,7 @@ OPENCODE = CliSpec(
     package="opencode-ai",
     min_version="1.17.18",
     approval_modes=("auto", "default", "plan"),
-    keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
+    key_variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
     needs_login=False,
     passed_variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
     login_files=(".local/share/opencode/auth.json",),
@@ -179,7 +179,7 @@ OPENCODE = CliSpec(
 )  # fmt: skip
 
 
-class Opencode(CliAgent, frozen=True, kw_only=True, dict=True):
+class OpencodeConfig(CliConfig, frozen=True, kw_only=True):
     """opencode."""
 
-    speaks: ClassVar[CliSpec] = OPENCODE
+    spec: ClassVar[CliSpec] = OPENCODE

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import CliEvent, EndReported, UsageReported
 from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
@@ -54,7 +54,7 @@ QWEN = CliSpec(
     package="@qwen-code/qwen-code",
     min_version="0.5.0",
     approval_modes=("yolo", "auto-edit", "default", "plan"),
-    keys=tuple(_KINDS),
+    key_variables=tuple(_KINDS),
     passed_variables=(
         "OPENAI_BASE_URL",
         "OPENAI_MODEL",
@@ -78,7 +78,7 @@ QWEN = CliSpec(
 )
 
 
-class QwenCode(CliAgent, frozen=True, kw_only=True, dict=True):
+class QwenConfig(CliConfig, frozen=True, kw_only=True):
     """qwen-code."""
 
-    speaks: ClassVar[CliSpec] = QWEN
+    spec: ClassVar[CliSpec] = QWEN

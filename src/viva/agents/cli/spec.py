@@ -62,7 +62,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     package: str = ""
     min_version: str = ""
     approval_modes: tuple[str, ...] = ("",)
-    keys: tuple[str, ...] = ()
+    key_variables: tuple[str, ...] = ()
     login_files: tuple[str, ...] = ()
     keyless_variables: tuple[str, ...] = ()
     needs_login: bool = True
@@ -81,11 +81,11 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     follows_links: bool = True
 
 
-def parse_events(dialect: CliSpec, line: bytes) -> list[CliEvent] | None:
+def parse_events(spec: CliSpec, line: bytes) -> list[CliEvent] | None:
     """The events of a line; None if it is no line of the CLI's stream."""
     try:
         line.decode()  # in what it skips, the decoder does not look for bytes that are no text
-        return list(dialect.parse_line(line))
+        return list(spec.parse_line(line))
     except (codec.DecodeError, UnicodeDecodeError):  # ValidationError is one: JSON, but of another shape
         return None
 

@@ -6,16 +6,16 @@ import os
 import sys
 from pathlib import Path
 
-from terminals import fake, host
+from terminals import command_agent, fake, host
 from viva.agents.acp import AcpAgent
-from viva.agents.cli.command import CommandAgent
-from viva.agents.cli.gemini import GEMINI, GeminiCli
-from viva.agents.cli.installation import Installation, check_version, inspect_installation
-from viva.session import terminal_agents
+from viva.agents.agent_config import AgentStatus
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.gemini import GEMINI
+from viva.agents.cli.installation import check_version, inspect_installation
 from viva.workspace.folders import LocalWorkspaces
 
 
-def looked_at(folder, logins: str | None = None, **env: str) -> Installation:
+def looked_at(folder, logins: str | None = None, **env: str) -> AgentStatus:
     return asyncio.run(inspect_installation("gemini", host(folder, **env), GEMINI, logins, LocalWorkspaces()))
 
 
@@ -71,12 +71,12 @@ def test_a_command_that_the_user_has_configured_is_not_run_to_ask_it(tmp_path):
     """P10."""
     program = nosy(tmp_path, "my-gemini")
     for agent in (
-        GeminiCli(command=(str(program),), host=host(tmp_path)),
-        CommandAgent(command=(str(program),), output="gemini", host=host(tmp_path)),
+        CliAgent(spec=GEMINI, command=(str(program),), host=host(tmp_path)),
+        command_agent(command=(str(program),), output="gemini", host=host(tmp_path)),
         AcpAgent(command=(str(nosy(tmp_path)), "--acp"), host=host(tmp_path)),
     ):
-        executable, version, _ = asyncio.run(terminal_agents.inspect_program(agent, LocalWorkspaces()))
-        assert (executable, version) == (agent.command[0], None)
+        status = asyncio.run(agent.inspect(LocalWorkspaces()))
+        assert (status.executable, status.version) == (agent.command[0], None)
     assert not (tmp_path / "seen").exists()
 
 

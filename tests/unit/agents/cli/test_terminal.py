@@ -10,10 +10,10 @@ import pytest
 
 from real_clis import node
 from terminals import CAPTURES, fake, hold_conversation, host
-from viva.agents.cli.claude import ClaudeCode
+from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.cli_agent import CliAgent
-from viva.agents.cli.codex import Codex
-from viva.agents.cli.gemini import GeminiCli
+from viva.agents.cli.codex import CODEX
+from viva.agents.cli.gemini import GEMINI
 from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.llm.transport import HttpTransport
@@ -30,9 +30,9 @@ DONE = 'say(type="result", status="success", stats={"models": {"m": {"input_toke
 
 def gemini(
     folder: Path, body: str, version: str = "99.1.0", env: dict[str, str] | None = None, **fields: Any
-) -> GeminiCli:
+) -> CliAgent:
     fake(folder, "gemini", body, version)
-    return GeminiCli(host=host(folder, GEMINI_API_KEY="key-1", **(env or {})), **fields)
+    return CliAgent(spec=GEMINI, host=host(folder, GEMINI_API_KEY="key-1", **(env or {})), **fields)
 
 
 def played(stream: str) -> str:
@@ -174,13 +174,13 @@ def test_the_model_of_the_case_stands_over_that_of_the_config(tmp_path):
 
 
 def test_it_may_do_everything_unless_the_config_says_otherwise():
-    assert GeminiCli().approves == "yolo"
-    assert GeminiCli().is_unasked
-    assert not GeminiCli(approval="plan").is_unasked
+    assert CliAgent(spec=GEMINI).approval_mode == "yolo"
+    assert CliAgent(spec=GEMINI).auto_approves
+    assert not CliAgent(spec=GEMINI, approval="plan").auto_approves
     with pytest.raises(
         ValueError, match="Gemini CLI knows no approval 'all'; there are yolo, auto_edit, default, plan"
     ):
-        GeminiCli(approval="all")
+        CliAgent(spec=GEMINI, approval="all")
 
 
 def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
@@ -272,12 +272,12 @@ def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_pat
     """
     program = fake(tmp_path, "gemini", "")
     program.write_text(f"#!{programs / 'node'}\n{code}", encoding="utf-8")
-    told = hold_conversation(GeminiCli(host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
+    told = hold_conversation(CliAgent(spec=GEMINI, host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
     assert (len(told.reply.content), told.reply.content[-4:]) == (1_000_004, " end")
 
 
 def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
-    fault = fault_of(GeminiCli(host={"PATH": str(tmp_path)}))
+    fault = fault_of(CliAgent(spec=GEMINI, host={"PATH": str(tmp_path)}))
     assert isinstance(fault, Unreachable)  # N17
     assert fault.message == (
         "Gemini CLI is not installed: there is no command 'gemini'; npm install -g @google/gemini-cli installs it"
@@ -299,7 +299,7 @@ def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):
 def test_a_missing_login_in_a_result_is_one_too(tmp_path):
     body = 'say(type="system", subtype="init", session_id="s")\nsay(type="result", subtype="success", is_error=True, result="Invalid API key · Please run /login")'
     fake(tmp_path, "claude", body)
-    fault = fault_of(ClaudeCode(host=host(tmp_path, ANTHROPIC_API_KEY="k")))
+    fault = fault_of(CliAgent(spec=CLAUDE, host=host(tmp_path, ANTHROPIC_API_KEY="k")))
     assert isinstance(fault, Unreachable)
     assert fault.message == "Claude Code needs a login: Invalid API key · Please run /login"
 
@@ -312,7 +312,7 @@ def test_a_cli_without_a_key_or_login_is_not_started(tmp_path):
     fake(tmp_path, "codex", "time.sleep(600)")
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
-    fault = fault_of(Codex(host=host(tmp_path, HOME=str(tmp_path))), limit_s=60)
+    fault = fault_of(CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path))), limit_s=60)
     assert isinstance(fault, Unreachable)
     assert fault.message.startswith("Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY")
 
@@ -331,7 +331,7 @@ def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[st
     fake(tmp_path, "codex", DONE_BY_CODEX)
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
-    hold_conversation(Codex(host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
+    hold_conversation(CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
 
 
 def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):

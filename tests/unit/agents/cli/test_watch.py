@@ -71,7 +71,7 @@ def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path):
 def test_a_cli_without_such_a_log_has_none_to_be_read(tmp_path: Path):
     watch, file = watching(tmp_path)
     append(file, BUSY)
-    watch.dialect = structs.replace(QWEN, log_file="")
+    watch.spec = structs.replace(QWEN, log_file="")
     assert told(watch) == (None, "")
 
 
