@@ -1,4 +1,4 @@
-"""A check that holds `{{variables}}`: it is built anew when it is asked, with their values at that moment."""
+"""A check with `{{variables}}`: it is built each time it is evaluated, with their values at that moment."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from viva.text.template import fill_variables
 
 
 class TemplatedCheck(Struct, frozen=True):
-    """Stands for a check until its variables have values. `label` shows the template; that of the built claim, the values."""
+    """Takes the place of a check until its variables have values. `label` shows the variables, not their values."""
 
     template: Mapping[str, Any]
     build: Callable[[Mapping[str, Any]], Assertion]
@@ -23,17 +23,16 @@ class TemplatedCheck(Struct, frozen=True):
     looks_outside: bool = False
 
     def resolve(self, context: CheckContext) -> Assertion:
-        """The claim with the values of its variables. CheckBroken where they make no sense in it."""
+        """The assertion with the values of its variables. CheckError if it cannot be built with them."""
         state = context.state
         try:
             try:
                 return self.build(fill_variables(self.template, state.variables, unset_reasons=state.unset_variables))
-            except codec.ValidationError:  # a number, say, where only a text can stand
-                return self.build(
-                    fill_variables(self.template, {name: to_text(value) for name, value in state.variables.items()})
-                )
-        except (ValueError, codec.ValidationError) as wrong:
-            raise CheckError(str(wrong), deterministic=True) from wrong
+            except codec.ValidationError:  # such as a number where only a text is allowed
+                texts = {name: to_text(value) for name, value in state.variables.items()}
+                return self.build(fill_variables(self.template, texts))
+        except (ValueError, codec.ValidationError) as error:
+            raise CheckError(str(error), deterministic=True) from error
 
     def check(self, context: CheckContext) -> Verdict:
         raise CheckError(f"{self.label}: its variables have no values yet")

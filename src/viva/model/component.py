@@ -25,6 +25,6 @@ class Component(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A component that a user writes. `__post_init__` may raise ValueError: it becomes a problem with file and line."""
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
         """From what was written, less `type`, `message`, `negate` and `weight`, which belong to the claim."""
         return codec.convert(dict(fields), cls)
