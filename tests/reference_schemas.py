@@ -133,6 +133,8 @@ def check_pages(complain: Complain) -> Iterator[str]:
         if not check.get("description"):
             complain(f"native: the check {name}")
         yield f"{check.get('description', '')}\n"
+        if others := check["properties"]["type"]["enum"][1:]:
+            yield f"Other name: {', '.join(f'`{each}`' for each in others)}.\n"
         if set(check["properties"]) - set(COMMON):
             yield tables.table(check, but=COMMON)
 

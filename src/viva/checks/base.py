@@ -15,6 +15,7 @@ from viva.model.component import BuildContext, Component
 
 NonEmptyText = Annotated[str, Meta(min_length=1)]
 Number = int | float
+NotNegative = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Validators = Mapping[str, Callable[[Any], object]]
 """For a field: a function that raises ValueError for a value of the right type that makes no sense."""
@@ -43,10 +44,14 @@ class Spelling(Struct, frozen=True):
         return tuple(dict.fromkeys([*([self.field] if self.field else []), *self.members.values()]))
 
     def expand(self, value: Any) -> dict[str, Any]:
-        """The fields that a value of this key gives."""
-        if self.members and isinstance(value, Mapping):
-            return {self.members[key]: item for key, item in value.items()}
-        return {str(self.field): value}
+        """The fields that a value of this key gives. ValueError for a value that the schema refuses."""
+        if not self.members or not isinstance(value, Mapping):
+            if self.field is None:
+                raise ValueError(f"is no object with {', '.join(self.members)}")
+            return {self.field: value}
+        if unknown := [key for key in cast("Mapping[str, Any]", value) if key not in self.members]:
+            raise ValueError(f"unknown key {unknown[0]!r}; known keys: {', '.join(self.members)}")
+        return {self.members[key]: item for key, item in cast("Mapping[str, Any]", value).items()}
 
 
 class BaseCheck(Component, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from viva.checks.base import HelperOptions, Number, Spelling
+from viva.checks.base import HelperOptions, Spelling
 from viva.checks.formatting import format_label, is_score, quote_value
 from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
@@ -44,7 +44,7 @@ class Judge(_HelperCheck, frozen=True, kw_only=True):
     example: ClassVar[Mapping[str, Any]] = {"criteria": "what must hold, in words, so that somebody else can judge it"}
     criteria: str = ""
     """What must hold, in words."""
-    min_score: Number | UnsetType = UNSET
+    min_score: float | UnsetType = UNSET
     """The lowest `score` with which the judge's `passed` counts."""
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Criterion(Struct, frozen=True, forbid_unknown_fields=True):
 
     criterion: str
     """What must hold, in words."""
-    weight: Annotated[int | float, Meta(ge=0)] = 1.0
+    weight: Annotated[float, Meta(ge=0)] = 1.0
     """How much it counts."""
 
 
@@ -82,7 +82,7 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
 
     criteria: Annotated[tuple[str | Criterion, ...], Meta(min_length=1)]
     """The criteria: texts, or objects with `criterion` and `weight`."""
-    min_score: Annotated[int | float, Meta(ge=0, le=1)] = 1.0
+    min_score: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """The lowest share of the weight that must hold."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from viva.checks.base import Count, LocalCheck
+from viva.checks.base import Count, LocalCheck, NotNegative
 from viva.checks.formatting import format_label
 from viva.errors import CheckError
 from viva.model.message import ModelCall
@@ -43,7 +43,7 @@ class MaxLatency(LocalCheck, frozen=True, kw_only=True):
 class MaxCost(LocalCheck, frozen=True, kw_only=True):
     """The agent's model calls in the turn or case cost no more USD than this."""
 
-    value: Annotated[int | float, Meta(ge=0)]
+    value: NotNegative
     """USD. An unknown price makes the check an error."""
 
     @property

@@ -138,8 +138,9 @@ class _UnknownType(ValueError):  # noqa: N818 -- private to this module
 
 
 def _find_check(definition: Mapping[str, Any]) -> Any:
-    kind = str(definition["type"])
-    if (check := catalog.find_component("check", kind)) is None:
+    kind = definition.get("type")
+    check = catalog.find_component("check", kind) if isinstance(kind, str) else None
+    if check is None:
         raise _UnknownType(format_unknown_name("assertion type", kind, catalog.list_components("check")))
     return check
 

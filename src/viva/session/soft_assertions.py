@@ -193,7 +193,9 @@ class SoftAssertions(CheckMethods):
         options = options or {}
         fields = {key: value for key, value in options.items() if key in _JUDGE_FIELDS}
         rest = {key: value for key, value in options.items() if key not in _JUDGE_FIELDS}
-        verdict = self._evaluate(response, {"type": "agent", "use": use, **fields, **({"options": rest} if rest else {})})
+        verdict = self._evaluate(
+            response, {"type": "agent", "use": use, **fields, **({"options": rest} if rest else {})}
+        )
         return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
 
     def _state(
