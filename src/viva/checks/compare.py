@@ -47,9 +47,7 @@ def json_type(value: Any) -> JsonType:
             return "object"
 
 
-def find_mismatch(
-    part: Any, whole: Any, get_pattern: GetPattern = lambda _value: None, path: str = "$"
-) -> str | None:
+def find_mismatch(part: Any, whole: Any, get_pattern: GetPattern = lambda _value: None, path: str = "$") -> str | None:
     """What keeps `part` from being a part of `whole`, and where; None if it is one.
 
     Only the keys of `part` are compared. Lists must have the same length; their items are compared one by one.
