@@ -28,7 +28,8 @@ CHECK_MODULE = ROOT / "src/viva/check.py"
 METHODS_MODULE = ROOT / "src/viva/session/check_methods.py"
 PROMPT = ROOT / "src/viva/agents/prompts/generator.md"
 REFERENCES = {Assertion: "#/$defs/assertion", tuple[Assertion, ...]: "#/$defs/assertions"}
-COMMON = {each.name: each.schema for each in list_fields(AssertionFields)}
+COMMON = {f"every_{each.name}": each.schema for each in list_fields(AssertionFields)}
+"""Fields that every assertion has, by their names in `$defs`."""
 
 
 # The schema
@@ -38,10 +39,12 @@ def build_native_schema() -> Schema:
     """The checked-in schema of native cases, with the part that describes assertions made anew."""
     schema: Schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     rest = {
-        key: value for key, value in schema["$defs"].items() if key != "assertion" and not key.startswith("assert_")
+        key: value
+        for key, value in schema["$defs"].items()
+        if key != "assertion" and not key.startswith(("assert_", "every_"))
     }
     checks = {f"assert_{name}": build_check_schema(name) for name in catalog.BUILT_IN["check"]}
-    return {**schema, "$defs": {**checks, "assertion": _assertion_schema(), **rest}}
+    return {**schema, "$defs": {**checks, **COMMON, "assertion": _assertion_schema(), **rest}}
 
 
 def build_check_schema(name: str) -> Schema:
@@ -53,10 +56,11 @@ def build_check_schema(name: str) -> Schema:
     properties = {"type": {"enum": _names_of(name)}, **{each.name: each.schema for each in fields.values()}}
     required = [each.name for each in fields.values() if each.is_required]
     spelled = {field: key for key, each in spellings.items() for field in each.fields if field in required}
+    common = {key.removeprefix("every_"): {"$ref": f"#/$defs/{key}"} for key in COMMON}
     schema: Schema = {
         "type": "object",
         "description": _summary(check),
-        "properties": {**properties, **other_keys, **COMMON},
+        "properties": {**properties, **other_keys, **common},
         "required": ["type", *(field for field in required if field not in spelled)],
         "additionalProperties": False,
     }
@@ -148,11 +152,12 @@ class Common(TypedDict, total=False):
 '''
 CHECK_TAIL = '''
 
-def _build(type_: str, fields: Mapping[str, Any], common: Common, **options: Any) -> AssertionDict:
+def _build(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
     """The assertion, without options that are not given."""
-    values = {name: value for name, value in fields.items() if value is not UNSET}
-    values |= {name: value for name, value in options.items() if value is not None}
-    return {"type": type_, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}, **common}
+    common = arguments.pop("common")
+    fields = {key: value for key, value in arguments.items() if value is not None or key in required}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+    return {"type": type_, **{key: value for key, value in values.items() if value is not UNSET}, **common}
 '''
 
 
@@ -176,13 +181,12 @@ def _function(name: str) -> str:
     else:
         parameters = [*map(_parameter, first), *(["*"] if len(first) < len(fields) else [])]
     parameters += [_parameter(each) for each in options if each not in first]
-    values = ", ".join(f'"{each.name}": {each.name}' for each in main)
-    passed = "".join(f", {each.name}={each.name}" for each in options)
+    required = "".join(f', "{each.name}"' for each in main)
     docs = "\n".join(f"    {each.name}: {each.schema['description']}" for each in fields)
     return (
         f"def {python_name(name)}({', '.join([*parameters, '**common: Unpack[Common]'])}) -> AssertionDict:\n"
         f'    """{_summary(_find(name))}\n\n{docs}\n    """\n'
-        f'    return _build("{name}", {{{values}}}, common{passed})\n'
+        f'    return _build("{name}", locals(){required})\n'
     )
 
 
@@ -292,10 +296,23 @@ def _format(source: str) -> str:
     return subprocess.run(command, input=source, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
+def format_json(value: Any, indent: str = "", room: int = 120) -> str:
+    """JSON with what fits on a line on one line."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(indent) + len(line) <= room or not isinstance(value, dict | list):
+        return line
+    deeper = f"{indent} "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(deeper + format_json(item, deeper, room) for item in value) + f"\n{indent}]"
+    pairs = [(f"{deeper}{json.dumps(key, ensure_ascii=False)}: ", item) for key, item in value.items()]
+    lines = [start + format_json(item, deeper, room - len(start) + len(deeper)) for start, item in pairs]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
 def render_all() -> dict[Path, str]:
     """The text of each file that is generated."""
     return {
-        SCHEMA: json.dumps(build_native_schema(), indent=1, ensure_ascii=False),
+        SCHEMA: format_json(build_native_schema()),
         CHECK_MODULE: write_check_module(),
         METHODS_MODULE: write_methods_module(),
         PROMPT: write_prompt(),

@@ -125,8 +125,7 @@ def check_pages(complain: Complain) -> Iterator[str]:
         "`module:Name`.\n"
     )
     yield "## What every check has\n"
-    common = defs["assert_contains"]
-    yield tables.table({"properties": {key: common["properties"][key] for key in COMMON[1:]}})
+    yield tables.table({"properties": {key: defs[f"every_{key}"] for key in COMMON[1:]}})
     for name in BUILT_IN["check"]:
         check = defs[f"assert_{name}"]
         yield f"## {name}\n"

@@ -33,7 +33,7 @@ def equals(value: Any, **common: Unpack[Common]) -> AssertionDict:
 
     value: The expected value.
     """
-    return _build("equals", {"value": value}, common)
+    return _build("equals", locals(), "value")
 
 
 def contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -42,7 +42,7 @@ def contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Co
     value: The text to find.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("contains", {"value": value}, common, ignore_case=ignore_case)
+    return _build("contains", locals(), "value")
 
 
 def not_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -51,7 +51,7 @@ def not_contains(value: str, *, ignore_case: bool | None = None, **common: Unpac
     value: The text that must be absent.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("not_contains", {"value": value}, common, ignore_case=ignore_case)
+    return _build("not_contains", locals(), "value")
 
 
 def flow_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -60,7 +60,7 @@ def flow_contains(value: str, *, ignore_case: bool | None = None, **common: Unpa
     value: The text to find.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("flow_contains", {"value": value}, common, ignore_case=ignore_case)
+    return _build("flow_contains", locals(), "value")
 
 
 def regex(pattern: str, **common: Unpack[Common]) -> AssertionDict:
@@ -68,7 +68,7 @@ def regex(pattern: str, **common: Unpack[Common]) -> AssertionDict:
 
     pattern: The regular expression. Flags are part of it: `(?i)yes`.
     """
-    return _build("regex", {"pattern": pattern}, common)
+    return _build("regex", locals(), "pattern")
 
 
 def json_path(
@@ -94,17 +94,7 @@ def json_path(
     lte: A number that the value must be at most.
     matches: A regular expression that the value must match.
     """
-    return _build(
-        "json_path",
-        {"path": path, "value": value},
-        common,
-        exists=exists,
-        gt=gt,
-        gte=gte,
-        lt=lt,
-        lte=lte,
-        matches=matches,
-    )
+    return _build("json_path", locals(), "path", "value")
 
 
 def type_is(
@@ -118,7 +108,7 @@ def type_is(
     value: The expected type.
     path: A JSONPath.
     """
-    return _build("type", {"value": value}, common, path=path)
+    return _build("type", locals(), "value")
 
 
 def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> AssertionDict:
@@ -126,7 +116,7 @@ def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> A
 
     schema: A JSON Schema, draft 2020-12.
     """
-    return _build("json_schema", {"schema": schema}, common)
+    return _build("json_schema", locals(), "schema")
 
 
 def tool_called(
@@ -144,7 +134,7 @@ def tool_called(
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
     """
-    return _build("tool_called", {"name": name}, common, times=times, arguments=arguments, status=status)
+    return _build("tool_called", locals(), "name")
 
 
 def tool_calls_contain(
@@ -155,7 +145,7 @@ def tool_calls_contain(
     name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
     values: The texts. Without any, the tool must have been called.
     """
-    return _build("tool_calls_contain", {"name": name}, common, values=values)
+    return _build("tool_calls_contain", locals(), "name")
 
 
 def tool_not_called(
@@ -171,7 +161,7 @@ def tool_not_called(
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
     """
-    return _build("tool_not_called", {"name": name}, common, arguments=arguments, status=status)
+    return _build("tool_not_called", locals(), "name")
 
 
 def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -180,7 +170,7 @@ def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Commo
     names: The names of the tools, in order.
     exact: No other calls before, between or after.
     """
-    return _build("tool_sequence", {"names": names}, common, exact=exact)
+    return _build("tool_sequence", locals(), "names")
 
 
 def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Common]) -> AssertionDict:
@@ -189,7 +179,7 @@ def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Com
     name: The tool's name.
     result: A deep subset of the result. A text `regex:...` is a regular expression.
     """
-    return _build("tool_result", {"name": name, "result": result}, common)
+    return _build("tool_result", locals(), "name", "result")
 
 
 def file_exists(path: str, **common: Unpack[Common]) -> AssertionDict:
@@ -197,7 +187,7 @@ def file_exists(path: str, **common: Unpack[Common]) -> AssertionDict:
 
     path: The path, relative to the workspace.
     """
-    return _build("file_exists", {"path": path}, common)
+    return _build("file_exists", locals(), "path")
 
 
 def file_contains(value: str | Sequence[str], path: str, **common: Unpack[Common]) -> AssertionDict:
@@ -206,7 +196,7 @@ def file_contains(value: str | Sequence[str], path: str, **common: Unpack[Common
     value: The text, or a list of texts.
     path: The path, relative to the workspace.
     """
-    return _build("file_contains", {"value": value, "path": path}, common)
+    return _build("file_contains", locals(), "value", "path")
 
 
 def snapshot(path: str, *, of: Literal["reply", "tool_calls"] | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -215,7 +205,7 @@ def snapshot(path: str, *, of: Literal["reply", "tool_calls"] | None = None, **c
     path: The file, relative to the suite's folder.
     of: What is compared: the reply's text or data, or the names and arguments of its tool calls.
     """
-    return _build("snapshot", {"path": path}, common, of=of)
+    return _build("snapshot", locals(), "path")
 
 
 def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
@@ -223,7 +213,7 @@ def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
 
     value: A duration such as `2s` or `2m30s`; a bare number is seconds.
     """
-    return _build("max_latency", {"value": value}, common)
+    return _build("max_latency", locals(), "value")
 
 
 def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
@@ -231,7 +221,7 @@ def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
 
     value: USD. An unknown price makes the check an error.
     """
-    return _build("max_cost", {"value": value}, common)
+    return _build("max_cost", locals(), "value")
 
 
 def max_tokens(value: int, **common: Unpack[Common]) -> AssertionDict:
@@ -239,7 +229,7 @@ def max_tokens(value: int, **common: Unpack[Common]) -> AssertionDict:
 
     value: Input and output tokens together.
     """
-    return _build("max_tokens", {"value": value}, common)
+    return _build("max_tokens", locals(), "value")
 
 
 def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
@@ -247,7 +237,7 @@ def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
 
     value: The number of turns.
     """
-    return _build("max_turns", {"value": value}, common)
+    return _build("max_turns", locals(), "value")
 
 
 def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **common: Unpack[Common]) -> AssertionDict:
@@ -256,7 +246,7 @@ def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **c
     strategy: Equal as text, contained in it, or equal as JSON. As text, what is not a string is JSON with sorted keys and no spaces.
     value: The expected value.
     """
-    return _build("golden", {"strategy": strategy, "value": value}, common)
+    return _build("golden", locals(), "strategy", "value")
 
 
 def safety(
@@ -276,16 +266,7 @@ def safety(
     secrets: Values that it must not reveal.
     allowed_tools: All tools that the agent may call; any tool, if left out.
     """
-    return _build(
-        "safety",
-        {},
-        common,
-        fail_at=fail_at,
-        expected=expected,
-        prompts=prompts,
-        secrets=secrets,
-        allowed_tools=allowed_tools,
-    )
+    return _build("safety", locals())
 
 
 def script(
@@ -301,7 +282,7 @@ def script(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build("script", {"use": use}, common, metadata=metadata, options=options)
+    return _build("script", locals(), "use")
 
 
 def judge(
@@ -323,17 +304,7 @@ def judge(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build(
-        "judge",
-        {},
-        common,
-        criteria=criteria,
-        min_score=min_score,
-        use=use,
-        votes=votes,
-        metadata=metadata,
-        options=options,
-    )
+    return _build("judge", locals())
 
 
 def rubric(
@@ -354,16 +325,7 @@ def rubric(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build(
-        "rubric",
-        {"criteria": criteria},
-        common,
-        min_score=min_score,
-        use=use,
-        votes=votes,
-        metadata=metadata,
-        options=options,
-    )
+    return _build("rubric", locals(), "criteria")
 
 
 def all_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
@@ -371,7 +333,7 @@ def all_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> Assertio
 
     assertions: The assertions: a list, or a single one.
     """
-    return _build("all", {"assertions": assertions}, common)
+    return _build("all", locals(), "assertions")
 
 
 def any_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
@@ -379,7 +341,7 @@ def any_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> Assertio
 
     assertions: The assertions: a list, or a single one.
     """
-    return _build("any", {"assertions": assertions}, common)
+    return _build("any", locals(), "assertions")
 
 
 def not_(assertion: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
@@ -387,11 +349,12 @@ def not_(assertion: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDic
 
     assertion: The assertion.
     """
-    return _build("not", {"assertion": assertion}, common)
+    return _build("not", locals(), "assertion")
 
 
-def _build(type_: str, fields: Mapping[str, Any], common: Common, **options: Any) -> AssertionDict:
+def _build(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
     """The assertion, without options that are not given."""
-    values = {name: value for name, value in fields.items() if value is not UNSET}
-    values |= {name: value for name, value in options.items() if value is not None}
-    return {"type": type_, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}, **common}
+    common = arguments.pop("common")
+    fields = {key: value for key, value in arguments.items() if value is not None or key in required}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+    return {"type": type_, **{key: value for key, value in values.items() if value is not UNSET}, **common}

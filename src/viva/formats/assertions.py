@@ -8,19 +8,45 @@ from msgspec import Struct, field, structs
 from viva import catalog
 from viva.checks.base import AssertionFields, BaseCheck, Spelling
 from viva.checks.formatting import format_label
-from viva.checks.templated import TemplatedCheck
-from viva.errors import BadInput, Problem
+from viva.errors import BadInput, CheckError, Problem
 from viva.formats.documents import format_key_path
 from viva.model import codec
 from viva.model.case import Assertion, Feature, TextScope, TurnScope
 from viva.model.component import BuildContext
+from viva.model.turn import Verdict
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations, format_unknown_name
+from viva.state.trial_state import CheckContext, to_text
 from viva.text.template import fill_variables, has_variables, is_template
 
 ReportProblem = Callable[[KeyPath, str, str | None], None]
 """Called with a path, a message, and the key of that object which is meant."""
 _COMMON = frozenset({"type", *AssertionFields.__struct_fields__})
+
+
+class TemplatedCheck(Struct, frozen=True):
+    """A check with `{{variables}}`. It is built when it is evaluated, with their values; `label` shows the variables."""
+
+    template: Mapping[str, Any]
+    build: Callable[[Mapping[str, Any]], Assertion]
+    costly: bool
+    label: str
+    looks_outside: bool = False
+
+    def resolve(self, context: CheckContext) -> Assertion:
+        """The assertion with the values of its variables. CheckError if it cannot be built with them."""
+        state = context.state
+        try:
+            try:
+                return self.build(fill_variables(self.template, state.variables, unset_reasons=state.unset_variables))
+            except codec.ValidationError:  # such as a number where only a text is allowed
+                texts = {name: to_text(value) for name, value in state.variables.items()}
+                return self.build(fill_variables(self.template, texts))
+        except (ValueError, codec.ValidationError) as error:
+            raise CheckError(str(error), deterministic=True) from error
+
+    def check(self, context: CheckContext) -> Verdict:
+        raise CheckError(f"{self.label}: its variables have no values yet")
 
 
 class AssertionBuilder(Struct):
