@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_type_hints
 
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.model.component import BuildContext, Component
 
@@ -92,21 +92,21 @@ class LocalCheck(BaseCheck, frozen=True, kw_only=True):
 class HelperOptions(BaseCheck, frozen=True, kw_only=True):
     """The fields of a check that calls a function or an agent of the user."""
 
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] | UnsetType = UNSET
     """Metadata of the call. Another spelling of `options.metadata`."""
     options: Mapping[str, Any] = {}
     """Options of the call, with `metadata` among them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "metadata" in self.options and self.metadata:
+        if "metadata" in self.options and self.metadata is not UNSET:
             raise ValueError("gives both spellings of 'metadata'; keep one of them")
         if not isinstance(cast("object", self.all_metadata), Mapping):
             raise ValueError("options.metadata is not an object")
 
     @property
     def all_metadata(self) -> Mapping[str, Any]:
-        return self.options.get("metadata", self.metadata)
+        return self.options.get("metadata", {}) if self.metadata is UNSET else self.metadata
 
     @property
     def other_options(self) -> dict[str, Any]:
