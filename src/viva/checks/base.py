@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Self, cast, get_args, get_type_hint
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from viva.model import codec
 from viva.model.component import BuildContext, Component
 
 NonEmptyText = Annotated[str, Meta(min_length=1)]
@@ -67,7 +68,7 @@ class BaseCheck(Component, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
-        return super().build(_with_whole_numbers(cls, fields), context)
+        return codec.convert(dict(_with_whole_numbers(cls, fields)), cls)
 
     @classmethod
     def validate_field(cls, name: str, value: Any, context: BuildContext) -> None:
@@ -115,9 +116,10 @@ class HelperOptions(BaseCheck, frozen=True, kw_only=True):
 
 def _with_whole_numbers(check: type[BaseCheck], fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields with 2.0 as 2 where an integer is expected: JSON Schema does not tell them apart, msgspec does."""
-    if not any(isinstance(fields.get(name), float | Mapping) for name in _list_integer_fields(check)):
-        return fields
-    return {name: _to_whole(item) if name in _list_integer_fields(check) else item for name, item in fields.items()}
+    for name in _list_integer_fields(check):
+        if isinstance(fields.get(name), float | Mapping):
+            fields = {**fields, name: _to_whole(fields[name])}
+    return fields
 
 
 def _to_whole(value: Any) -> Any:

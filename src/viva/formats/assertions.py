@@ -107,9 +107,10 @@ class AssertionBuilder(Struct):
             self.connectors.setdefault((name, helper), (*path, "options"))
 
     def _build(self, definition: Mapping[str, Any]) -> Assertion:
+        if not self.may_hold_variables or not is_template(definition):
+            return self._build_now(definition)
         check = _find_check(definition)
-        is_combination = getattr(check, "is_combination", False)  # each of its assertions waits for its own variables
-        if not self.may_hold_variables or is_combination or not is_template(definition):
+        if getattr(check, "is_combination", False):  # each of its assertions waits for its own variables
             return self._build_now(definition)
         if has_variables(definition):
             return self._build_templated(check, definition)
@@ -121,7 +122,8 @@ class AssertionBuilder(Struct):
         for name in getattr(check, "references", ()):
             self._add_reference(name)
             self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)
-        self.needs.update(getattr(check, "needs", ()))
+        if needs := getattr(check, "needs", None):
+            self.needs.update(needs)
         return _assemble(check, definition)
 
     def _build_templated(self, check: Any, definition: Mapping[str, Any]) -> Assertion:
@@ -185,8 +187,8 @@ def normalize_fields(check: Any, definition: Mapping[str, Any]) -> dict[str, Any
     """The fields of a check in its own spelling. ValueError if a field is given in two spellings."""
     fields = {key: value for key, value in definition.items() if key not in _COMMON}
     spellings: Mapping[str, Spelling] = getattr(check, "spellings", {})
-    for key in spellings.keys() & fields.keys():
-        for name, value in spellings[key].expand(fields.pop(key)).items():
+    for key, spelling in spellings.items():
+        for name, value in spelling.expand(fields.pop(key)).items() if key in fields else ():
             if name in fields:
                 raise ValueError(f"gives both spellings of {name!r}; keep one of them")
             fields[name] = value
