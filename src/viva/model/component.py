@@ -26,6 +26,6 @@ class Component(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A component that a user writes. A ValueError of `__post_init__` becomes a problem with file and line."""
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
         """Builds it from its fields, without `type`, `message`, `negate` and `weight`, which belong to the assertion."""
         return codec.convert(dict(fields), cls)

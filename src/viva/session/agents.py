@@ -24,7 +24,7 @@ from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.player import FILES_KEY
-from viva.schemas.validation import SchemaViolation, find_violations, find_violations_in
+from viva.schemas.validation import SchemaViolation, find_violations, find_schema_violations
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 from viva.text import credentials
@@ -263,7 +263,7 @@ class AgentFactory:
             raise setup.error(f"unknown type of agent {name!r}; there are {known}", "type")
         if name not in catalog.BUILT_IN["agent"]:
             schema = entry_schema(kind)
-            violations = find_violations_in(schema, entry) if schema is not None else []
+            violations = find_schema_violations(schema, entry) if schema is not None else []
         else:  # the config was checked with its schema, but without the kind of entries that do not name it
             violations = find_violations("config", {"agents": {setup.name: entry}})
             violations = [structs.replace(each, path=each.path[2:]) for each in violations]

@@ -333,7 +333,7 @@ def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
     )
     checks: list[Any] = [case.user.planned_messages[0].assertions[0].check for case in (one, other)]
     first, second = checks
-    assert first.metadata == second.metadata == {"a": 1}  # N3, N8
+    assert first.all_metadata == second.all_metadata == {"a": 1}  # N3, N8
     said = wrong(
         asserting(type="script", use="scripts:spelled.f", metadata={}, options={"metadata": {}}), folder=tmp_path
     )
