@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from viva.checks.golden import ReturnSchema
 from viva.errors import BadInput
@@ -159,8 +159,7 @@ async def _prepared(host: Host, run: Run, agent: HostedAgent, past: PreviousRun 
     )
     prepared = await build_run_plan(options, past)
     prepared.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
-    prepared.suites = [add_agent_checks(suite, agent) for suite in prepared.suites]
-    return prepared
+    return structs.replace(prepared, suites=[add_agent_checks(suite, agent) for suite in prepared.suites])
 
 
 async def run_eval(host: Host, run: Run, log: RunLog) -> None:

@@ -1,6 +1,7 @@
 """`t.assert_`: the soft assertions of script tests, in snake_case and in the names of the specification."""
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, cast
 
@@ -20,8 +21,12 @@ from viva.state.trial_state import CheckContext, TrialState, reply_text
 from viva.text.pattern import search
 
 
+_NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
+_RESULT_FIELDS = ("passed", "score", "reason", "suggestions")
+
+
 class PrecomputedCheck(Struct, frozen=True):
-    """A check that the test's own code has made already."""
+    """A check whose verdict is known already."""
 
     label: str
     verdict: Verdict = PASSED
@@ -35,195 +40,189 @@ class PrecomputedCheck(Struct, frozen=True):
 
 
 class ValidatorResult(Verdict, frozen=True):
-    """What a validator said, as the specification has it: `passed`, `score`, `reason`, `suggestions`.
+    """The answer of a validator as the specification defines it: `passed`, `score`, `reason`, `suggestions`.
 
-    found.passed, found["passed"], found.get("score"), dict(found)
+    result.passed, result["passed"], result.get("score"), dict(result)
     """
 
     def __getitem__(self, name: str) -> Any:
-        if name not in _RESULT:
+        if name not in _RESULT_FIELDS:
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_RESULT)
+        return iter(_RESULT_FIELDS)
 
     def keys(self) -> tuple[str, ...]:
-        return _RESULT
+        return _RESULT_FIELDS
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What it said; the default where it said nothing of that kind."""
-        return default if name not in _RESULT or (value := self[name]) is None else value
-
-
-_RESULT = ("passed", "score", "reason", "suggestions")
+        """The value of the field, or the default if it is missing or None."""
+        return default if name not in _RESULT_FIELDS or (value := self[name]) is None else value
 
 
 class SoftAssertions:
-    """Each notes what it found and says whether it holds; none of them stops the test.
+    """Each method records a result and returns whether it passed. None of them stops the test.
 
-    Values that come from agents are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0.
-    A reply stands for its text where a text is looked at, and for its data where a path is.
+    Values are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0. Of a reply, text assertions
+    see the text and path assertions the data.
     """
 
     def __init__(
-        self, note: Callable[[AssertionResult], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
+        self,
+        add_result: Callable[[AssertionResult], None],
+        ask_validator: Callable[[Any, str, Mapping[str, Any]], ValidatorResult],
     ) -> None:
-        self._note = note
-        self._ask = ask
+        self._add_result = add_result
+        self._ask_validator = ask_validator
 
     def true_(self, value: Any, message: str = "") -> bool:
-        """The value is true, or counts as true."""
-        return self._state("true", "", bool(value), f"{_quoted(value)} is not true", message, actual=value)
+        """The value is truthy."""
+        return self._add("true", "", _verdict(bool(value), f"{_quote(value)} is not true", actual=value), message)
 
     def false_(self, value: Any, message: str = "") -> bool:
-        """The value is false, or counts as false."""
-        return self._state("false", "", not value, f"{_quoted(value)} is not false", message, actual=value)
+        """The value is falsy."""
+        return self._add("false", "", _verdict(not value, f"{_quote(value)} is not false", actual=value), message)
 
     def equal(self, actual: Any, expected: Any, message: str = "") -> bool:
-        """Both are the same value."""
-        reason = f"expected {_quoted(expected)}, was {_quoted(actual)}"
-        same = is_same_json(_plain(expected), _plain(actual))
-        return self._state("equal", _quoted(expected), same, reason, message, expected, actual)
+        """Both values are the same."""
+        is_equal = is_same_json(_to_plain(expected), _to_plain(actual))
+        reason = f"expected {_quote(expected)}, was {_quote(actual)}"
+        return self._add("equal", _quote(expected), _verdict(is_equal, reason, expected, actual), message)
 
     def not_equal(self, actual: Any, expected: Any, message: str = "") -> bool:
-        """They are different values."""
-        differ = not is_same_json(_plain(expected), _plain(actual))
-        reason = f"must not be {_quoted(expected)}, but is"
-        return self._state("not_equal", _quoted(expected), differ, reason, message, actual=actual)
+        """The values are different."""
+        is_equal = is_same_json(_to_plain(expected), _to_plain(actual))
+        reason = f"must not be {_quote(expected)}, but is"
+        return self._add("not_equal", _quote(expected), _verdict(not is_equal, reason, actual=actual), message)
 
     def nil(self, value: Any, message: str = "") -> bool:
-        """There is no value (None)."""
-        return self._state("nil", "", value is None, f"expected nothing, was {_quoted(value)}", message, actual=value)
+        """The value is None."""
+        reason = f"expected None, was {_quote(value)}"
+        return self._add("nil", "", _verdict(value is None, reason, actual=value), message)
 
     def not_nil(self, value: Any, message: str = "") -> bool:
-        """There is a value, be it an empty one."""
-        return self._state("not_nil", "", value is not None, "there is no value (None)", message)
+        """The value is not None."""
+        return self._add("not_nil", "", _verdict(value is not None, "the value is None"), message)
 
     def contains(self, whole: Any, part: Any, message: str = "") -> bool:
-        """A text holds a text, a list an item, a dict a key."""
-        reason = f"{_quoted(part)} is not in {_quoted(whole)}"
-        return self._state("contains", _quoted(part), _holds(whole, part), reason, message, part, whole)
+        """A text contains a text, a list an item, a dict a key."""
+        reason = f"{_quote(part)} is not in {_quote(whole)}"
+        return self._add("contains", _quote(part), _verdict(_contains(whole, part), reason, part, whole), message)
 
     def not_contains(self, whole: Any, part: Any, message: str = "") -> bool:
-        """A text does not hold a text, a list an item, a dict a key."""
-        reason = f"{_quoted(part)} must not be in {_quoted(whole)}"
-        return self._state("not_contains", _quoted(part), not _holds(whole, part), reason, message, actual=whole)
+        """A text does not contain a text, a list an item, a dict a key."""
+        verdict = _verdict(not _contains(whole, part), f"{_quote(part)} must not be in {_quote(whole)}", actual=whole)
+        return self._add("not_contains", _quote(part), verdict, message)
 
     def len(self, value: Any, length: int, message: str = "") -> bool:
-        """The value has so many items, or characters."""
-        if not isinstance(value, Sized):
-            return self._state("len", str(length), False, f"{_quoted(value)} has no length", message, length, value)
-        found = value.__len__()
-        return self._state(
-            "len", str(length), found == length, f"expected {length}, was {found}: {_quoted(value)}", message
-        )
+        """The value has this number of items or characters."""
+        if isinstance(value, Sized):
+            actual = value.__len__()
+            verdict = _verdict(actual == length, f"expected {length}, was {actual}: {_quote(value)}")
+        else:
+            verdict = _verdict(False, f"{_quote(value)} has no length", length, value)
+        return self._add("len", str(length), verdict, message)
 
     def greater(self, actual: Any, than: Any, message: str = "") -> bool:
-        """The first is greater than the second."""
-        return self._order(">", actual, than, lambda: actual > than, message)
+        """The first value is greater than the second."""
+        return self._compare(">", actual, than, message)
 
     def greater_or_equal(self, actual: Any, than: Any, message: str = "") -> bool:
-        """The first is not less than the second."""
-        return self._order(">=", actual, than, lambda: actual >= than, message)
+        """The first value is not less than the second."""
+        return self._compare(">=", actual, than, message)
 
     def less(self, actual: Any, than: Any, message: str = "") -> bool:
-        """The first is less than the second."""
-        return self._order("<", actual, than, lambda: actual < than, message)
+        """The first value is less than the second."""
+        return self._compare("<", actual, than, message)
 
     def less_or_equal(self, actual: Any, than: Any, message: str = "") -> bool:
-        """The first is not greater than the second."""
-        return self._order("<=", actual, than, lambda: actual <= than, message)
+        """The first value is not greater than the second."""
+        return self._compare("<=", actual, than, message)
 
     def error(self, what: Any, message: str = "") -> bool:
-        """An error is there: an exception, or any value but None; a function is called, and has to raise one."""
-        raised = _raised(what) if callable(what) else what
-        return self._state("error", "", raised is not None, "there was no error", message)
+        """There is an error: an exception, or any value but None. A function is called and must raise."""
+        error = _catch_error(what) if callable(what) else what
+        return self._add("error", "", _verdict(error is not None, "there was no error"), message)
 
     def no_error(self, what: Any, message: str = "") -> bool:
-        """No error is there; a function is called, and must not raise one."""
-        raised = _raised(what) if callable(what) else what
-        return self._state("no_error", "", raised is None, f"there was an error: {_said(raised)}", message)
+        """There is no error. A function is called and must not raise."""
+        error = _catch_error(what) if callable(what) else what
+        verdict = _verdict(error is None, f"there was an error: {_describe_error(error)}")
+        return self._add("no_error", "", verdict, message)
 
     def panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function raises: `t.assert_.panic(lambda: ctx.call("broken", "Hello"))`."""
-        return self._state("panic", "", _raised(function) is not None, "it did not raise", message)
+        return self._add("panic", "", _verdict(_catch_error(function) is not None, "it did not raise"), message)
 
     def no_panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function does not raise."""
-        raised = _raised(function)
-        return self._state("no_panic", "", raised is None, f"it raised {_said(raised)}", message)
+        error = _catch_error(function)
+        return self._add("no_panic", "", _verdict(error is None, f"it raised {_describe_error(error)}"), message)
 
     def match(self, value: Any, pattern: str, message: str = "") -> bool:
         """The pattern matches somewhere in the text."""
-        return self._search("match", value, pattern, True, message)
+        return self._search("match", value, pattern, message)
 
     def not_match(self, value: Any, pattern: str, message: str = "") -> bool:
         """The pattern matches nowhere in the text."""
-        return self._search("not_match", value, pattern, False, message)
+        return self._search("not_match", value, pattern, message)
 
     def type(self, value: Any, kind: JsonType | type, message: str = "") -> bool:
-        """The value is of a JSON type (`"string"`, `"array"`, …), or of a Python class."""
+        """The value has a JSON type (`"string"`, `"array"`, …), or is an instance of a Python class."""
         if isinstance(kind, type):
             name, actual, fits = kind.__name__, type(value).__name__, isinstance(value, kind)
         else:
-            name, actual = kind, json_type(_plain(value))
+            name, actual = kind, json_type(_to_plain(value))
             fits = actual == kind or (kind == "number" and actual == "integer")
-        return self._state("type", name, fits, f"is of type {actual}, not {name}: {_quoted(value)}", message)
+        return self._add("type", name, _verdict(fits, f"has type {actual}, not {name}: {_quote(value)}"), message)
 
     def json_path(self, value: Any, path: str, expected: Any | UnsetType = UNSET, message: str = "") -> bool:
-        """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
-        turn = Turn(1, UserMessage(Message("user")), _document(value))
-        context = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
-        label = format_label("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
-        wanted = UNSET if expected is UNSET else _plain(expected)
-        return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(context), message)
+        """The path finds the expected value; without one, it finds something. `$.total` as in a suite."""
+        turn = Turn(1, UserMessage(Message("user")), _as_reply(value))
+        context = CheckContext(cast("TrialState", None), turn)  # the check reads only the turn
+        shown = path if expected is UNSET else f"{path} = {_quote(expected)}"
+        value_at_path = UNSET if expected is UNSET else _to_plain(expected)
+        check = lambda: JsonPath(path=path, value=value_at_path).check(context)  # noqa: E731 -- an invalid path raises in there
+        return self._add("json_path", shown, check, message)
 
     def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> ValidatorResult:
         """A validator agent agrees: `t.assert_.agent(reply, "workers.judge", {"metadata": {"criteria": "polite"}})`.
 
-        Gives what it said: `passed`, `score`, `reason`, `suggestions`. `min_score` and `votes` may stand in the options.
+        Returns its answer: `passed`, `score`, `reason`, `suggestions`. The options may contain `min_score` and `votes`.
         """
-        return self._ask(response, use, options or {})
+        return self._ask_validator(response, use, options or {})
 
-    def _state(
-        self,
-        kind: str,
-        what: str,
-        holds: bool,
-        reason: str,
-        message: str,
-        expected: Any = UNSET,
-        actual: Any = UNSET,
-    ) -> bool:
-        verdict = PASSED if holds else Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
-        return self._judge(kind, format_label(kind, what), lambda: verdict, message)
-
-    def _judge(self, kind: str, label: str, find: Callable[[], Verdict], message: str) -> bool:
-        try:
-            verdict = find()
-        except Exception as broken:  # a pattern that does not compile, a path that is none: no verdict on the agent
-            verdict = error_verdict(broken)
-        written = {"type": kind, **({"message": message} if message else {})}
-        self._note(AssertionResult(Assertion(PrecomputedCheck(label, verdict), written, message), verdict))
+    def _add(self, kind: str, shown: str, verdict: Verdict | Callable[[], Verdict], message: str) -> bool:
+        if not isinstance(verdict, Verdict):
+            try:
+                verdict = verdict()
+            except Exception as error:  # for example an invalid pattern or path: no verdict on the agent
+                verdict = error_verdict(error)
+        definition = {"type": kind, **({"message": message} if message else {})}
+        check = PrecomputedCheck(format_label(kind, shown), verdict)
+        self._add_result(AssertionResult(Assertion(check, definition, message), verdict))
         return verdict.passed
 
-    def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
+    def _compare(self, sign: str, actual: Any, than: Any, message: str) -> bool:
         try:
-            holds, reason = bool(compare()), f"expected {sign} {_quoted(than)}, was {_quoted(actual)}"
+            holds = bool(_COMPARISONS[sign](actual, than))
+            verdict = _verdict(holds, f"expected {sign} {_quote(than)}, was {_quote(actual)}", actual=actual)
         except TypeError:
-            holds, reason = False, f"{_quoted(actual)} cannot be compared with {_quoted(than)}"
-        return self._state(sign, _quoted(than), holds, reason, message, actual=actual)
+            verdict = _verdict(False, f"{_quote(actual)} cannot be compared with {_quote(than)}", actual=actual)
+        return self._add(sign, _quote(than), verdict, message)
 
-    def _search(self, kind: str, value: Any, pattern: str, wanted: bool, message: str) -> bool:
-        text = _text(value)
-        reason = f"{quote_value(pattern)} {'matches nothing' if wanted else 'must not match, but does,'} in {quote_value(text)}"
+    def _search(self, kind: str, value: Any, pattern: str, message: str) -> bool:
+        text, must_match = _to_text(value), kind == "match"
 
         def find() -> Verdict:
-            holds = search(pattern, text) is wanted
-            return PASSED if holds else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
+            if search(pattern, text) is must_match:
+                return PASSED
+            outcome = "matches nothing" if must_match else "must not match, but does,"
+            reason = f"{quote_value(pattern)} {outcome} in {quote_value(text)}"
+            return Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
 
-        return self._judge(kind, format_label(kind, quote_value(pattern)), find, message)
+        return self._add(kind, quote_value(pattern), find, message)
 
     True_, False_, Equal, NotEqual, Nil, NotNil = true_, false_, equal, not_equal, nil, not_nil
     Contains, NotContains, Len, Type = contains, not_contains, len, type  # noqa: A003 -- the specification's names
@@ -232,86 +231,94 @@ class SoftAssertions:
     Match, NotMatch, JSONPath, Agent = match, not_match, json_path, agent
 
 
-_NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 
 
-def _as_json(value: Any) -> Any:
-    """A value as JSON has it; raises one of _NO_JSON where it has none."""
+def _verdict(holds: bool, reason: str, expected: Any = UNSET, actual: Any = UNSET) -> Verdict:
+    return PASSED if holds else Verdict("failed", reason, expected=_truncate(expected), actual=_truncate(actual))
+
+
+def _to_json(value: Any) -> Any:
+    """The JSON value. Raises one of _NO_JSON if there is none."""
     if isinstance(value, Reply):
         return reply_text(value) if value.data is None else codec.to_plain(value.data)
     return codec.to_definition(value)
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; what has no JSON form stays as it is."""
+def _to_plain(value: Any) -> Any:
+    """The JSON value or, if there is none, the value itself."""
     try:
-        return _as_json(value)
+        return _to_json(value)
     except _NO_JSON:
         return value
 
 
-def _kept(value: Any) -> Any:
-    """As much of a value as the record keeps."""
+def _truncate(value: Any) -> Any:
+    """The part of a value that a record keeps."""
     if value is UNSET:
         return UNSET
     try:
-        plain = _as_json(value)
+        plain = _to_json(value)
     except _NO_JSON:
         plain = _repr(value)
     return truncate_text(plain) if isinstance(plain, str) else plain
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     try:
-        return quote_value(_as_json(value))
+        return quote_value(_to_json(value))
     except _NO_JSON:
         return quote_value(_repr(value))[1:-1]
 
 
 def _repr(value: Any) -> str:
-    """How Python shows a value, of whatever class."""
     try:
         return to_valid_text(repr(value))
-    except Exception:  # the test's own objects may not be able to show themselves
+    except Exception:  # __repr__ of user code may raise anything
         return f"<{type(value).__name__}>"
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, Reply):
         return reply_text(value)
-    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_plain(value))
+    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_to_plain(value))
 
 
-def _holds(whole: Any, part: Any) -> bool:
-    plain = reply_text(whole) if isinstance(whole, Reply) else _plain(whole)
+def _contains(whole: Any, part: Any) -> bool:
+    plain = reply_text(whole) if isinstance(whole, Reply) else _to_plain(whole)
     if isinstance(plain, str):
         return isinstance(part, str) and part in plain
     if isinstance(plain, Mapping):
         return part in plain
-    wanted = _plain(part)
+    plain_part = _to_plain(part)
     return isinstance(plain, list | tuple | set) and any(
-        is_same_json(wanted, item) for item in cast("list[Any]", plain)
+        is_same_json(plain_part, item) for item in cast("list[Any]", plain)
     )
 
 
-def _raised(function: Callable[[], Any]) -> Exception | None:
+def _catch_error(function: Callable[[], Any]) -> Exception | None:
     try:
-        returned = function()
+        result = function()
     except RunStopped:
         raise
-    except Exception as raised:  # that is what is asked for: does the test's own code raise?
-        return raised
-    if inspect.iscoroutine(returned):
-        returned.close()
-        raise TypeError("nobody would await this: await it in a `try`, and hand what it raised to t.assert_.error")
+    except Exception as error:  # whether user code raises is the question
+        return error
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the function is async: await it in a `try`, and pass the exception to t.assert_.error")
     return None
 
 
-def _said(raised: Any) -> str:
-    return error_text(raised) if isinstance(raised, BaseException) else _quoted(raised)
+def _describe_error(error: Any) -> str:
+    return error_text(error) if isinstance(error, BaseException) else _quote(error)
 
 
-def _document(value: Any) -> Reply:
+def _as_reply(value: Any) -> Reply:
     if isinstance(value, Reply):
         return value
-    return Reply(value) if isinstance(value, str) else Reply(data=_plain(value))
+    return Reply(value) if isinstance(value, str) else Reply(data=_to_plain(value))
