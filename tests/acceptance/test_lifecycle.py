@@ -182,8 +182,8 @@ def agent(messages):
     return "heard"
 
 CASES = [
-    {{"id": "a", "input": "quick", "assertions": [viva.contains("heard")]}},
-    {{"id": "b", "input": "slow", "assertions": [viva.contains("heard")]}},
+    {{"id": "a", "input": "quick", "assertions": [viva.check.contains("heard")]}},
+    {{"id": "b", "input": "slow", "assertions": [viva.check.contains("heard")]}},
 ]
 
 def own(number, frame):

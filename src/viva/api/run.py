@@ -75,7 +75,7 @@ def run(
         result = viva.run("tests/expense.jsonl", "assistants.expense", parallel=8, outputs="report.xml")
         assert result.passed, result
 
-        result = viva.run([{"id": "hi", "input": "Hello", "assertions": [viva.contains("Hello")]}], my_agent)
+        result = viva.run([{"id": "hi", "input": "Hello", "assertions": [viva.check.contains("Hello")]}], my_agent)
         for record in result.records():
             print(record.id, record.status, record.turns[0].output)
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva import catalog, config
 from viva.config import Settings
@@ -51,10 +51,8 @@ def command(config_file: Path | None, as_json: bool) -> int:
     """List agents, connectors and installed CLIs, and say what is missing. Exit code 1 if an agent of the config cannot be reached."""
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
-    unset, settings.unset_variables = (
-        settings.unset_variables or [],
-        None,
-    )  # of connectors; an agent of its own says what it misses
+    unset = settings.unset_variables or []  # of connectors
+    settings = structs.replace(settings, unset_variables=None)  # each agent reports its own
     rows, clis = run_coroutine(_looked_at(settings))
     if as_json:
         print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())

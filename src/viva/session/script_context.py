@@ -24,7 +24,7 @@ class _BaseContext:
         self, agent: str | None, messages: MessageInput, options: Mapping[str, Any] | None, timeout: str | float | None
     ) -> Coroutine[Any, Any, AgentReply]:
         message = build_user_message(messages, options=options, timeout=timeout)
-        return self._send(structs.replace(message, to=agent.removeprefix("agents:") if agent else None))
+        return self._send(structs.replace(message, agent=agent.removeprefix("agents:") if agent else None))
 
 
 class Context(_BaseContext):

@@ -20,7 +20,6 @@ from viva.state.evaluation import error_verdict
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 from viva.text.pattern import search
 
-
 _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 _RESULT_FIELDS = ("passed", "score", "reason", "suggestions")
 
