@@ -64,7 +64,7 @@ class WorkspaceProvider:
         default_link_mode = "symlink" if agent.follows_links else "copy"
         self._link_mode = options.link_mode or defaults.link_mode or default_link_mode
         cassettes = [path for path in (options.record, options.replay) if path is not None]
-        self._leave_out = tuple(str(path.resolve()) for path in (*files, *cassettes, *options.outputs))
+        self._exclude = tuple(str(path.resolve()) for path in (*files, *cassettes, *options.outputs))
         self._environ = settings.environ
         self._keep_always = options.keep_workspace or defaults.keep_workspace
         self._is_replay = options.replay is not None
@@ -80,7 +80,7 @@ class WorkspaceProvider:
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
-        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._leave_out)
+        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._exclude)
         return structs.replace(case, workspace=spec)
 
     def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:

@@ -28,30 +28,32 @@ A = "[agents.a]\nuse = 'python:./a.py:a'\n"
 
 def test_who_is_meant_without_a_name(agents):
     """The default, else the suite's own target, else the only one, else nobody can say."""
-    assert agents(A).under_test(None).name == "a"  # N7
+    assert agents(A).find_agent_under_test(None).name == "a"  # N7
     two = A + "[agents.b]\ntype = 'scripted'\nreplies = ['b']\n"
-    assert agents("[defaults]\nagent = 'b'\n" + two).under_test(None, "a").name == "b"
-    assert agents(two).under_test(None, "a").name == "a"
-    assert agents(two).under_test("b", "a").name == "b"
+    assert agents("[defaults]\nagent = 'b'\n" + two).find_agent_under_test(None, "a").name == "b"
+    assert agents(two).find_agent_under_test(None, "a").name == "a"
+    assert agents(two).find_agent_under_test("b", "a").name == "b"
     with pytest.raises(BadInput, match=r"which agent.* knows a, b"):
-        agents(two).under_test(None)
+        agents(two).find_agent_under_test(None)
     with pytest.raises(BadInput, match="which agent"):
-        agents().under_test(None)
+        agents().find_agent_under_test(None)
 
 
 def test_a_name_may_have_its_prefix_and_a_script_is_none(agents):
-    assert agents(A).named("agents:a").name == "a"  # N8
+    assert agents(A).find_agent("agents:a").name == "a"  # N8
     with pytest.raises(BadInput, match="is a script"):
-        agents(A).named("scripts:a")
+        agents(A).find_agent("scripts:a")
 
 
 def test_each_agent_is_built_once(agents):
     known = agents(A)
-    assert known.named("a") is known.named("a")
+    assert known.find_agent("a") is known.find_agent("a")
 
 
 def test_what_the_config_says_comes_along(agents):
-    named = agents(A + "description = 'd'\nparallel = 3\noptions = { mode = 'x' }\ntools = ['t', 'u']\n").named("a")
+    named = agents(A + "description = 'd'\nparallel = 3\noptions = { mode = 'x' }\ntools = ['t', 'u']\n").find_agent(
+        "a"
+    )
     assert (named.kind, named.description, named.parallel, named.options, named.tools) == (
         "python",
         "d",
@@ -72,7 +74,7 @@ def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
     )
 
     def scripted(name: str) -> Any:
-        agent = known.named(name).agent
+        agent = known.find_agent(name).agent
         assert isinstance(agent, ScriptedAgent)
         return agent
 
@@ -108,7 +110,7 @@ def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
 )
 def test_an_agent_that_cannot_be_built_says_where_and_why(agents, text: str, said: str):
     with pytest.raises(BadInput) as raised:
-        agents(text).named("a")
+        agents(text).find_agent("a")
     assert said in str(raised.value)
 
 
@@ -119,19 +121,19 @@ def test_a_connector_of_the_command_line_has_to_exist(agents):
 
 def test_an_object_is_taken_as_it_is(agents):
     known = agents()
-    function = known.under_test(lambda messages: "x")
+    function = known.find_agent_under_test(lambda messages: "x")
     assert isinstance(function.agent, PythonAgent)
     given = ScriptedAgent(("x",))
-    assert known.under_test(given).agent is given
+    assert known.find_agent_under_test(given).agent is given
     with pytest.raises(BadInput, match="an int is no agent"):
-        known.under_test(5)
+        known.find_agent_under_test(5)
 
 
 def test_what_is_wrong_with_a_helper_is_told_without_raising(agents):
     known = agents(A)
-    assert known.wrong_with("a") == ()
-    (problem,) = known.wrong_with("ghost")
-    assert problem.what.startswith("there is no agent 'ghost'")
+    assert known.find_agent_problems("a") == ()
+    (problem,) = known.find_agent_problems("ghost")
+    assert problem.message.startswith("there is no agent 'ghost'")
 
 
 def test_a_connector_of_the_command_line_reaches_an_agent_that_helps_too(agents):
@@ -139,24 +141,24 @@ def test_a_connector_of_the_command_line_reaches_an_agent_that_helps_too(agents)
     known = agents(
         "[connectors.one]\nmodel = 'm'\n[connectors.two]\nmodel = 'n'\n[agents.a]\nconnector = 'one'\n", connector="two"
     )
-    assert known.named("a").agent.connector.name == "one"
-    assert known.under_test("a").agent.connector.name == "two"
+    assert known.find_agent("a").agent.connector.name == "one"
+    assert known.find_agent_under_test("a").agent.connector.name == "two"
 
 
 def test_a_python_agent_is_told_its_connector(agents):
     """It is not used by Viva: it reaches the agent in its options."""
     config_text = "".join(f"[connectors.{name}]\nprovider = 'openai'\nmodel = 'm'\n" for name in ("local", "other"))
     config_text += "[agents.a]\nuse = 'python:./a.py:a'\nconnector = 'local'\noptions = {mode = 'x'}\n"
-    assert agents(config_text).named("a").options == {"mode": "x", "connector": "local"}  # N20
-    assert agents(config_text, "other").under_test("a").options["connector"] == "other"
+    assert agents(config_text).find_agent("a").options == {"mode": "x", "connector": "local"}  # N20
+    assert agents(config_text, "other").find_agent_under_test("a").options["connector"] == "other"
 
 
 def test_a_typo_in_a_scripted_reply_is_found_before_the_run(agents):
     with pytest.raises(BadInput, match="reply 1 has the unknown key 'contnt'; did you mean 'content'"):
-        agents("[agents.b]\nreplies = [{contnt = 'ok'}]\n").named("b")  # N2
+        agents("[agents.b]\nreplies = [{contnt = 'ok'}]\n").find_agent("b")  # N2
     with pytest.raises(BadInput, match="reply 2 has the unknown key 'mood'"):
-        agents("[agents.b]\nreplies = ['x', {content = 'ok', mood = 'good'}]\n").named("b")
-    agents("[agents.b]\nreplies = [{success = true, reason = 'a helper answers as it likes'}]\n").named("b")
+        agents("[agents.b]\nreplies = ['x', {content = 'ok', mood = 'good'}]\n").find_agent("b")
+    agents("[agents.b]\nreplies = [{success = true, reason = 'a helper answers as it likes'}]\n").find_agent("b")
 
 
 @pytest.fixture
@@ -172,11 +174,11 @@ def test_a_well_known_model_can_stand_wherever_a_model_or_connector_can(agents, 
     written = "[agents.a]\ntype = 'chat'\nconnector = 'gpt-4o'\n"
     judging = "[defaults]\njudge = 'claude-haiku-4-5'\n"
     reached = [
-        agents().under_test("gpt-4o"),
-        agents(written).under_test("a"),
-        agents(written, connector="claude-haiku-4-5").under_test("a"),
-        agents(judging).find("viva.validator", "judge"),
-        agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\n").under_test("c"),
+        agents().find_agent_under_test("gpt-4o"),
+        agents(written).find_agent_under_test("a"),
+        agents(written, connector="claude-haiku-4-5").find_agent_under_test("a"),
+        agents(judging).find_helper("viva.validator", "judge"),
+        agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\n").find_agent_under_test("c"),
     ]
     found = [(each.agent.connector.provider, each.agent.connector.model) for each in reached]
     haiku = ("anthropic", "claude-haiku-4-5")
@@ -186,21 +188,23 @@ def test_a_well_known_model_can_stand_wherever_a_model_or_connector_can(agents, 
 
 def test_a_connector_with_an_address_speaks_as_openai_does_whatever_its_model(agents):
     gateway = agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\nbase_url = 'http://127.0.0.1:1/v1'\n")
-    assert gateway.under_test("c").agent.connector.provider == "openai"
+    assert gateway.find_agent_under_test("c").agent.connector.provider == "openai"
 
 
 @pytest.mark.usefixtures("keyless")
 def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path):
     """P3: not in a replay, nor where nothing is called."""
     for ask in (
-        lambda: agents().under_test("claude-haiku-4-5"),
+        lambda: agents().find_agent_under_test("claude-haiku-4-5"),
         lambda: agents(connector="claude-haiku-4-5"),
-        lambda: agents().find("claude-haiku-4-5", "judge"),
+        lambda: agents().find_helper("claude-haiku-4-5", "judge"),
     ):
         with pytest.raises(BadInput, match="ANTHROPIC_API_KEY is not set"):
             ask()
     with pytest.raises(BadInput, match=r"viva.toml:1: .*MY_KEY is not set"):
-        agents("[connectors.c]\nprovider = 'anthropic'\napi_key_env = 'MY_KEY'\n").under_test("claude-haiku-4-5")
+        agents("[connectors.c]\nprovider = 'anthropic'\napi_key_env = 'MY_KEY'\n").find_agent_under_test(
+            "claude-haiku-4-5"
+        )
     assert (
         AgentFactory(config.load_settings(None, tmp_path), is_replaying=True).find_agent_under_test("gpt-4o").kind
         == "chat"
@@ -225,16 +229,16 @@ def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents, monkey
     """P3: by the patterns of connectors; an agent or connector of that name comes first."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
     known = agents("[connectors.gemini]\nmodels = ['gemini-*']\n[connectors.m]\nmodels = ['*']\nmodel = 'own'\n")
-    judge, user = known.find("gemini-9", "judge").agent, known.find("gemini-9", "simulator").agent
+    judge, user = known.find_helper("gemini-9", "judge").agent, known.find_helper("gemini-9", "simulator").agent
     assert (judge.connector.name, judge.connector.model, judge.connector.provider) == ("gemini", "gemini-9", "gemini")
     assert not judge.must_quote  # N26: as any validator, it needs `passed`; what it quotes is looked up all the same
     assert (
         agents("[defaults]\njudge = 'm'\n[connectors.m]\nmodel = 'own'\n")
-        .find("viva.validator", "judge")
+        .find_helper("viva.validator", "judge")
         .agent.must_quote
     )
     assert "You play a person" in user.prompt
-    assert known.find("m", "judge").agent.connector.model == "own"
+    assert known.find_helper("m", "judge").agent.connector.model == "own"
 
 
 def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_path: Path):
@@ -244,7 +248,7 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     for name in ("a", "agents:a", "c", "x-1", "viva.rules"):
         assert wrong_with(name) == ()
     (problem,) = wrong_with("d")
-    assert "connector 'd' says no `model`" in problem.message
+    assert "connector 'd' has no `model`" in problem.message
     assert "such as y-*" in problem.message
     (problem,) = wrong_with("judge-9")
     assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.message

@@ -88,7 +88,7 @@ def test_tools_of_the_whole_conversation_can_be_asked_for(folder):
     async def work(chat):
         await chat.say("submit it")
         await chat.say("thanks")
-        chat.expect(viva.check.tool_called("submit", arguments={"amount": 3500}), over="case")
+        chat.expect(viva.check.tool_called("submit", arguments={"amount": 3500}), scope="case")
         with pytest.raises(AssertionError):
             chat.expect(viva.check.tool_called("submit"))
 
@@ -114,7 +114,11 @@ def test_what_has_to_wait_cannot_be_expected_at_once(folder):
 
     async def work(chat):
         await chat.say("hello")
-        for slow in (viva.check.agent_says("polite"), viva.check.script("vv_checks.check"), viva.check.any_of(viva.check.agent_says("x"))):
+        for slow in (
+            viva.check.agent_says("polite"),
+            viva.check.script("vv_checks.check"),
+            viva.check.any_of(viva.check.agent_says("x")),
+        ):
             with pytest.raises(TypeError, match=r"chat\.judge"):
                 chat.expect(slow)
         await chat.judge(viva.check.script("vv_checks.check"))
@@ -169,10 +173,10 @@ def test_files_are_attached_as_parts(tmp_path):  # N5
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ([], "the user's"),
-        ({"role": "assistant", "content": "x"}, "the user's"),
-        ([{"role": "bot", "content": "x"}], r"messages\[0\] is no message"),
-        ([{"content": [{"type": "movie"}]}], r"messages\[0\] is no message"),
+        ([], "must be a user message"),
+        ({"role": "assistant", "content": "x"}, "must be a user message"),
+        ([{"role": "bot", "content": "x"}], r"messages\[0\] is not a message"),
+        ([{"content": [{"type": "movie"}]}], r"messages\[0\] is not a message"),
         ([{"content": "a"}, {"content": "b"}], "one message at a time"),
     ],
 )
@@ -191,7 +195,7 @@ def test_a_conversation_is_open_between_its_doors():
 
     async def hold():
         async with chat:
-            with pytest.raises(RuntimeError, match="say something first"):
+            with pytest.raises(RuntimeError, match=r"call say\(\) first"):
                 chat.expect(viva.check.contains("x"))
             await chat.say("hello")
         chat.expect(viva.check.contains("hello"))

@@ -37,9 +37,18 @@ WRITTEN = {
         viva.check.rubric("a", {"criterion": "b", "weight": 2}, min_score=0.5),
         {"type": "rubric", "criteria": ["a", {"criterion": "b", "weight": 2}], "min_score": 0.5},
     ),
-    "all": (viva.check.all_of(viva.check.contains("x")), {"type": "all", "assertions": [{"type": "contains", "value": "x"}]}),
-    "any": (viva.check.any_of(viva.check.contains("x")), {"type": "any", "assertions": [{"type": "contains", "value": "x"}]}),
-    "not": (viva.check.not_(viva.check.contains("x")), {"type": "not", "assertion": {"type": "contains", "value": "x"}}),
+    "all": (
+        viva.check.all_of(viva.check.contains("x")),
+        {"type": "all", "assertions": [{"type": "contains", "value": "x"}]},
+    ),
+    "any": (
+        viva.check.any_of(viva.check.contains("x")),
+        {"type": "any", "assertions": [{"type": "contains", "value": "x"}]},
+    ),
+    "not": (
+        viva.check.not_(viva.check.contains("x")),
+        {"type": "not", "assertion": {"type": "contains", "value": "x"}},
+    ),
 }
 
 
@@ -51,7 +60,9 @@ def test_each_writes_what_a_file_would_hold(assertion, written):  # N25
 
 def test_a_script_is_found_from_the_folder(tmp_path):  # N8
     (tmp_path / "vv_expect.py").write_text("def amount(output): return True")
-    assert build_assertion(viva.check.script("vv_expect:amount"), str(tmp_path)).check.label == 'script "vv_expect:amount"'
+    assert (
+        build_assertion(viva.check.script("vv_expect:amount"), str(tmp_path)).check.label == 'script "vv_expect:amount"'
+    )
 
 
 @pytest.mark.parametrize(
