@@ -25,7 +25,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 class AiohttpOnly(HttpTransport):
     async def request(self, request: Request) -> Response:
-        return await self._pooled.request(request, self._target(request))
+        return await self._aiohttp.request(request, self._target(request))
 
 
 def _has_ipv6() -> bool:

@@ -16,7 +16,6 @@ from viva.testing.check_context import FrozenClock, NoHelpers
 from viva.users.script import Script, UserSequence
 
 
-
 class Says:
     """A check on the reply's text; `!` is one that breaks."""
 

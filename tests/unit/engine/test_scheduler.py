@@ -273,7 +273,10 @@ def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
     first, warning, second = other.heard
     assert (first, second) == (Note("one"), Note("two"))
     assert isinstance(warning, Note)
-    assert (warning.level, warning.text) == ("warning", "Listener failed and gets no more events: RuntimeError: cannot listen")
+    assert (warning.level, warning.text) == (
+        "warning",
+        "Listener failed and gets no more events: RuntimeError: cannot listen",
+    )
 
 
 def test_the_journal_hears_first(tmp_path: Path):

@@ -114,7 +114,7 @@ class Hung:
 )
 def test_a_limit_is_told_as_its_file_writes_it(own: float | None, limits: Limits, said: str):  # P7, P11
     send = send_in_session(Hung(), {}, {}, limits, CallProgress())
-    with pytest.raises(viva.AgentFailed, match=f"^{said}$"):
+    with pytest.raises(viva.errors.AgentFailed, match=f"^{said}$"):
         asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=own)), 20))
 
 

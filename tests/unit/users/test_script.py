@@ -16,7 +16,6 @@ from viva.users.script import Script, UserSequence
 from viva.users.simulator import Simulator, SimulatorGuard
 
 
-
 class Played:
     """A helper who answers what it is told to."""
 
