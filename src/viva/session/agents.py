@@ -260,7 +260,8 @@ class AgentFactory:
         kind = find_kind(name)
         if kind is None:
             known = ", ".join(catalog.list_components("agent"))
-            raise setup.error(f"unknown type of agent {name!r}; there are {known}", "type")
+            message = f"unknown type of agent {name!r}; there are {known}"
+            raise self._settings.problem(message, "agents", setup.name, "type")
         if name not in catalog.BUILT_IN["agent"]:
             schema = entry_schema(kind)
             violations = find_violations_in(schema, entry) if schema is not None else []
