@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from viva.api.conversation import Conversation as Conversation
     from viva.api.run import run as run
     from viva.catalog import register as register
-    from viva.check import agent_says as agent_says
     from viva.check import all_of as all_of
     from viva.check import any_of as any_of
     from viva.check import contains as contains
     from viva.check import equals as equals
     from viva.check import json_path as json_path
     from viva.check import json_schema as json_schema
+    from viva.check import judge as judge
     from viva.check import max_cost as max_cost
     from viva.check import max_latency as max_latency
     from viva.check import max_tokens as max_tokens
@@ -82,7 +82,7 @@ _HOMES = {
     "viva.api.conversation": ["Conversation"],
     "viva.session.script_context": ["AsyncContext", "Context"],
     "viva.check": [
-        *("agent_says", "all_of", "any_of", "contains", "equals", "json_path", "json_schema", "max_cost"),
+        *("judge", "all_of", "any_of", "contains", "equals", "json_path", "json_schema", "max_cost"),
         *("max_latency", "max_tokens", "max_turns", "not_", "not_contains", "regex", "rubric", "script"),
         *("tool_called", "tool_not_called", "tool_result", "tool_sequence", "type_is"),
     ],

@@ -322,7 +322,7 @@ def test_a_budget_that_does_not_see_every_call_says_so_once(
     ended = project.test("--max-cost", "1", agent="python:./agent.py:loop")
     assert ended.code == 0, ended
     assert ended.out.count(warning) == 1
-    assert "Cost: 2 calls of unknown price" in ended.out
+    assert "Cost: 2 calls without a price" in ended.out
     assert warning not in project.test(agent="python:./agent.py:loop").out
 
 

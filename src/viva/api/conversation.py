@@ -12,7 +12,8 @@ from msgspec import Struct, structs
 
 from viva.api.failure_text import build_partial_record, format_failed_assertions
 from viva.api.project import Project
-from viva.check import agent_says, build_assertion
+from viva.check import build_assertion
+from viva.check import judge as build_judge
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, merge_options, send_in_session
 from viva.errors import BadInput, CheckError
@@ -177,7 +178,7 @@ class Conversation:
         __tracebackhide__ = True
         turn = self._last
         if isinstance(criteria, str):
-            criteria = agent_says(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
+            criteria = build_judge(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
         found = await evaluate_assertion(
             self._assertion(criteria, scope), CheckContext(self._opened.state, turn, turn_scope=scope)
         )

@@ -37,7 +37,7 @@ class Project(Struct, frozen=True):
         agents = AgentFactory(settings, connector)
         http = HttpTransport()
         spare = EmptyWorkspaces(settings)
-        helper_pool = HelperPool(agents.find_helper, http, settings.connectors, spare_workspaces=spare)
+        helper_pool = HelperPool(agents.find_helper, http, settings.connectors, empty_workspaces=spare)
         return cls(settings, agents, http, helper_pool, settings.redactor, spare)
 
     def create_state(self, case: Case, session_id: str) -> TrialState:
@@ -58,7 +58,7 @@ class Project(Struct, frozen=True):
             meter=state.calls.append,
             progress=state.progress,
             base_options={"session_id": state.key.case, "referer": "agent-test"},
-            spare_workspaces=self.empty_workspaces,
+            empty_workspaces=self.empty_workspaces,
         )
 
 

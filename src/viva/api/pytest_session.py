@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 import viva
 from viva.api.conversation import Conversation
@@ -16,7 +16,7 @@ from viva.api.run import RunInputs, run
 from viva.config import find_config
 from viva.engine.conversation import run_turn
 from viva.engine.event_bus import EventBus
-from viva.engine.outcome import UNCHECKED_MESSAGE, UNNOTED_HINT, count_checks
+from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
 from viva.model.case import Case, TurnScope, UserMessage
 from viva.model.message import Message
@@ -30,6 +30,7 @@ from viva.session.options import RunOptions
 from viva.session.run import RunResult, create_run_context
 from viva.session.run_plan import build_run_plan
 from viva.session.script_context import create_context
+from viva.session.script_tests import UNCHECKED_HINT
 from viva.session.tester import T, collect_results
 from viva.users.script import Script
 
@@ -84,7 +85,7 @@ class LoadedSuite(Struct, frozen=True):
 async def _opened(asked: RunOptions) -> LoadedSuite:
     prepared = await build_run_plan(asked)
     run_context = create_run_context(prepared, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
-    run_context.hooks = ProjectHooks(run_context)
+    run_context = structs.replace(run_context, hooks=ProjectHooks(run_context))
     trials: list[list[PlannedTrial]] = []
     async for planned in prepared.iterate_trials():
         if planned.trial == 1:
@@ -98,7 +99,7 @@ class TestContext:
 
     def __init__(self, studio: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
         around = studio.find_project(folder)
-        case = Case(id=name, user=Script(()), one_session=False)
+        case = Case(id=name, user=Script(()), sessions="each_message")
         self._state = state = around.create_state(case, f"viva-{secrets.token_hex(4)}")
         self._redact = around.redactor.redact_text
         calls = around.create_calls(state, studio.agent)
@@ -120,7 +121,7 @@ class TestContext:
     @property
     def unchecked_reason(self) -> str | None:
         """What is said of a test that noted nothing: as in a run of ours, it does not pass."""
-        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNNOTED_HINT}"
+        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNCHECKED_HINT}"
 
     def format_failures(self) -> str | None:
         """What does not hold, or could not be evaluated, with the conversation; None if all is well."""

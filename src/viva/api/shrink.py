@@ -110,7 +110,7 @@ async def find_case(prepared: RunPlan, record: TrialRecord) -> Case:
         if (case.suite, case.id) == (record.suite, record.id):
             if case.digest != (record.digest or ""):
                 raise BadInput.of(f"case {case.id!r} has changed since this run; run it again first")
-            if not case.one_session:
+            if case.sessions != "one":
                 raise BadInput.of(f"case {case.id!r} is a script test; only what is written down can become smaller")
             if any(line.message.data is not None for line in case.user.planned_messages):
                 raise BadInput.of(f"case {case.id!r} sends data, not a text; only a text can become smaller")
@@ -140,8 +140,8 @@ class Shrinker:
             timeout_s=held.case.limits.timeout_s or TIMEOUT_S,
             has_before_run=True,  # a try may drop the turn that sets a variable: it is then in error, not wrong
         )
-        self._run_context: RunContext = create_run_context(prepared, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
-        self._run_context.hooks = ProjectHooks(self._run_context)
+        context = create_run_context(prepared, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
+        self._run_context: RunContext = structs.replace(context, hooks=ProjectHooks(context))
         self._wanted_case = prepared.select_case
         self._given, self._wanted, self._most = required, required or ALWAYS_FAILS, max_trials
         self._reserved = min(CONFIRM_TRIALS, max_trials // 3)  # for the last look at the smallest one
@@ -377,7 +377,7 @@ def _line(turn: TurnRecord, written: UserMessage | None) -> UserMessage:
     if turn.attachments:
         content = (Text(turn.input), *(_PART.decode(codec.encode(part)) for part in turn.attachments))
     line = written or UserMessage(Message("user"))
-    return structs.replace(line, message=Message("user", content), by="static", assertions=(), remark=None)
+    return structs.replace(line, message=Message("user", content), source="static", assertions=(), comment=None)
 
 
 def _words(lines: Sequence[UserMessage]) -> int:

@@ -144,7 +144,7 @@ async def _run(flags: dict[str, Any]) -> int:
         from viva.cli.interactive import TerminalPrompt
 
         asking = TerminalPrompt()
-        options = structs.replace(options, asking=asking)
+        options = structs.replace(options, person_prompt=asking)
     prepared = await _prepared(options)
     if asking is not None:
         asking.redact = prepared.redactor.redact_text
@@ -291,7 +291,7 @@ def build_options(flags: dict[str, Any]) -> RunOptions:
 def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) -> Sink:
     """Who speaks on standard output: events for machines, or the console for people."""
     if flags["as_json"]:
-        from viva.reporters.events import JsonEventReporter
+        from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(flags["out"])
     from viva.reporters.console import Console

@@ -1,4 +1,4 @@
-"""Content parts and attached files: found and confined when a suite is checked, read before anything is sent."""
+"""Content parts and attached files. A suite check verifies them; the files are read before anything is sent."""
 
 import base64
 import mimetypes
@@ -18,7 +18,7 @@ _KINDS: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio,
 
 
 class Attachments(Struct, frozen=True):
-    """Reads `file://` sources beside the suite, or in a root that the user allows."""
+    """Reads `file://` sources beside the suite, or below an allowed root."""
 
     folder: str
     roots: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Attachments(Struct, frozen=True):
     def build_parts(
         self, items: Sequence[dict[str, Any]], path: KeyPath, report: ReportProblem, *, read_files: bool
     ) -> tuple[Part, ...]:
-        """The parts of a message. With `read`, files become data: addresses; without, they are only looked for."""
+        """The parts of a message. With `read_files`, files become `data:` URLs; otherwise only their existence is checked."""
         return tuple(self._part(item, (*path, i), report, read_files) for i, item in enumerate(items))
 
     def to_parts(self, content: Content) -> tuple[Part, ...]:

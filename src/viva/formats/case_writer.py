@@ -1,4 +1,4 @@
-"""A conversation that was held, as a static native case: what was said becomes its turns, to be run again."""
+"""Writes a finished conversation as a static native case, so that it can be run again."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _KEPT = (
     "workspace",
     "final_assertions",
 )
-"""What a static case takes over from the case that was talked about."""
+"""Fields that a static case copies from the original case."""
 
 
 def save_conversation(
@@ -53,7 +53,7 @@ def save_conversation(
 
 
 def append_case(file: Path, value: Mapping[str, Any]) -> str:
-    """Adds a case to a `.jsonl` file, under its own id or, where that is taken, one like it; gives the id."""
+    """Append a case to a `.jsonl` file and return its id. If the id is taken, a similar one is used."""
     taken = _ids_in(file)
     case_id = next(name for name in _names(value["id"]) if name not in taken)
     try:
@@ -82,7 +82,7 @@ def build_static_case(
 
 
 _SPOKEN = frozenset({"simulated", "interactive"})
-"""Who says just what they mean: `{{` in such a line begins no variable."""
+"""Sources whose messages are literal: `{{` in them does not start a variable."""
 
 
 def _as_template(line: UserMessage) -> UserMessage:
@@ -90,7 +90,7 @@ def _as_template(line: UserMessage) -> UserMessage:
 
 
 def _told(case: Case) -> dict[str, Any]:
-    """What another format says of a case, in the words of a native one."""
+    """The case fields of another format, written as native ones."""
     limits, spec = case.limits, case.workspace
     told = {
         "name": case.name,
@@ -131,7 +131,7 @@ def _turn(line: UserMessage, place: "_Place") -> dict[str, Any]:
 
 
 class _Place:
-    """Writes messages for a file in one folder that were read beside another."""
+    """Writes messages for a file in one folder that were loaded beside another."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self._home = home.resolve()
@@ -146,7 +146,7 @@ class _Place:
         return [self._part(part) for part in parts]
 
     def _part(self, part: Part) -> dict[str, Any]:
-        """The bytes that were sent stay out of the file; a `file://` source is written as seen from there."""
+        """Attachment bytes are not written; a `file://` source is made relative to the new file."""
         written = {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
         if not isinstance(part, Text) and part.source.startswith("file://"):
             found = self._home / unquote(part.source.removeprefix("file://"))

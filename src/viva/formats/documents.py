@@ -1,7 +1,7 @@
-"""Reads files as documents: one case, playbook or suite each, with the line it starts on. Says what cannot be read, all of it.
+"""Reads files as documents (one case, playbook or suite each) with their lines, and reports every unreadable part.
 
-A `.jsonl` file is read twice as a stream: once to check it, once as its cases are pulled, so that neither text nor
-objects of a large suite are held. Pretty-printed objects one after another, with `//` lines between them, load as well.
+A `.jsonl` file is streamed twice: once to check it, once to build its cases, so that a large suite is never in memory.
+Pretty-printed objects and `//` comment lines are accepted too.
 """
 
 import re
@@ -32,7 +32,7 @@ _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 class Document(Struct, frozen=True):
-    """One value of a file. `prefix` is its path inside the file, `raw` its text where it is JSON."""
+    """One value of a file. `prefix` is its path inside the file; `raw` is its JSON text."""
 
     file: str
     line: int
@@ -42,13 +42,13 @@ class Document(Struct, frozen=True):
     find_line: Any = None
 
     def make_problem(self, path: KeyPath, message: str, *, key: str | None = None) -> Problem:
-        """A problem at a place in this document; `key` is the member of that object that is meant."""
+        """A problem at a path in this document; `key` names the member that is meant."""
         at = (*path, key) if key is not None else path
         line = self.find_line(*self.prefix, *at) if self.find_line else self.line - 1 + find_json_line(self.raw, at)
         return Problem(self.file, line, format_key_path((*self.prefix, *path)), message)
 
     def find_item_lines(self, path: KeyPath) -> list[int]:
-        """The lines on which the items of an array of this document stand."""
+        """The lines of the items of an array in this document."""
         if self.find_line:
             items: Any = self.value
             for step in path:
@@ -58,12 +58,12 @@ class Document(Struct, frozen=True):
 
 
 def format_key_path(path: KeyPath) -> str:
-    """`$.turns[0].input`, as error messages show it."""
+    """`$.turns[0].input`, as messages show it."""
     return "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" if p.isidentifier() else f"[{p!r}]" for p in path)
 
 
 class Chunk(Struct, frozen=True):
-    """A document of a stream. `value` is there already where the text is a line that decodes by itself."""
+    """A document of a stream. `value` is set if the line decoded by itself."""
 
     line: int
     offset: int
@@ -78,29 +78,29 @@ def read_chunks(path: Path | SpooledStream, max_bytes: int = MAX_BYTES) -> Itera
     It ends at a document of more than so many bytes.
     """
     offset = line = depth = size = 0
-    held: list[bytes] = []
+    buffered: list[bytes] = []
     start = (0, 0)
     with path.open("rb") as file:
         for text in iter(partial(file.readline, max_bytes + 1), b""):
-            size = size + len(text) if held else len(text)
+            size = size + len(text) if buffered else len(text)
             line += 1
             if size > max_bytes:
-                yield Chunk(*(start if held else (line, offset)), b"", is_too_long=True)
+                yield Chunk(*(start if buffered else (line, offset)), b"", is_too_long=True)
                 return  # where it ends cannot be told without reading all of it
             at, offset = offset, offset + len(text)
             if line == 1:
                 text = text.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 -- a byte-order mark is not content
-            bare = text.strip()
-            if not bare or bare.startswith(b"//"):
-                if held:
-                    held.append(b"\n")
+            stripped = text.strip()
+            if not stripped or stripped.startswith(b"//"):
+                if buffered:
+                    buffered.append(b"\n")
                 continue
             # A line that opens an object at its very start begins anew: what was open before is broken.
-            if held and text.startswith(b"{"):
-                yield Chunk(*start, b"".join(held))
-                held, depth = [], 0
-            if not held:
-                if (value := _whole(bare)) is not UNSET:
+            if buffered and text.startswith(b"{"):
+                yield Chunk(*start, b"".join(buffered))
+                buffered, depth = [], 0
+            if not buffered:
+                if (value := _decode_line(stripped)) is not UNSET:
                     yield Chunk(line, at, text, value)
                     continue
                 start = (line, at)
@@ -108,19 +108,19 @@ def read_chunks(path: Path | SpooledStream, max_bytes: int = MAX_BYTES) -> Itera
             for token in _TOKENS.finditer(text):
                 depth += _DEPTH.get(token.group(), 0)
                 if depth == 0 and token.group() == b"}" and _OPENING.match(text, token.end()):
-                    yield Chunk(*start, b"".join([*held, text[begin : token.end()]]))
-                    held, begin = [], token.end()
+                    yield Chunk(*start, b"".join([*buffered, text[begin : token.end()]]))
+                    buffered, begin = [], token.end()
                     start = (line, at + begin)
-            held.append(text[begin:].rstrip(b"\n") + b"\n")
+            buffered.append(text[begin:].rstrip(b"\n") + b"\n")
             if depth <= 0:
-                yield Chunk(*start, b"".join(held))
-                held, depth = [], 0
-    if held:
-        yield Chunk(*start, b"".join(held))
+                yield Chunk(*start, b"".join(buffered))
+                buffered, depth = [], 0
+    if buffered:
+        yield Chunk(*start, b"".join(buffered))
 
 
-def _whole(text: bytes) -> Any:
-    """The value of a line that is one whole object."""
+def _decode_line(text: bytes) -> Any:
+    """The value of a line that is one complete object; UNSET otherwise."""
     if not text.endswith(b"}") or len(text) > MAX_BYTES:
         return UNSET
     try:
@@ -130,14 +130,14 @@ def _whole(text: bytes) -> Any:
 
 
 def decode_chunk(file: str, chunk: Chunk) -> Document:
-    """A document of a stream; raises BadInput with the very line that cannot be read."""
+    """Decode a document of a stream. BadInput names the exact line."""
     if chunk.is_too_long:
         raise BadInput.of(_TOO_LONG, file, chunk.line)
-    value = _decoded(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
+    value = _decode_json(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
     return Document(file, chunk.line, value, raw=chunk.raw)
 
 
-def _decoded(file: str, line: int, raw: bytes) -> Any:
+def _decode_json(file: str, line: int, raw: bytes) -> Any:
     if len(raw) > MAX_BYTES:
         raise BadInput.of(_TOO_LONG, file, line)
     try:
@@ -147,8 +147,8 @@ def _decoded(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.of(what, file, line - 1 + inside) from wrong
 
 
-def _refuse_repeated_keys(file: str, line: int, raw: bytes, value: Any) -> None:
-    """Of a key that is written twice one value would be lost. Only where there are fewer keys than colons is it looked for."""
+def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
+    """Refuse duplicate keys: one value would be lost. They are searched only if there are fewer keys than colons."""
     count = _count_keys(value)
     if count == raw.count(b":") or count == len(_KEY_ENDS.findall(raw)):
         return
@@ -181,7 +181,7 @@ def _count_keys(value: Any) -> int:
 
 
 class StreamedDocuments:
-    """The documents of a `.jsonl` file, read twice: where they stand and what they were is all that is held in between."""
+    """The documents of a `.jsonl` file, read twice. Only offsets and digests are kept in between."""
 
     def __init__(self, path: Path | SpooledStream, file: str) -> None:
         self._path = path
@@ -190,7 +190,7 @@ class StreamedDocuments:
         self._digests = array("Q")
 
     def read_valid(self, problems: list[Problem]) -> Iterator[Document]:
-        """Every document that can be read; what cannot is added to the problems."""
+        """Every readable document; problems are added to the list."""
         try:
             with self._path.open("rb") as file:
                 check_is_text(file.read(HEAD_BYTES), self._file)
@@ -199,7 +199,7 @@ class StreamedDocuments:
                 self._digests.append(_digest(chunk.raw))
                 try:
                     document = decode_chunk(self._file, chunk)
-                    _refuse_repeated_keys(self._file, chunk.line, chunk.raw, document.value)
+                    _check_duplicate_keys(self._file, chunk.line, chunk.raw, document.value)
                 except BadInput as wrong:
                     problems += wrong.problems
                 else:
@@ -210,14 +210,14 @@ class StreamedDocuments:
             problems += wrong.problems
 
     def peek(self) -> Document | None:
-        """The first document, if it can be read."""
+        """The first document, if it is readable."""
         try:
             return next((decode_chunk(self._file, chunk) for chunk in read_chunks(self._path)), None)
         except (BadInput, OSError):
             return None
 
     def reread(self) -> Iterator[Document]:
-        """The same documents once more. A file that changed in between is refused."""
+        """The documents again. A file that changed in between is refused."""
         known = iter(zip(self._offsets, self._digests, strict=True))
         for chunk in read_chunks(self._path):
             if next(known, None) != (chunk.offset, _digest(chunk.raw)):
@@ -228,7 +228,7 @@ class StreamedDocuments:
 
 
 class LoadedDocuments(Struct, frozen=True):
-    """Documents that are in memory already, and what is wrong with the file around them."""
+    """Documents in memory, and the problems of their file."""
 
     documents: tuple[Document, ...]
     problems: tuple[Problem, ...] = ()
@@ -248,32 +248,36 @@ Documents = StreamedDocuments | LoadedDocuments
 
 
 def open_documents(path: Path, file: str) -> Documents:
-    """The documents of a file, by its ending. Raises BadInput for one that cannot be read as a whole."""
+    """Open the documents of a file by its extension. Raises BadInput if the file is unreadable as a whole."""
     check_regular_file(path, file)
     if path.suffix == ".jsonl":
         return StreamedDocuments(path, file)
-    return _yaml_file(path, file) if path.suffix in (".yaml", ".yml") else _json_file(read_bytes(path, file), file)
+    return (
+        _load_yaml_file(path, file)
+        if path.suffix in (".yaml", ".yml")
+        else _load_json_file(read_bytes(path, file), file)
+    )
 
 
 def read_document_stream(stream: BinaryIO, file: str) -> Documents:
-    """The documents of a stream: lines or pretty-printed objects as in a `.jsonl` file, or one array as in a `.json` file."""
+    """Documents from a stream: JSON lines or pretty-printed objects, or one JSON array."""
     spool = SpooledStream(stream)
     first = next(read_chunks(spool), None)
     if first is not None and _is_list(first):
         with spool.open("rb") as text:
-            return _json_file(text.read(), file)
+            return _load_json_file(text.read(), file)
     return StreamedDocuments(spool, file)
 
 
 def _is_list(chunk: Chunk) -> bool:
     try:
-        return chunk.raw.lstrip().startswith(b"[") or _members(codec.decode(chunk.raw))[0][0] != ()
+        return chunk.raw.lstrip().startswith(b"[") or _list_members(codec.decode(chunk.raw))[0][0] != ()
     except (codec.DecodeError, IndexError):
         return False
 
 
 def wrap_values(values: Sequence[Any], name: str) -> LoadedDocuments:
-    """Values that no file holds, under a name that messages show; the n-th stands on line n."""
+    """Documents from values in memory; `name` is what messages show, and item n counts as line n."""
     return LoadedDocuments(
         tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1))
     )
@@ -284,40 +288,40 @@ def _digest(raw: bytes) -> int:
 
 
 def parse_json_document(raw: bytes, file: str) -> Document:
-    """A value that is one document, whatever it is."""
-    whole = _decoded(file, 1, raw)
-    _refuse_repeated_keys(file, 1, raw, whole)
-    return Document(file, 1, whole, raw=raw)
+    """A JSON text that is one document."""
+    value_of_file = _decode_json(file, 1, raw)
+    _check_duplicate_keys(file, 1, raw, value_of_file)
+    return Document(file, 1, value_of_file, raw=raw)
 
 
-def _json_file(raw: bytes, file: str) -> LoadedDocuments:
+def _load_json_file(raw: bytes, file: str) -> LoadedDocuments:
     """A `.json` file: one document, a list of them, or `{"cases": [...]}`."""
     check_is_text(raw, file)
-    stripped = _without_comments(raw)
-    whole = _decoded(file, 1, stripped)
-    _refuse_repeated_keys(file, 1, stripped, whole)
-    around = Document(file, 1, whole, raw=stripped)
-    members = _members(whole)
+    stripped = _strip_comments(raw)
+    value_of_file = _decode_json(file, 1, stripped)
+    _check_duplicate_keys(file, 1, stripped, value_of_file)
+    document = Document(file, 1, value_of_file, raw=stripped)
+    members = _list_members(value_of_file)
     documents: list[Document] = []
     line, seen = 1, 0
-    for (prefix, value), (start, end) in zip(members, _spans(stripped, members), strict=True):
+    for (prefix, value), (start, end) in zip(members, _find_member_spans(stripped, members), strict=True):
         line, seen = line + stripped.count(b"\n", seen, start), start
         documents.append(Document(file, line, value, prefix, stripped[start:end]))
-    return LoadedDocuments(tuple(documents), tuple(_siblings(around, members)))
+    return LoadedDocuments(tuple(documents), tuple(_find_extra_keys(document, members)))
 
 
-def _siblings(around: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
-    """Nothing else has a place beside `cases`."""
+def _find_extra_keys(document: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
+    """Report other keys beside `cases`."""
     if members and members[0][0][:1] == (CASES_KEY,):
-        for key in around.value:
+        for key in document.value:
             if key != CASES_KEY:
-                yield around.make_problem(
+                yield document.make_problem(
                     (), f"unknown key {key!r} beside 'cases'; write it into each case, or leave it out", key=key
                 )
 
 
-def _spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int, int]]:
-    """Where the members begin and end: the whole, or the items of an array."""
+def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int, int]]:
+    """Start and end of each member: the whole text, or the items of an array."""
     if members and members[0][0] == ():
         yield len(raw) - len(raw.lstrip()), len(raw)
         return
@@ -336,7 +340,7 @@ def _spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int
 
 
 def _array_start(raw: bytes) -> int:
-    """Right behind the bracket that opens the list of documents: the outermost, or that of `cases`."""
+    """The offset after the bracket that opens the list of documents: the outermost one, or that of `cases`."""
     depth = 0
     for token in _KEYS.finditer(raw):
         if token[1] is None:
@@ -348,28 +352,32 @@ def _array_start(raw: bytes) -> int:
     return len(raw)
 
 
-def _without_comments(raw: bytes) -> bytes:
+def _strip_comments(raw: bytes) -> bytes:
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"//" not in raw:
         return raw
     return b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in raw.split(b"\n"))
 
 
-def _members(whole: Any) -> list[tuple[KeyPath, Any]]:
-    if isinstance(whole, list):
-        return [((i,), value) for i, value in enumerate(cast("list[Any]", whole))]
-    if isinstance(whole, dict) and is_case_list(cast("dict[str, Any]", whole)) and isinstance(whole[CASES_KEY], list):
-        return [((CASES_KEY, i), value) for i, value in enumerate(cast("list[Any]", whole[CASES_KEY]))]
-    return [((), whole)]
+def _list_members(value_of_file: Any) -> list[tuple[KeyPath, Any]]:
+    if isinstance(value_of_file, list):
+        return [((i,), value) for i, value in enumerate(cast("list[Any]", value_of_file))]
+    if (
+        isinstance(value_of_file, dict)
+        and is_case_list(cast("dict[str, Any]", value_of_file))
+        and isinstance(value_of_file[CASES_KEY], list)
+    ):
+        return [((CASES_KEY, i), value) for i, value in enumerate(cast("list[Any]", value_of_file[CASES_KEY]))]
+    return [((), value_of_file)]
 
 
 def is_case_list(keys: Collection[str]) -> bool:
-    """Is an object with these keys a list of cases with something around it, not a document itself?"""
+    """Do these keys belong to a wrapper around a list of cases, not to a document?"""
     return CASES_KEY in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
 
 
-def _yaml_file(path: Path, file: str) -> LoadedDocuments:
-    """A `.yaml` file: a list of documents, one, `cases:` with a list, or several with `---` between them."""
+def _load_yaml_file(path: Path, file: str) -> LoadedDocuments:
+    """A `.yaml` file: a list of documents, a single one, `cases:` with a list, or several separated by `---`."""
     import yaml
 
     from viva.formats.yaml_values import parse_yaml
@@ -394,14 +402,14 @@ def _yaml_file(path: Path, file: str) -> LoadedDocuments:
     lines = yaml_line_finder(text)
     documents: list[Document] = []
     problems: list[Problem] = []
-    for position, (whole, starts) in enumerate(values):
-        if whole is None:
+    for position, (value_of_file, starts) in enumerate(values):
+        if value_of_file is None:
             continue
-        around = Document(file, 1, whole, find_line=partial(lines, position))
-        members = _members(whole)
-        problems += _siblings(around, members)
+        document = Document(file, 1, value_of_file, find_line=partial(lines, position))
+        members = _list_members(value_of_file)
+        problems += _find_extra_keys(document, members)
         documents += [
-            Document(file, line, value, prefix, find_line=around.find_line)
+            Document(file, line, value, prefix, find_line=document.find_line)
             for (prefix, value), line in zip(members, starts, strict=True)
         ]
     return LoadedDocuments(tuple(documents), tuple(problems))

@@ -1,4 +1,4 @@
-"""Hooks by reference: functions of the project that are called before and after a case or a run."""
+"""Hooks by reference: functions of the project that run before and after a case or a run."""
 
 import inspect
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ AFTER_RUN_ARGUMENTS = ("ctx", "results", "data")
 
 
 def find_hook(reference: str, roots: Sequence[str], arguments: Sequence[str]) -> Hook:
-    """The function behind `module:function`. ValueError if there is none, or if it cannot be called with these arguments."""
+    """The function behind `module:function`. ValueError if it does not exist or cannot take these arguments."""
     _, function = find_script(reference, roots)
     if function is None:
         raise ValueError(f"{reference!r} is a module; name the function in it: {reference}:before")

@@ -1,10 +1,10 @@
-"""Paths of the working folder that a case wants in its workspace: which of them can be had."""
+"""Checks `link_paths`: paths of the working folder that a case links into its workspace."""
 
 from pathlib import Path, PurePath
 
 
 def explain_bad_link(path: str, root: str) -> str | None:
-    """Why a path of the working folder cannot be linked."""
+    """Why a path of the working folder cannot be linked; None if it can."""
     parts = PurePath(path).parts
     if not path.strip() or "\0" in path:
         return f"{path!r} names nothing"
@@ -20,7 +20,7 @@ def explain_bad_link(path: str, root: str) -> str | None:
                 return f"{path!r} leads outside the working folder, to {real}; name a path that stays inside"
             return None
         if host.is_symlink():
-            return f"{path!r} is a link that leads to nothing, or to itself"
+            return f"{path!r} is a broken symbolic link"
     except (OSError, UnicodeError) as wrong:  # too long, not allowed, or no name at all
         return f"{path!r} cannot be looked at: {wrong}"
     return f"there is no {path!r} in the working folder {root}"

@@ -1,4 +1,4 @@
-"""Native suites: documents are checked whole, then their cases are pulled one at a time. `native_case` makes one of them."""
+"""Native suites. Documents are all checked first; then cases are built one at a time by `native_case`."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
 
 MAX_CASES_IN_MEMORY = 2000
-"""So many cases of a file are held in memory; all others are built anew when it is their turn."""
+"""How many checked cases of a file stay in memory; the others are rebuilt when they run."""
 _SETTING = frozenset({"set", "before", "for"})
-"""Keys that set variables: where one of them is wrong, nobody knows which it would have set."""
+"""Keys that set variables. If one of them is invalid, unset variables cannot be reported."""
 
 
 def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
-    """A suite of the cases in some documents, by the name that messages show. Raises BadInput with every problem at once."""
+    """Load the suite of some documents; `name` is what messages show. Raises BadInput with every problem at once."""
     reader = _Reader(documents, name, folder, options)
     reader.check()
     if reader.problems:
@@ -44,7 +44,7 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
 
 
 class _Reader:
-    """Goes through the documents twice: to check them, and to pull their cases."""
+    """Reads the documents twice: once to check them, once to build their cases."""
 
     def __init__(self, documents: Documents, name: str, folder: Path, reading: LoadOptions) -> None:
         self._documents = documents
@@ -56,13 +56,13 @@ class _Reader:
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
-        """Of all cases, in their order."""
+        """Ids of all cases, in order."""
         self.needs = defaultdict[Feature, list[str]](list)
         self.count = self.interactive = 0
         self._seen: dict[str, int] = {}
         """The line of each id."""
         self._kept: dict[str, Case] = {}
-        """The first cases as they were checked, so that an ordinary suite is built only once."""
+        """The first cases, kept from the check, so that a small suite is built only once."""
 
     def check(self) -> None:
         for document in self._documents.read_valid(self.problems):
@@ -80,7 +80,7 @@ class _Reader:
                 if len(self._kept) < MAX_CASES_IN_MEMORY and not _has_attachments(case):
                     self._kept[case.id] = case
         if not self.count and not self.problems:
-            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_how_to_write(self._name)}"))
+            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
 
     def _note_id(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
@@ -89,7 +89,7 @@ class _Reader:
         self._seen[case_id] = document.line
 
     def _check_rest(self, document: Document, cases: Sequence[Any]) -> None:
-        """All that can be said of cases that do not fit as a whole, beside that."""
+        """Further problems of documents that do not fit the schema."""
         for written in cases:
             found = find_violations("native", written)
             value = (
@@ -106,7 +106,7 @@ class _Reader:
                 self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
-        """Can all helpers and connectors be had that the case names? What is wrong in the config is said there, once."""
+        """Report helpers and connectors that a case names and that cannot be built. Config problems are reported once."""
         for name, at in self._assertions.references.items():
             wrong = self._reading.find_helper_problems(name)
             self.problems += [
@@ -119,7 +119,7 @@ class _Reader:
         self._assertions.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
-        """The cases once more, one at a time, with their attachments read."""
+        """The cases again, one at a time, with attachments read."""
         for document in self._documents.reread():
             for value in expand_rows(document.value):
                 case = self._kept.get(value["id"]) or self._builder(document, value).build(read_files=True)
@@ -128,7 +128,7 @@ class _Reader:
                 yield case
 
     def _checked(self, document: Document) -> list[Any]:
-        """The document's cases, if it fits the schema."""
+        """The cases of a document, if it fits the schema."""
         found = find_violations("native", document.value)
         cases = [document.value] if found else expand_rows(document.value)
         if not found and "for" in document.value:
@@ -149,7 +149,7 @@ class _Reader:
         return complain
 
 
-def _how_to_write(name: str) -> str:
+def _explain_syntax(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
         return "write a list of cases, each with an id and an input: `- {id: hello, input: Hello}`"
     if name.endswith(".json"):

@@ -1,4 +1,4 @@
-"""One native case from its document, with every complaint that the schema cannot make."""
+"""Builds one native case from its document and reports every problem that the schema cannot express."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from viva.formats.attachments import Attachments
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
 from viva.formats.links import explain_bad_link
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
@@ -52,24 +52,24 @@ class SuiteContext(Struct, frozen=True):
     attachments: Attachments
 
     def without_variable_checks(self) -> "SuiteContext":
-        """The same, for cases of which nobody can tell what sets their variables."""
-        return structs.replace(self, reading=structs.replace(self.options, before_run=True))
+        """A copy for cases whose variables cannot be checked."""
+        return structs.replace(self, options=structs.replace(self.options, has_before_run=True))
 
 
 class CaseBuilder:
-    """One case from one checked document."""
+    """Builds one case from one checked document."""
 
     def __init__(
-        self, around: SuiteContext, document: Document, value: Mapping[str, Any], complain: ReportProblem
+        self, around: SuiteContext, document: Document, value: Mapping[str, Any], report: ReportProblem
     ) -> None:
         self._around = around
         self._document = document
         self._value = value
-        self._complain = complain
+        self._report = report
         self._read = False
 
     def build(self, *, read_files: bool = False) -> Case:
-        """`read` also reads attached files; without it they are only looked for."""
+        """`read_files` also reads attached files; otherwise only their existence is checked."""
         value = self._value
         self._read = read_files
         self._check_mode()
@@ -79,40 +79,43 @@ class CaseBuilder:
         if assertions.may_hold_variables and not read_files:
             self._check_variables()
         assertions.needs.clear()
-        history, lines = self._lines()
-        goal = self._goal()
+        history, lines = self._build_user_messages()
+        goal = self._build_goal()
         assertions.add_connector(value.get("options", {}), None, ())
-        finals = assertions.build_all(value.get("final_assertions"), ("final_assertions",), self._complain, over="case")
-        fixtures = _fixtures(value["fixtures"]) if value.get("fixtures") else None
+        final_assertions = assertions.build_all(
+            value.get("final_assertions"), ("final_assertions",), self._report, over="case"
+        )
+        fixtures = _build_fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
         max_turns = value.get("max_turns", MAX_TURNS)
         if "turns" in value and "max_turns" in value and max_turns < len(lines):
-            self._complain(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
+            self._report(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
         return Case(
             id=value["id"],
-            user=self._user(lines),
+            user=self._build_user(lines),
             name=value.get("name", ""),
             description=value.get("description", ""),
             tags=tuple(value.get("tags", ())),
             suite=self._document.file,
             origin=Origin(self._document.file, self._document.line),
             goal=goal,
-            final_assertions=finals,
+            final_assertions=final_assertions,
             history=history,
             limits=Limits(
-                timeout_s=self._duration(value, "timeout", ()) or self._around.options.timeout_s,
-                turn_timeout_s=self._duration(value, "turn_timeout", ()),
+                timeout_s=self._parse_duration(value, "timeout", ()) or self._around.options.timeout_s,
+                turn_timeout_s=self._parse_duration(value, "turn_timeout", ()),
                 max_turns=max(max_turns, len(lines)),
             ),
             on_missing_input=value.get("on_missing_input"),
-            interactive=self._interactive(),
+            hints=HINTS,
+            interactive=self._build_interactive(),
             fixtures=fixtures,
-            workspace=self._workspace(),
+            workspace=self._build_workspace(),
             needs=frozenset(assertions.needs) | (fixtures.needs if fixtures else frozenset()),
             options=value.get("options", {}),
             metadata=value.get("metadata", {}),
-            before=self._hook("before", BEFORE_ARGUMENTS),
-            after=self._hook("after", AFTER_ARGUMENTS),
+            before=self._find_hook("before", BEFORE_ARGUMENTS),
+            after=self._find_hook("after", AFTER_ARGUMENTS),
             skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
             definition=value,
@@ -120,98 +123,99 @@ class CaseBuilder:
         )
 
     def _check_mode(self) -> None:
-        value, complain = self._value, self._complain
+        value, report = self._value, self._report
         static, dynamic = "turns" in value, "checkpoints" in value or "simulator" in value
         if static and dynamic:
-            complain(
+            report(
                 (),
                 "has turns and simulator/checkpoints; choose one: turns for a script, the others for a simulated user",
                 None,
             )
         elif "simulator" in value and "checkpoints" not in value:
-            complain((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
+            report((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
         elif "checkpoints" in value and "simulator" not in value and self._around.options.simulator is None:
-            complain((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
+            report((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
         elif not static and not dynamic and "input" not in value:
-            complain((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
+            report((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
         if static and "input" in value:
-            complain((), "has input and turns; put the input into the first turn", "input")
+            report((), "has input and turns; put the input into the first turn", "input")
         for key in ("assertions", "assert"):
             if key in value and (static or dynamic):
                 where = "a turn or 'final_assertions'" if static else "'checkpoints' or 'final_assertions'"
-                complain((), f"{key!r} has no turn to look at here; move it to {where}", key)
+                report((), f"{key!r} has no turn to look at here; move it to {where}", key)
         self._check_named_mode(static=static, dynamic=dynamic)
 
     def _check_named_mode(self, *, static: bool, dynamic: bool) -> None:
         mode = self._value.get("mode")
-        fitting = ("dynamic",) if dynamic else ("static",) if static else ("static", "single")
-        if mode is None or mode in fitting:
+        possible = ("dynamic",) if dynamic else ("static",) if static else ("static", "single")
+        if mode is None or mode in possible:
             return
         has = "'simulator' or 'checkpoints'" if dynamic else "'turns'" if static else "only an 'input'"
         needed = {"dynamic": "'simulator' and 'checkpoints'", "static": "'turns'", "single": "only an 'input'"}
-        what = f"mode is {mode!r}, but the case has {has}, which makes it {fitting[-1]!r}"
-        self._complain((), f"{what}; give it {needed[mode]}, or leave 'mode' out", "mode")
+        what = f"mode is {mode!r}, but the case has {has}, which makes it {possible[-1]!r}"
+        self._report((), f"{what}; give it {needed[mode]}, or leave 'mode' out", "mode")
 
     def _check_variables(self) -> None:
-        """A variable that nothing could set is a mistake; with a `before`, only the run can tell."""
+        """Report variables that nothing sets. With a `before` hook only the run can tell."""
         if "before" not in self._value and not self._around.options.has_before_run:
             for at, what in find_unset_variables(self._value):
-                self._complain(at, what, None)
+                self._report(at, what, None)
 
-    def _user(self, lines: tuple[UserMessage, ...]) -> User:
+    def _build_user(self, lines: tuple[UserMessage, ...]) -> User:
         if not self._is_dynamic:
             templates = self._around.assertion_builder.may_hold_variables
             return Script(lines, has_variables=templates and is_template([line.message.text for line in lines]))
-        written: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.options.simulator or ""}
-        use = str(written["use"]).removeprefix("agents:")
+        definition: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.options.simulator or ""}
+        use = str(definition["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
-            self._complain(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
-        elif use:  # without one, that is what is wrong
+            self._report(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
+        elif use:  # without one, that is what is error
             self._around.assertion_builder.references.setdefault(use, ("simulator",))
-        options = written.get("options", {})
+        options = definition.get("options", {})
         self._around.assertion_builder.add_connector(options, use, ("simulator",))
         if use == "viva.rules":
             try:
                 Rules.from_metadata(options.get("metadata", {}))
-            except (ValueError, codec.ValidationError) as wrong:
-                self._complain(("simulator", "options"), str(wrong), "metadata")
+            except (ValueError, codec.ValidationError) as error:
+                self._report(("simulator", "options"), str(error), "metadata")
         return Simulator(use, options, lines)
 
-    def _lines(self) -> tuple[tuple[Message, ...], tuple[UserMessage, ...]]:
-        """What came before, and what the user will surely say."""
+    def _build_user_messages(self) -> tuple[tuple[Message, ...], tuple[UserMessage, ...]]:
+        """The prior history, and the messages that are known before the run."""
         value = self._value
         if "turns" not in value:
             if "input" not in value:
                 return (), ()
-            history, line = self._line(value, (), "initial" if "checkpoints" in value else "static")
+            history, line = self._build_user_message(value, (), "initial" if "checkpoints" in value else "static")
             return history, (line,)
         histories, lines = zip(
-            *(self._line(turn, ("turns", i), "static") for i, turn in enumerate(value["turns"])), strict=True
+            *(self._build_user_message(turn, ("turns", i), "static") for i, turn in enumerate(value["turns"])),
+            strict=True,
         )
         for i, history in enumerate(histories):
             if i and history:
-                self._complain(
+                self._report(
                     ("turns", i, "input"),
                     "is a list of several messages; only the first turn may bring a history",
                     None,
                 )
         return histories[0], lines
 
-    def _line(self, turn: Mapping[str, Any], at: KeyPath, by: Any) -> tuple[tuple[Message, ...], UserMessage]:
-        messages = self._messages(turn["input"], (*at, "input"))
+    def _build_user_message(
+        self, turn: Mapping[str, Any], at: KeyPath, by: Any
+    ) -> tuple[tuple[Message, ...], UserMessage]:
+        messages = self._build_messages(turn["input"], (*at, "input"))
         attached = self._around.attachments.build_parts(
-            turn.get("attachments", ()), (*at, "attachments"), self._complain, read_files=self._read
+            turn.get("attachments", ()), (*at, "attachments"), self._report, read_files=self._read
         )
         line = messages[-1]
         if line.role != "user":
-            self._complain(
-                (*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None
-            )
+            self._report((*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None)
         if attached:
             line = Message("user", (*self._around.attachments.to_parts(line.content), *attached))
-        key = self._one_spelling(turn, at, "assertions", "assert")
+        key = self._pick_spelling(turn, at, "assertions", "assert")
         assertions = (
-            self._around.assertion_builder.build_all(turn.get(key), (*at, key), self._complain)
+            self._around.assertion_builder.build_all(turn.get(key), (*at, key), self._report)
             if self._value is not turn or not self._is_dynamic
             else ()
         )
@@ -222,94 +226,96 @@ class CaseBuilder:
             source=by,
             assertions=assertions,
             options=turn.get("options", {}) if self._value is not turn else {},
-            variables=self._set(turn.get("set", {}), (*at, "set")),
-            timeout_s=self._duration(turn, "turn_timeout", at) if self._value is not turn else None,
+            variables=self._check_variable_paths(turn.get("set", {}), (*at, "set")),
+            timeout_s=self._parse_duration(turn, "turn_timeout", at) if self._value is not turn else None,
         )
 
     @property
     def _is_dynamic(self) -> bool:
         return "checkpoints" in self._value
 
-    def _messages(self, written: Any, at: KeyPath) -> tuple[Message, ...]:
-        if isinstance(written, str):
-            return (Message("user", written),)
-        items = cast("list[Mapping[str, Any]]", written if isinstance(written, list) else [written])
-        return tuple(self._message(item, (*at, i) if isinstance(written, list) else at) for i, item in enumerate(items))
-
-    def _message(self, written: Mapping[str, Any], at: KeyPath) -> Message:
-        content = written["content"]
-        if not isinstance(content, str):
-            content = self._around.attachments.build_parts(
-                content, (*at, "content"), self._complain, read_files=self._read
-            )
-        return Message(
-            role=written.get("role", "user"),
-            content=content,
-            name=written.get("name"),
-            tool_calls=self._tool_calls(written.get("tool_calls"), at),
-            tool_call_id=written.get("tool_call_id"),
+    def _build_messages(self, definition: Any, at: KeyPath) -> tuple[Message, ...]:
+        if isinstance(definition, str):
+            return (Message("user", definition),)
+        items = cast("list[Mapping[str, Any]]", definition if isinstance(definition, list) else [definition])
+        return tuple(
+            self._build_message(item, (*at, i) if isinstance(definition, list) else at) for i, item in enumerate(items)
         )
 
-    def _tool_calls(self, written: Any, at: KeyPath) -> tuple[ToolCall, ...]:
+    def _build_message(self, definition: Mapping[str, Any], at: KeyPath) -> Message:
+        content = definition["content"]
+        if not isinstance(content, str):
+            content = self._around.attachments.build_parts(
+                content, (*at, "content"), self._report, read_files=self._read
+            )
+        return Message(
+            role=definition.get("role", "user"),
+            content=content,
+            name=definition.get("name"),
+            tool_calls=self._build_tool_calls(definition.get("tool_calls"), at),
+            tool_call_id=definition.get("tool_call_id"),
+        )
+
+    def _build_tool_calls(self, definition: Any, at: KeyPath) -> tuple[ToolCall, ...]:
         try:
-            return parse_tool_calls(written)
-        except AgentFailed as wrong:  # the words are those for an agent's reply
-            self._complain(at, wrong.message.removeprefix("returned "), "tool_calls")
+            return parse_tool_calls(definition)
+        except AgentFailed as error:  # the words are those for an agent's reply
+            self._report(at, error.message.removeprefix("returned "), "tool_calls")
             return ()
 
-    def _set(self, written: Mapping[str, str], at: KeyPath) -> Mapping[str, str]:
-        for name, path in written.items():
+    def _check_variable_paths(self, definition: Mapping[str, str], at: KeyPath) -> Mapping[str, str]:
+        for name, path in definition.items():
             try:
                 compile_path(path)
-            except ValueError as wrong:
-                self._complain((*at, name), str(wrong), None)
-        return written
+            except ValueError as error:
+                self._report((*at, name), str(error), None)
+        return definition
 
-    def _goal(self) -> Goal:
-        written = cast("list[Mapping[str, Any]]", self._value.get("checkpoints", ()))
-        if not written:
+    def _build_goal(self) -> Goal:
+        definition = cast("list[Mapping[str, Any]]", self._value.get("checkpoints", ()))
+        if not definition:
             return Goal()
-        built = [self._checkpoint(item, ("checkpoints", i)) for i, item in enumerate(written)]
+        built = [self._build_checkpoint(item, ("checkpoints", i)) for i, item in enumerate(definition)]
         checkpoints = tuple(c for c in built if c is not None)
-        self._check_order(written)
-        if not any(item.get("required", True) for item in written):
-            self._complain(
+        self._check_order(definition)
+        if not any(item.get("required", True) for item in definition):
+            self._report(
                 ("checkpoints",),
                 "none of them is required, so the case could only pass; leave `required` out of one",
                 None,
             )
         return Goal(checkpoints)
 
-    def _checkpoint(self, written: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
-        key = self._one_spelling(written, at, "assertion", "assert")
-        if key not in written:
-            self._complain(at, "misses 'assertion'", None)
+    def _build_checkpoint(self, definition: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
+        key = self._pick_spelling(definition, at, "assertion", "assert")
+        if key not in definition:
+            self._report(at, "misses 'assertion'", None)
             return None
-        found = self._around.assertion_builder.build_all(written[key], (*at, key), self._complain, on="reply_and_tools")
-        if not found:
+        assertions = self._around.assertion_builder.build_all(
+            definition[key], (*at, key), self._report, on="reply_and_tools"
+        )
+        if not assertions:
             return None
         return Checkpoint(
-            id=written["id"],
-            assertion=found[0],
-            description=written.get("description", ""),
-            after=tuple(written.get("after", ())),
-            required=written.get("required", True),
+            id=definition["id"],
+            assertion=assertions[0],
+            description=definition.get("description", ""),
+            after=tuple(definition.get("after", ())),
+            required=definition.get("required", True),
         )
 
-    def _check_order(self, written: list[Mapping[str, Any]]) -> None:
-        """Ids are unique, `after` names checkpoints of this case, and no checkpoint waits for itself."""
+    def _check_order(self, definition: list[Mapping[str, Any]]) -> None:
+        """Check that ids are unique, `after` names checkpoints of this case, and there is no cycle."""
         after: dict[str, list[str]] = {}
-        for i, item in enumerate(written):
+        for i, item in enumerate(definition):
             if item["id"] in after:
-                self._complain(("checkpoints", i), f"id {item['id']!r} is taken by another checkpoint", "id")
+                self._report(("checkpoints", i), f"id {item['id']!r} is taken by another checkpoint", "id")
             after[item["id"]] = list(item.get("after", ()))
-        for i, item in enumerate(written):
+        for i, item in enumerate(definition):
             for name in item.get("after", ()):
                 if name not in after:
                     known = ", ".join(after)
-                    self._complain(
-                        ("checkpoints", i), f"after names no checkpoint {name!r}; there are {known}", "after"
-                    )
+                    self._report(("checkpoints", i), f"after names no checkpoint {name!r}; there are {known}", "after")
         free: set[str] = set()
         waiting = set(after)
         while ready := {name for name in waiting if all(d in free or d not in after for d in after[name])}:
@@ -317,53 +323,57 @@ class CaseBuilder:
             waiting -= ready
         if waiting:
             names = ", ".join(name for name in after if name in waiting)
-            self._complain(("checkpoints",), f"wait for each other in a circle: {names}", None)
+            self._report(("checkpoints",), f"wait for each other in a circle: {names}", None)
 
-    def _workspace(self) -> WorkspaceSpec | None:
-        written = self._value.get("workspace")
-        if written is None:
+    def _build_workspace(self) -> WorkspaceSpec | None:
+        definition = self._value.get("workspace")
+        if definition is None:
             return None
-        kind, paths, root = written.get("kind", "copy"), written.get("link_paths", ()), self._around.options.folder
+        kind, paths, root = (
+            definition.get("kind", "copy"),
+            definition.get("link_paths", ()),
+            self._around.options.folder,
+        )
         if paths and kind != "empty":
-            self._complain(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
+            self._report(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
         for at, path in enumerate(paths):
-            if wrong := explain_bad_link(path, root):
-                self._complain(("workspace", "link_paths", at), wrong, None)
+            if error := explain_bad_link(path, root):
+                self._report(("workspace", "link_paths", at), error, None)
         return WorkspaceSpec(kind, str(Path(root).resolve()), tuple(map(os.path.normpath, paths)))
 
-    def _hook(self, key: str, arguments: Sequence[str]) -> Hook | None:
+    def _find_hook(self, key: str, arguments: Sequence[str]) -> Hook | None:
         if key not in self._value:
             return None
         try:
             return find_hook(self._value[key], self._around.assertion_builder.roots, arguments)
-        except ValueError as wrong:
-            self._complain((), str(wrong), key)
+        except ValueError as error:
+            self._report((), str(error), key)
             return None
 
-    def _interactive(self) -> Interactive:
-        written = self._value.get("interactive", {})
-        timeout_s = self._duration(written, "timeout", ("interactive",))
-        return Interactive(bool(written.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
+    def _build_interactive(self) -> Interactive:
+        definition = self._value.get("interactive", {})
+        timeout_s = self._parse_duration(definition, "timeout", ("interactive",))
+        return Interactive(bool(definition.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
 
-    def _duration(self, written: Mapping[str, Any], key: str, at: KeyPath) -> float | None:
-        if key not in written:
+    def _parse_duration(self, definition: Mapping[str, Any], key: str, at: KeyPath) -> float | None:
+        if key not in definition:
             return None
         try:
-            seconds = parse_duration(written[key])
-        except ValueError as wrong:
-            self._complain((*at, key), str(wrong), None)
+            seconds = parse_duration(definition[key])
+        except ValueError as error:
+            self._report((*at, key), str(error), None)
             return None
         if seconds <= 0:
-            self._complain((*at, key), "must be more than nothing", None)
+            self._report((*at, key), "must be more than nothing", None)
         return seconds
 
-    def _one_spelling(self, written: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
-        if first in written and second in written:
-            self._complain(at, f"gives both {first!r} and {second!r}; keep one of them", second)
-        return first if first in written else second
+    def _pick_spelling(self, definition: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
+        if first in definition and second in definition:
+            self._report(at, f"gives both {first!r} and {second!r}; keep one of them", second)
+        return first if first in definition else second
 
 
-def _fixtures(written: Mapping[str, Any]) -> Fixtures:
-    """`tools`, even an empty list, means that none runs live."""
-    tools = tuple(ToolStub(**each) for each in written.get("tools", ()))
-    return Fixtures(tools, tuple(written.get("memory", ())), stub_all_tools="tools" in written)
+def _build_fixtures(definition: Mapping[str, Any]) -> Fixtures:
+    """With `tools`, even an empty list, no tool runs live."""
+    tools = tuple(ToolStub(**each) for each in definition.get("tools", ()))
+    return Fixtures(tools, tuple(definition.get("memory", ())), stub_all_tools="tools" in definition)

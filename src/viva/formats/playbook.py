@@ -1,5 +1,5 @@
-"""Playbooks: one file is one case. Each step is a line with a judge's verdict on what came of it; a persona is a simulated
-user who goes on until its criteria hold. Here is every complaint that the schema cannot make.
+"""Playbooks: one file is one case. Each step is a user message with a judge's verdict; a persona is a simulated user that
+continues until its criteria hold. Reports every problem that the schema cannot express.
 """
 
 import os
@@ -14,7 +14,7 @@ from viva import catalog
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
 from viva.formats.links import explain_bad_link
-from viva.formats.load_options import LoadOptions
+from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.placeholders import PLAYBOOK_PLACEHOLDERS
 from viva.formats.repair import replace_invalid
 from viva.model import codec
@@ -24,12 +24,11 @@ from viva.model.message import Message
 from viva.protocols import User
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
-from viva.users.script import Script
+from viva.users.script import Script, UserSequence
 from viva.users.simulator import Simulator
-from viva.users.user_sequence import UserSequence
 
 DEFAULT_AGENT = "gemini"
-"""Whom playbooks are written for."""
+"""The default agent of playbooks."""
 TIMEOUT_S = 60
 MAX_TURNS = 10
 TAG = "playbook"
@@ -43,7 +42,7 @@ _NO_EVALUATOR = (
 
 
 def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
-    """A suite of the one case in a file: the part of its folder's suite that stands there. Raises BadInput with every problem."""
+    """Load the suite of one playbook file: one case. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
     found = list(documents.read_valid(problems))
     if len(found) > 1:
@@ -55,6 +54,7 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
         raise BadInput(*sorted(set(problems)))
     return Suite(
         id=case.suite,
+        kind="playbook",
         cases=partial(_each, [case]),
         count=1,
         digest=case.digest,
@@ -64,7 +64,7 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
 
 
 def join_suites(parts: Sequence[Suite]) -> Suite:
-    """The suite of a folder: its files are cases, and no two of them may have one name."""
+    """The suite of a folder: each file is a case; two files must not have the same id."""
     seen: dict[str, str] = {}
     problems: list[Problem] = []
     for part in parts:
@@ -85,12 +85,12 @@ def join_suites(parts: Sequence[Suite]) -> Suite:
 
     first = parts[0]
     return Suite(
-        id=first.id, cases=cases, count=len(parts), digest=digest, origin=Origin(first.id), target=first.target
+        id=first.id, kind="playbook", cases=cases, count=len(parts), digest=digest, origin=Origin(first.id), target=first.target
     )
 
 
 def get_case_id(file: str) -> str:
-    """A playbook is called as its file is, without the ending."""
+    """The id of a playbook: its file name without the extension."""
     return "stdin" if file == "-" else str(PurePath(file).with_suffix(""))
 
 
@@ -100,7 +100,7 @@ async def _each(cases: Sequence[Case]) -> AsyncIterator[Case]:
 
 
 class _Builder:
-    """One case from one document."""
+    """Builds one case from one document."""
 
     def __init__(self, document: Document, folder: Path, reading: LoadOptions, problems: list[Problem]) -> None:
         self._document = document
@@ -109,10 +109,10 @@ class _Builder:
         self._building = BuildContext(str(folder), reading.roots, _no_assertions)
         self._env: dict[str, str] = {}
         self._unclear: set[str | int | None] = set()
-        """Keys that are there, but in or below which something does not fit: of these nothing is missing."""
+        """Keys that exist but contain a problem; they are not reported as missing."""
 
     def build(self) -> Case | None:
-        """The case; None where the document does not fit the schema. What is wrong is among the problems by then."""
+        """The case, or None if the document does not fit the schema. Problems are collected on the way."""
         value: Any = self._document.value
         if not (found := find_violations("playbook", value)):
             return self._built(value)
@@ -127,7 +127,7 @@ class _Builder:
         self._env = self._environment(value.get("env", ()))
         steps, persona = value.get("steps", ()), value.get("persona")
         if not steps and persona is None:
-            self._complain(("steps",), "is empty, and there is no persona: nothing would be said")
+            self._report(("steps",), "is empty, and there is no persona: nothing would be said")
         evaluator = self._evaluator(value)
         file = self._document.file
         return Case(
@@ -147,57 +147,56 @@ class _Builder:
             ),
             options={"model": value["agent_model"]} if "agent_model" in value else {},
             workspace=self._workspace(value.get("tmpdir")),
+            hints=HINTS,
             definition=value,
             digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
         )
 
-    def _complain(self, path: KeyPath, what: str) -> None:
+    def _report(self, path: KeyPath, what: str) -> None:
         self._problems.append(self._document.make_problem(path, what))
 
     def _environment(self, names: Sequence[str]) -> dict[str, str]:
-        """The values of the variables that the playbook declares. They are secrets."""
+        """The values of the declared environment variables. They are secrets."""
         environ = self._reading.environ
         found: dict[str, str] = {}
         for at, name in enumerate(names):
             if not name.isidentifier():
-                self._complain(("env", at), f"{name!r} is no name of a variable; write it bare, without $ and braces")
+                self._report(("env", at), f"{name!r} is no name of a variable; write it bare, without $ and braces")
             elif environ is not None and name not in environ:
-                self._complain(
-                    ("env", at), f"{name} is not set; set it in the environment, or in a file for --env-file"
-                )
+                self._report(("env", at), f"{name} is not set; set it in the environment, or in a file for --env-file")
             elif environ is not None and not _is_text(environ[name]):
-                self._complain(("env", at), f"the value of {name} is no UTF-8 text")
+                self._report(("env", at), f"the value of {name} is no UTF-8 text")
             elif environ is not None:
                 found[name] = environ[name]
                 self._reading.add_secret(name, environ[name])
         return found
 
     def _said(self, text: str) -> str:
-        """With the values of declared variables; all other names stay as they are."""
+        """Fill in declared variables; other names stay as they are."""
         return _VARIABLE.sub(lambda match: self._env.get(match[1] or match[2], match[0]), text)
 
     def _worded(self, text: str, path: KeyPath, why: str) -> str:
-        """The text, which has to say something; empty after a complaint."""
+        """The text, which must not be empty; empty after a problem was reported."""
         said = self._said(text)
         if said.strip():
             return said
-        self._complain(path, f"is empty; {why}")
+        self._report(path, f"is empty; {why}")
         return ""
 
     def _evaluator(self, value: Mapping[str, Any]) -> str:
-        """Who judges and plays the user, if anybody has to."""
+        """The evaluator that judges and plays the user, if one is needed."""
         reading = self._reading
         chosen = reading.evaluator or value.get("evaluator_model") or reading.default_evaluator
         if chosen is None:
             says_something = any(key in self._document.value for key in ("steps", "persona"))
             is_asked = says_something and "evaluator_model" not in self._unclear and _asks_somebody(value)
             if reading.environ is not None and is_asked:
-                self._complain((), _NO_EVALUATOR)
+                self._report((), _NO_EVALUATOR)
             return DEFAULT_JUDGE
         own = reading.evaluator is None and bool(value.get("evaluator_model"))
-        for wrong in reading.find_evaluator_problems(chosen) if reading.environ is not None else ():
-            here = own and not wrong.file
-            self._problems.append(self._document.make_problem(("evaluator_model",), wrong.message) if here else wrong)
+        for error in reading.find_evaluator_problems(chosen) if reading.environ is not None else ():
+            here = own and not error.file
+            self._problems.append(self._document.make_problem(("evaluator_model",), error.message) if here else error)
         return chosen.removeprefix("agents:")
 
     def _user(self, steps: Sequence[Mapping[str, str]], persona: Mapping[str, Any] | None, evaluator: str) -> User:
@@ -222,10 +221,10 @@ class _Builder:
         return UserMessage(Message("user", said), assertions=(assertion,) if assertion else ())
 
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
-        """Each criterion, cheap ones first. A file has to hold what it should when all else does; the rest is reached for good."""
+        """The criteria as checkpoints, cheap ones first. File criteria must hold at the end; others are reached for good."""
         criteria: Mapping[str, Any] = persona["success_criteria"]
         if not any(criteria.values()) and "success_criteria" not in self._unclear:
-            self._complain(_CRITERIA, "holds nothing; without a criterion the case could not pass")
+            self._report(_CRITERIA, "holds nothing; without a criterion the case could not pass")
         seen: dict[str, Mapping[str, Any]] = {}
         for name, place, kind, fields in self._criteria(criteria, evaluator):
             assertion = self._assertion((*_CRITERIA, *place), kind, **fields)
@@ -240,7 +239,7 @@ class _Builder:
     def _criteria(
         self, criteria: Mapping[str, Any], evaluator: str
     ) -> Iterator[tuple[str, KeyPath, str, Mapping[str, Any]]]:
-        """For each criterion: how it is called, where it stands, and the check that it is, with its fields."""
+        """For each criterion: its name, its path, and the type and fields of its check."""
         for at, text in enumerate(criteria.get("flow_contains", ())):
             place = ("flow_contains", at)
             if said := self._worded(text, (*_CRITERIA, *place), "every text holds that"):
@@ -267,26 +266,26 @@ class _Builder:
                 yield f"llm_checks[{at}]", place, "agent", {"criteria": said, "use": evaluator}
 
     def _inside(self, path: str, place: KeyPath) -> str | None:
-        """A path of a criterion, which must not leave the workspace."""
+        """A path of a criterion, which must stay inside the workspace."""
         said = self._said(path)
         bare = os.path.normpath(said) if said.strip() else ""
         if bare in ("", "."):
-            self._complain((*_CRITERIA, *place), f"{path!r} names no file")
+            self._report((*_CRITERIA, *place), f"{path!r} names no file")
         elif PurePath(bare).is_absolute() or PurePath(bare).parts[0] == "..":
-            self._complain((*_CRITERIA, *place), f"{path!r} leaves the workspace; give a path relative to it")
+            self._report((*_CRITERIA, *place), f"{path!r} leaves the workspace; give a path relative to it")
         elif "\0" in bare:
-            self._complain((*_CRITERIA, *place), "holds a character that no path has")
+            self._report((*_CRITERIA, *place), "holds a character that no path has")
         else:
             return bare
         return None
 
     def _assertion(self, at: KeyPath, kind: str, **fields: Any) -> Assertion | None:
-        """A check with its fields, as an assertion of a native case would have them."""
+        """A check with its fields, as in an assertion of a native case."""
         known: Any = catalog.find_component("check", kind)
         try:
             check = known.build(fields, self._building)
-        except (ValueError, codec.ValidationError) as wrong:
-            self._complain(at, str(wrong))
+        except (ValueError, codec.ValidationError) as error:
+            self._report(at, str(error))
             return None
         return Assertion(check, {"type": kind, **fields}, over="case" if at[0] == "persona" else "turn")
 
@@ -298,17 +297,17 @@ class _Builder:
 
     def _links(self, paths: Sequence[str], root: str) -> list[str]:
         for at, path in enumerate(paths):
-            if wrong := explain_bad_link(path, root):
-                self._complain(("tmpdir", "link_paths", at), wrong)
+            if error := explain_bad_link(path, root):
+                self._report(("tmpdir", "link_paths", at), error)
         return [os.path.normpath(path) for path in paths]
 
 
 _SAID = frozenset({"agent", "flow_contains"})
-"""Checks of which a report shows what they look for, since their names do not tell."""
+"""Checks whose label needs the value, because the type alone says too little."""
 
 
 def _is_text(value: str) -> bool:
-    """Bytes of the environment that are no UTF-8 come as characters that nobody can write down again."""
+    """Replace undecodable bytes of the environment, which cannot be written again."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -321,7 +320,7 @@ def _no_assertions(_written: Mapping[str, Any]) -> Assertion:
 
 
 def _asks_somebody(value: Mapping[str, Any]) -> bool:
-    """Is there anything that only a judge or a simulated user can do?"""
+    """Does the playbook need a judge or a simulated user?"""
     if value.get("steps"):
         return True
     persona: Mapping[str, Any] = value.get("persona") or {}

@@ -1,4 +1,4 @@
-"""The bytes of an input: what is no file, no text or too large is refused, and a stream that flows once is kept."""
+"""The bytes of an input file or stream. Pipes, devices, binary and oversized files are refused."""
 
 import io
 import os
@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 from viva.errors import BadInput
 
 MAX_BYTES = 64 * 1024 * 1024
-"""A single document larger than this is a mistake."""
+"""The largest single document."""
 HEAD_BYTES = 4096
 _CONTROL = bytes({*range(9), *range(14, 32), 127} - {27})
-"""Bytes that a text hardly has."""
+"""Bytes that text files do not contain."""
 
 
 class SpooledStream:
-    """A stream that can be read only once, kept in a file without a name: gone when nobody needs it any more."""
+    """A stream that can be read only once, spooled to an unnamed temporary file."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
@@ -29,7 +29,7 @@ class SpooledStream:
         self._file.close()
 
     def open(self, _mode: str) -> BinaryIO:
-        """Reads it from its beginning, whoever else reads it too."""
+        """A reader from the beginning, independent of other readers."""
         return io.BufferedReader(_FromStart(self._file.fileno()))
 
 
@@ -48,7 +48,7 @@ class _FromStart(io.RawIOBase):
 
 
 def check_regular_file(path: Path, file: str) -> None:
-    """A pipe would be waited for, a device may never end: only a file can be read, and read again."""
+    """Refuse pipes, devices and folders: input files are read twice."""
     try:
         mode = path.stat().st_mode
     except OSError as wrong:
@@ -62,7 +62,7 @@ def check_regular_file(path: Path, file: str) -> None:
 
 
 def check_is_text(head: bytes, file: str) -> None:
-    """What is no UTF-8 text at all is said once, not for each of its lines."""
+    """Report a file that is not UTF-8 text once, not for each line."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadInput.of("is UTF-16 text; save the file as UTF-8", file, 1)
     head = head[:HEAD_BYTES]

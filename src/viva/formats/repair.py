@@ -1,4 +1,4 @@
-"""What can still be checked of a document that does not fit its schema, so that one mistake hides no other."""
+"""Repairs a copy of a document that does not fit its schema, so that one problem does not hide others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -10,7 +10,7 @@ from viva.schemas.positions import KeyPath
 from viva.schemas.validation import SchemaName, SchemaViolation, find_violations
 
 _ROUNDS = 12
-"""A member that cannot stay may take the object around it along, and so on outwards: documents are not nested deeper."""
+"""How far outwards an object that cannot stay may take its parents along; documents are not nested deeper."""
 
 MakePlaceholder = Callable[[KeyPath], Any]
 
@@ -28,7 +28,7 @@ class Placeholders(Struct, frozen=True):
 def replace_invalid(
     schema: SchemaName, value: Any, violations: Sequence[SchemaViolation], placeholders: Placeholders
 ) -> Any:
-    """A copy of the value without what does not fit, every other member in its place; None where nothing is left to check."""
+    """A copy of the value without the parts that do not fit; None if nothing is left to check."""
     value = deepcopy(value)
     for _ in range(_ROUNDS):
         for complaint in violations:
@@ -53,7 +53,7 @@ def _mend(value: Any, complaint: SchemaViolation, stand_ins: Placeholders) -> No
 
 
 def _replace(value: Any, path: KeyPath, stand_ins: Placeholders) -> None:
-    """Puts a stand-in at a place or, where there is none for it, takes out as much as has to go."""
+    """Replace the value at a path by its placeholder, or remove as much as necessary."""
     if not path:
         return
     *around, last = path

@@ -1,4 +1,4 @@
-"""`for`: one written case becomes a case for each of its rows."""
+"""`for`: expands one case definition into one case per row."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -9,7 +9,7 @@ from viva.text.template import fill_variables, unescape_template
 
 
 def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The case itself or, with `for`, once for each object, `{{key}}` filled in and its id with a suffix."""
+    """The case itself or, with `for`, one case per row with `{{key}}` filled in and a suffix on its id."""
     if "for" not in value:
         return [value]
     rest = {key: item for key, item in value.items() if key != "for"}
@@ -24,7 +24,7 @@ def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 _FILLED_LATER = frozenset(
     {"input", "attachments", "assertions", "assert", "turns", "simulator", "checkpoints", "final_assertions"}
 )
-"""What is filled in once more, when the case runs. In all else, nothing but `for` fills anything in."""
+"""Fields that are filled again when the case runs. In all others only `for` fills variables."""
 
 
 def _unescaped(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _unescaped(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_texts(case: Any) -> Any:
-    """A number that was filled in where only a text can stand becomes its text."""
+    """Convert a filled-in number to text where only text is allowed."""
     for complaint in find_violations("native", case):
         holder, last = case, complaint.path[-1:]
         for step in complaint.path[:-1]:

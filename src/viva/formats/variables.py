@@ -16,7 +16,7 @@ _ASSERTIONS = ("assertions", "assert")
 
 
 def find_unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """Each text that uses a variable which nothing sets: where it stands, and what is wrong with it."""
+    """Each text that uses a variable which nothing sets: its path, and the message."""
     turns = cast("list[Mapping[str, Any]]", case.get("turns", ()))
     setters: dict[str, int] = {}
     for number, turn in enumerate(turns, 1):
@@ -46,7 +46,7 @@ def _described(name: str, known: set[str], setters: Mapping[str, int]) -> str:
 
 
 def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[tuple[KeyPath, str, int]]:
-    """Each text that is filled in, its place, and the last turn whose `set` it may use."""
+    """Each text that is filled in, its path, and the last turn whose `set` it may use."""
     for holder, at, number in ((case, (), 1), *((turn, ("turns", i), i + 1) for i, turn in enumerate(turns))):
         for key in ("input", "attachments"):
             yield from ((place, text, number - 1) for place, text in _said(holder.get(key), (*at, key)))
@@ -60,7 +60,7 @@ def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[
 
 
 def _said(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """The words of an input: a text, messages, or parts of one."""
+    """The texts of an input: a string, messages, or parts of one."""
     if isinstance(value, str):
         yield at, value
     elif isinstance(value, list):

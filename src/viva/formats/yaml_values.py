@@ -1,6 +1,6 @@
-"""YAML as JSON would have it: the types of YAML 1.2's core schema, keys that are texts and stand once, no explosion of aliases.
+"""YAML as JSON values: the types of YAML 1.2's core schema, unique text keys, limited aliases.
 
-PyYAML speaks YAML 1.1, where `no` is false, `12:30` is 750, `012` is 10 and `2024-05-01` is a date: surprises in a test.
+PyYAML implements YAML 1.1, where `no` is false, `12:30` is 750, `012` is 10 and `2024-05-01` is a date.
 """
 
 import re
@@ -13,7 +13,7 @@ from viva.formats.documents import CASES_KEY, is_case_list
 from viva.model import codec
 
 MAX_NODES = 5_000_000
-"""More values than this, aliases counted as often as they are used, are a mistake or an attack."""
+"""The largest number of values in a document, aliases counted each time they are used."""
 
 _TAG = "tag:yaml.org,2002:"
 _STR, _MERGE = f"{_TAG}str", f"{_TAG}merge"
@@ -28,7 +28,7 @@ _CORE = (
 
 
 def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
-    """Each document, with the lines on which its members begin (or, if it is no list, its own)."""
+    """Each document, with the lines on which its members begin (or its own line if it is not a list)."""
     _check_depth(text)
     loader = _loader()(text)
     found: list[tuple[Any, list[int]]] = []
@@ -44,7 +44,7 @@ def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
 
 
 def _check_depth(text: str) -> None:
-    """Composing goes as deep as the text does, in C, where too deep is a crash; its events come one by one."""
+    """Limit the nesting before composing: the C composer recurses and crashes on deep input; events do not."""
     depth = 0
     for event in yaml.parse(text, Loader=_loader()):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -73,7 +73,7 @@ def _members(node: Any) -> list[Any]:
 
 
 def _measure(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, int]:
-    """How many values a node stands for, and how deep they are nested. Complains about keys, and about aliases that never end."""
+    """How many values a node stands for, and how deep they are nested. Refuses non-text keys and recursive aliases."""
     if (measured := known.get(node)) is not None:
         if not measured[0]:
             raise _problem(node, "is an alias of something that it stands in")

@@ -4,7 +4,6 @@ Messages name host and port, never a header, key, password or query.
 """
 
 import base64
-import ipaddress
 import re
 import socket
 import ssl
@@ -18,6 +17,7 @@ from msgspec import Struct
 from viva import __version__
 from viva.errors import ConnectFailed
 from viva.protocols import Request
+from viva.text.addresses import is_loopback
 from viva.text.duration import format_duration
 
 CONNECT_TIMEOUT_S = 30.0
@@ -120,7 +120,7 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
 
 def find_environment_proxy(scheme: str, host: str, port: int) -> str | None:
     """The proxy by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. Loopback never uses one."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
     from urllib.request import getproxies, proxy_bypass  # slow to import; a local run needs none
 
@@ -199,12 +199,3 @@ def _resolve_proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> 
 
 def _basic_auth(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

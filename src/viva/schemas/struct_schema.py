@@ -1,6 +1,6 @@
-"""JSON Schema of a struct, made from its fields: types, constraints, defaults, and the docstrings below them.
+"""JSON Schema of a struct, from its fields: types, constraints, defaults, and the docstrings below them.
 
-Only what users write in files is described: a field of another class, such as a function, has no schema.
+A field whose values cannot be written in a file, such as a function, has no schema.
 """
 
 import ast
@@ -35,16 +35,24 @@ class FieldSchema(Struct, frozen=True):
 
 
 def list_fields(struct: type[Struct], references: Mapping[Any, str] | None = None) -> list[FieldSchema]:
-    """The fields of a struct that users write. A type in `references` becomes a `$ref`."""
+    """The fields of a struct that users write: required ones first, then a class's own before those it inherits.
+
+    A type in `references` becomes a `$ref`.
+    """
     hints = get_type_hints(struct, include_extras=True)
     docs = read_field_docs(struct)
     found: list[FieldSchema] = []
-    for field in fields(struct):
+    for field in sorted(fields(struct), key=lambda field: (not field.required, _find_depth(struct, field.name))):
         hint = hints[field.name]
         if (schema := type_schema(hint, references or {})) is not None:
             described = {**schema, **_default(field), "description": docs.get(field.name, "")}
             found.append(FieldSchema(field.encode_name, hint, described, field.required))
     return found
+
+
+def _find_depth(struct: type, field: str) -> int:
+    """How many classes up a field is declared."""
+    return next(depth for depth, each in enumerate(struct.__mro__) if field in inspect.get_annotations(each))
 
 
 def struct_schema(struct: type[Struct], references: Mapping[Any, str] | None = None) -> Schema:

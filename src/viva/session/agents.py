@@ -26,8 +26,8 @@ from viva.errors import BadInput, Problem, Role, Undetermined
 from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.record.drift import FILES_KEY
-from viva.schemas.validation import SchemaViolation, find_violations, find_violations_in
+from viva.record.player import FILES_KEY
+from viva.schemas.validation import SchemaViolation, find_schema_violations, find_violations
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 from viva.text import credentials
@@ -270,7 +270,7 @@ class AgentFactory:
             return kind
         if name not in catalog.BUILT_IN["agent"]:
             schema = entry_schema(kind)
-            violations = find_violations_in(schema, entry) if schema is not None else []
+            violations = find_schema_violations(schema, entry) if schema is not None else []
         else:
             violations = find_violations("config", {"agents": {setup.name: entry}})
             violations = [structs.replace(each, path=each.path[2:]) for each in violations]

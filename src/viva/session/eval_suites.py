@@ -65,7 +65,7 @@ def pin_baseline(options: RunOptions, settings: Settings) -> RunOptions:
 
 def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settings) -> list[Suite]:
     """The suites with what they are compared with. Flags that only eval suites have are refused where there is none."""
-    evals = [suite for suite in suites if suite.version]
+    evals = [suite for suite in suites if suite.kind == "eval_suite"]
     given = [flag for name, flag in _FLAGS.items() if getattr(options, name)]
     if given and not evals:
         raise BadInput.of(f"{', '.join(given)}: only OpenWOP eval suites have that, and there is none in the input")
@@ -75,7 +75,7 @@ def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settin
     if options.baseline is None:
         return list(suites)
     compare = _comparison(options, settings)
-    return [_compared(suite, compare(suite), options) if suite.version else suite for suite in suites]
+    return [_compared(suite, compare(suite), options) if suite.kind == "eval_suite" else suite for suite in suites]
 
 
 def _check_wholeness(options: RunOptions, evals: Sequence[str]) -> None:
@@ -91,7 +91,9 @@ def _check_wholeness(options: RunOptions, evals: Sequence[str]) -> None:
 
 
 def _compared(suite: Suite, baseline: Baseline, options: RunOptions) -> Suite:
-    threshold = structs.replace(suite.threshold or Threshold(), baseline=baseline, no_worse=options.fail_on_regression)
+    threshold = structs.replace(
+        suite.threshold or Threshold(), baseline=baseline, fail_on_regression=options.fail_on_regression
+    )
     return structs.replace(suite, threshold=threshold)
 
 
@@ -117,7 +119,7 @@ def _from_run(history: History, name: str, suite: Suite) -> Baseline:
         raise BadInput.of(f"--baseline: the run {past.run_id} has not come to its end; nothing can be compared with it")
     known = {standing.suite: standing for standing in past.run_ended.summary.suites}
     shown = f"the run {past.run_id}"
-    _check_same(suite, {each.suite: each.version for each in known.values() if each.version}, shown)
+    _check_same(suite, {each.suite: each.version for each in known.values() if each.kind == "eval_suite"}, shown)
     _check_whole(suite, known[suite.id].cases, shown)
     if past.settings["options"].get("live"):
         raise BadInput.of(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")

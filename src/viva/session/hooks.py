@@ -95,8 +95,7 @@ class ProjectHooks:
         def meter(call: ModelCall) -> None:
             if state is not None:
                 state.calls.append(call)
-            if self._run_context.meter is not None:
-                self._run_context.meter(call)
+            self._run_context.meter(call)
 
         key = state.key if state is not None else _NO_KEY
         calls = self._run_context.caller(key, meter, f"viva-{self._run_context.run}-hook", state)

@@ -30,9 +30,9 @@ class PersonPolicy(Struct, frozen=True):
         wanted = case.interactive.enabled
         if wanted and (self.skips_interactive or self.prompt is None):
             return structs.replace(
-                case, skip=case.skip_reason or (SKIPPED_BY_FLAG if self.skips_interactive else SKIPPED_WITHOUT_TERMINAL)
+                case, skip_reason=case.skip_reason or (SKIPPED_BY_FLAG if self.skips_interactive else SKIPPED_WITHOUT_TERMINAL)
             )
-        if self.prompt is None or not (wanted or self.in_all_cases) or not case.one_session:
+        if self.prompt is None or not (wanted or self.in_all_cases) or case.sessions != "one":
             return case
         return structs.replace(case, user=Person(case.user, self.prompt, self.saver.save))
 

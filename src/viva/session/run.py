@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +23,7 @@ from viva.engine.trial import RunContext
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
-from viva.history.index import HOSTED_KEY, History
-from viva.history.sink import HistorySink
+from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
@@ -114,12 +113,16 @@ async def _examined(
     listed = [HistorySink(History(prepared.settings.data_folder))] if options.history and not hosted else []
     tally = RunTally(prepared.case_count, options.pass_rule, _barred(prepared))
     # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    bus = EventBus([*prepared.cassette_mode.event_stores, journal, tally], [*listed, *sinks, reports])
+    executor = LocalExecutor(prepared.parallel)
+    stores = [*prepared.cassette_mode.event_stores, journal, tally]
+    bus = EventBus(stores, [*listed, *sinks, reports], executor.stop)
     run_context = create_run_context(prepared, run, bus)
-    run_context.hooks = hooks = ProjectHooks(run_context, prepared.before_hook, prepared.after_hook)
+    hooks = ProjectHooks(run_context, prepared.before_hook, prepared.after_hook)
+    run_context = structs.replace(run_context, hooks=hooks)
     known = [event.record for event in past.ended_trials] if past else []
     fail_fast = FailFast(options.pass_rule, known) if options.fail_fast else None
-    scheduler = Scheduler(run_context, LocalExecutor(prepared.parallel), tally, fail_fast, options.retry_faults)
+    trials, on_trial_ended = _due(prepared, past)
+    scheduler = Scheduler(run_context, executor, fail_fast, options.retry_faults, on_trial_ended)
     interruption = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=hosted)
     why: str | None = None
     try:
@@ -133,7 +136,7 @@ async def _examined(
                 bus.emit(Note(prepared.redactor.redact_text(warning), "warning"))
             try:
                 await interruption.run_part(hooks.before_run(prepared.iterate_trials))
-                await interruption.run_part(scheduler.run(_due(prepared, scheduler, past)))
+                await interruption.run_part(scheduler.run(trials))
             except RunInterrupted:
                 pass
             except RunStopped as broken:
@@ -205,7 +208,7 @@ def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Pa
         if ended.stop_message is None:
             code = ended.exit_code or 1
             ended = reports.write_files(
-                structs.replace(ended, exit_code=code, stopped="broken", why=broken.reason), texts
+                structs.replace(ended, exit_code=code, stopped="broken", stop_message=broken.reason), texts
             )
         for event in (*notes, ended):
             bus.without_stores().emit(event)
@@ -215,7 +218,7 @@ def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Pa
 def _barred(prepared: RunPlan) -> list[SuiteTally]:
     """The suites that have to reach something as a whole; a filter may have left some of them without a case."""
     rule, due = prepared.options.pass_rule, prepared.case_counts
-    return [SuiteTally.of(each, due[each.id], rule) for each in prepared.suites if each.threshold and due.get(each.id)]
+    return [SuiteTally(each, due[each.id], rule) for each in prepared.suites if each.threshold and due.get(each.id)]
 
 
 def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: RunPlan, past: PreviousRun | None) -> None:
@@ -237,14 +240,15 @@ def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: RunPla
                 bus.emit(prepared.redactor.redact(CaseGenerated(suite, case, len(cases))))
 
 
-def _due(prepared: RunPlan, scheduler: Scheduler, past: PreviousRun | None) -> AsyncIterator[PlannedTrial]:
-    """The trials that are left, or as many of them as a sequential test wants."""
+def _due(
+    prepared: RunPlan, past: PreviousRun | None
+) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
+    """The trials that are left, or as many as a sequential test needs; and what to call when a trial has ended."""
     if prepared.options.sequential is None:
-        return _still_to_do(prepared.iterate_trials(), past)
+        return _still_to_do(prepared.iterate_trials(), past), lambda _record: None
     known = [event.record for event in past.ended_trials] if past else []
     deciding = TrialsUntilDecided(prepared.iterate_trials(), prepared.options.pass_rule, known)
-    scheduler.on_trial_ended = deciding.on_trial_ended
-    return deciding.trials()
+    return deciding.trials(), deciding.on_trial_ended
 
 
 async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: PreviousRun | None) -> AsyncIterator[PlannedTrial]:
@@ -255,33 +259,23 @@ async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: PreviousRun | 
 
 def create_run_context(prepared: RunPlan, run: str, bus: EventBus) -> RunContext:
     """What the trials of a prepared run share."""
-    options, redactor = prepared.options, prepared.redactor
-    run_context = RunContext(
+    options = prepared.options
+    overrides = {"connector": options.connector, "model": options.agent_model}
+    return RunContext(
         run=run,
-        agent=prepared.agent.agent,
-        agent_name=prepared.agent.name,
+        agent=prepared.agent,
         http=prepared.http,
         helpers=prepared.helpers,
         bus=bus,
-        agent_options=prepared.agent.options,
-        options={
-            name: said for name, said in (("connector", options.connector), ("model", options.agent_model)) if said
-        },
+        options={name: value for name, value in overrides.items() if value},
         connectors=prepared.settings.connectors,
         meter=prepared.budget.spend,
         find_agent=prepared.agents.find_agent,
-        recorded_ms=prepared.cassette_mode.get_recorded_duration,
-        may_retry=prepared.cassette_mode.may_retry,
-        live_warning=prepared.cassette_mode.explain_live_call,
-        uses_cassette=prepared.cassette_mode.is_active,
-        workspaces=prepared.workspaces.open_workspace,
-        empty_workspaces=prepared.workspaces.empty_workspaces,
+        redactor=prepared.redactor,
+        cassette=prepared.cassette_mode,
+        workspaces=prepared.workspaces,
         confirmation_tools=frozenset(prepared.settings.confirmation_tools),
     )
-    run_context.redact = redactor.redact
-    run_context.redact_turn = redactor.redact
-    run_context.redact_text = redactor.redact_text
-    return run_context
 
 
 def _watch(budget: Budget, bus: EventBus) -> None:

@@ -129,7 +129,7 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
     if options.last_failed and options.selected_cases is None:
-        options = structs.replace(options, chosen=_failed_last(settings))
+        options = structs.replace(options, selected_cases=_failed_last(settings))
     options = pin_baseline(options, settings)
     validate_filter(options.only)
     _check_outputs(options)
@@ -369,7 +369,7 @@ def _wanted(
             limits = structs.replace(
                 limits,
                 turn_timeout_s=turn_timeout_s or settings.defaults.turn_timeout_s,
-                overruled=turn_timeout_s is not None,
+                is_override=turn_timeout_s is not None,
                 turn_timeout_text="",
             )
         if options.sequential is not None and case.runs is not None:

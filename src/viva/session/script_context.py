@@ -75,4 +75,4 @@ def _line(
     agent: str | None, messages: MessageInput, options: Mapping[str, Any] | None, timeout: str | float | None
 ) -> UserMessage:
     line = build_user_message(messages, options=options, timeout=timeout)
-    return structs.replace(line, to=agent.removeprefix("agents:") if agent else None)
+    return structs.replace(line, agent=agent.removeprefix("agents:") if agent else None)

@@ -26,7 +26,7 @@ from viva.catalog import find_script
 from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undetermined
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import GeneratedCases
-from viva.model.case import Case, Limits, Origin, Suite, UserMessage
+from viva.model.case import Case, Hints, Limits, Origin, Suite, UserMessage
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.calls_in import find_unknown_agents
 from viva.session.loop_bridge import LoopBridge, run_user_function
@@ -37,6 +37,7 @@ from viva.state.trial_state import TrialState
 from viva.users.code_user import CodeUser, SendMessage
 
 TEST_PARAMETERS = ("t", "ctx")
+UNCHECKED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
 
 
 class ScriptTest(Struct, frozen=True):
@@ -152,7 +153,15 @@ def load_script_suite(made: GeneratedCases, folder: Path, reading: LoadOptions) 
             yield case
 
     digest = _digest("".join(case.digest for case in cases))
-    return Suite(id=name, cases=pulled, count=len(cases), origin=Origin(name), digest=digest, is_agent_optional=True)
+    return Suite(
+        id=name,
+        kind="scripts",
+        cases=pulled,
+        count=len(cases),
+        origin=Origin(name),
+        digest=digest,
+        is_agent_optional=True,
+    )
 
 
 def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
@@ -168,7 +177,8 @@ def _case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
         suite=suite,
         origin=Origin(str(place), line),
         limits=Limits(timeout_s=timeout_s, max_turns=None),
-        one_session=False,
+        sessions="each_message",
+        hints=Hints(unchecked=UNCHECKED_HINT),
         definition={"id": test.name, "script": suite},
         digest=_digest(_text_of(test.function)),
     )

@@ -15,6 +15,7 @@ from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.tracebacks import error_text
 from viva.model.turn import PASSED, AssertionResult, Turn, Verdict
+from viva.session.check_methods import CheckMethods
 from viva.state.evaluation import error_verdict
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 from viva.text.pattern import search
@@ -56,21 +57,26 @@ class ValidatorResult(Verdict, frozen=True):
         return default if name not in _RESULT or (value := self[name]) is None else value
 
 
+_JUDGE_FIELDS = ("criteria", "min_score", "votes", "message", "weight")
 _RESULT = ("passed", "score", "reason", "suggestions")
 
 
-class SoftAssertions:
-    """Each notes what it found and says whether it holds; none of them stops the test.
+class SoftAssertions(CheckMethods):
+    """Each method records its result and returns whether it passed; none of them stops the test.
 
     Values that come from agents are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0.
     A reply stands for its text where a text is looked at, and for its data where a path is.
     """
 
     def __init__(
-        self, note: Callable[[AssertionResult], None], ask: Callable[[Any, str, Mapping[str, Any]], ValidatorResult]
+        self, note: Callable[[AssertionResult], None], evaluate: Callable[[Any, Mapping[str, Any]], Verdict]
     ) -> None:
         self._note = note
-        self._ask = ask
+        self._evaluate = evaluate
+
+    def run_check(self, response: Any, assertion: Mapping[str, Any]) -> bool:
+        """Evaluates an assertion of `viva.check` on a reply: `t.assert_.run_check(reply, check.contains("x"))`."""
+        return self._evaluate(response, assertion).passed
 
     def true_(self, value: Any, message: str = "") -> bool:
         """The value is true, or counts as true."""
@@ -184,7 +190,13 @@ class SoftAssertions:
 
         Gives what it said: `passed`, `score`, `reason`, `suggestions`. `min_score` and `votes` may stand in the options.
         """
-        return self._ask(response, use, options or {})
+        options = options or {}
+        fields = {key: value for key, value in options.items() if key in _JUDGE_FIELDS}
+        rest = {key: value for key, value in options.items() if key not in _JUDGE_FIELDS}
+        verdict = self._evaluate(
+            response, {"type": "agent", "use": use, **fields, **({"options": rest} if rest else {})}
+        )
+        return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
 
     def _state(
         self,

@@ -17,13 +17,11 @@ from viva.engine.conversation import evaluate_assertion
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
-from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions, ValidatorResult
+from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Blocks this thread until the loop has done something."""
-
-_OF_THE_CHECK = ("criteria", "min_score", "votes", "message", "weight")
 
 
 class FailTest(BaseException):
@@ -53,7 +51,7 @@ class T:
     def __init__(self, state: TrialState, wait: WaitForResult) -> None:
         self._state = state
         self._wait = wait
-        self.assert_ = SoftAssertions(partial(add_result, state), self._agent)
+        self.assert_ = SoftAssertions(partial(add_result, state), self._evaluate)
 
     @property
     def name(self) -> str:
@@ -83,21 +81,17 @@ class T:
         """Ends the test without a verdict; what had failed before stands."""
         raise SkipTest(reason)
 
-    def _agent(self, response: Any, use: str, options: Mapping[str, Any]) -> ValidatorResult:
-        """A validator's verdict on a response, in the conversation that brought it forth."""
-        ours = {key: value for key, value in options.items() if key in _OF_THE_CHECK}
-        rest = {key: value for key, value in options.items() if key not in _OF_THE_CHECK}
-        written = {"type": "agent", "use": use, **ours, **({"options": rest} if rest else {})}
-        assertion = build_assertion(written, ".")
+    def _evaluate(self, response: Any, definition: Mapping[str, Any]) -> Verdict:
+        """The verdict of an assertion on a response, in the conversation that led to it."""
+        assertion = build_assertion(definition, ".")
         turn = self._turn_of(response)
         self._state.waiting_for = "judge"
-        found = self._wait(evaluate_assertion(assertion, CheckContext(self._around(turn), turn)))
+        result = self._wait(evaluate_assertion(assertion, CheckContext(self._around(turn), turn)))
         self._state.waiting_for = "script"
-        add_result(self._state, found)
-        for suggestion in found.verdict.suggestions:
+        add_result(self._state, result)
+        for suggestion in result.verdict.suggestions:
             self.log("suggestion:", suggestion)
-        verdict = found.verdict
-        return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
+        return result.verdict
 
     def _around(self, turn: Turn) -> TrialState:
         """The conversation that a validator sees. Where nobody has said anything, it begins with the response."""

@@ -75,11 +75,11 @@ class WorkspaceProvider:
     def assign_workspace(self, case: Case) -> Case:
         spec = case.workspace
         if spec is None:
-            if not (self._lives_in_one or "workspace" in case.needs) or not case.one_session:
+            if not (self._lives_in_one or "workspace" in case.needs) or case.sessions != "one":
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
-        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, leave_out=self._leave_out)
+        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._leave_out)
         return structs.replace(case, workspace=spec)
 
     def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:

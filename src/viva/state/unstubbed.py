@@ -1,4 +1,4 @@
-"""Tools that were called although the case has canned answers for others only."""
+"""Finds calls of tools that have no stub, in a case whose tools are all stubbed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from viva.text.tool_names import is_same_tool
 
 
 def unstubbed_tools(calls: Sequence[ToolCall], fixtures: Fixtures | None) -> Iterator[Finding]:
-    """Where tools are canned: a call of one that no canned answer stands in for."""
+    """A finding for each call of a tool without a stub, if all tools are stubbed."""
     if fixtures is not None and fixtures.stub_all_tools:
         names = [stub.tool for stub in fixtures.tools]
         for call in calls:

@@ -1,4 +1,4 @@
-"""A cache for functions of one text that may be anybody's: long texts are not kept, so its size has a limit in bytes."""
+"""A cache for functions of one foreign text. Long texts are not cached, so its size in bytes is limited."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
-    """Keeps the results for the last `entries` texts that are at most `max_chars` long."""
+    """Caches the results for the last `entries` texts of at most `max_chars` characters."""
 
     def decorate(function: Callable[[str], T]) -> Callable[[str], T]:
         cached = lru_cache(maxsize=entries)(function)

@@ -55,7 +55,7 @@ SE = {"type": "slow", "passes": None}
 
 
 @pytest.mark.parametrize(
-    ("claims", "all_", "any_"),
+    ("assertions", "all_", "any_"),
     [
         ([P], "passed", "passed"),
         ([P, P], "passed", "passed"),
@@ -82,7 +82,7 @@ def test_failures_decide_all_and_passes_decide_any(bench, assertions, all_, any_
 
 
 @pytest.mark.parametrize(
-    ("claim", "status"),
+    ("assertion", "status"),
     [
         (P, "failed"),
         (F, "passed"),

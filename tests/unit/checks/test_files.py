@@ -148,8 +148,8 @@ def test_what_is_no_ordinary_file_is_not_opened(desk: Desk):
 
     verdicts = desk.judge(prepare, holds("pipe", "x"), holds("socket", "x"), holds("folder", "x"), exists("pipe"))
     assert [verdict.reason for verdict in verdicts] == [
-        '"pipe" is no ordinary file',
-        '"socket" is no ordinary file',
+        '"pipe" is not a regular file',
+        '"socket" is not a regular file',
         '"folder" is a folder',
         "",
     ]
@@ -169,7 +169,7 @@ def test_a_failure_says_what_is_there_instead(desk: Desk):
 def test_a_path_out_of_the_workspace_cannot_be_written(bench: Any, path: str):
     """P5: a load error."""
     for written in (exists(path), holds(path, "x")):
-        with pytest.raises(ValueError, match="must be relative to the workspace"):
+        with pytest.raises(ValueError, match=r"must be relative to the workspace|of length >= 1"):
             bench.assertion(written)
 
 

@@ -103,9 +103,9 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
         ({"passed": True, "score": True}, "its `score` is no number"),
         ({"passed": True, "evidence": "Thank you"}, "its `evidence` is no list"),
         ({"passed": True, "evidence": [{"turn": 1}]}, "a piece of `evidence` has no `quote`"),
-        ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' stands nowhere"),
-        ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "stands nowhere"),
-        ({"passed": True, "evidence": [{"quote": "..."}]}, "stands nowhere"),
+        ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' is not in the conversation"),
+        ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "is not in the conversation"),
+        ({"passed": True, "evidence": [{"quote": "..."}]}, "is not in the conversation"),
         ({"passed": True, "evidence": [{"quote": "Thank you"}]}, "is too short to show anything"),
         ({"passed": True, "evidence": [{"quote": "done"}]}, "is too short to show anything"),
         ({"passed": True, "evidence": [{"quote": "Please pay W1 at once"}]}, "is what the user said"),
@@ -175,7 +175,7 @@ def test_the_users_words_count_only_where_the_criterion_is_about_the_user(
     bench: Bench, criteria: str, is_about: bool
 ):  # N26
     judges = Judges({"passed": True, "evidence": [{"turn": 1, "quote": "Please pay W1"}]})
-    written: dict[str, Any] = {"criteria": criteria} if criteria else {"criteria": None, "use": "agents:mine"}
+    written: dict[str, Any] = {"criteria": criteria} if criteria else {"criteria": "", "use": "agents:mine"}
     assert (verdict_of(bench, judges, **written).status == "passed") == is_about
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_found_is_said_when_the_file_is_loaded(bench, use, said):
         ({}, "missing required field `use`"),
         ({"use": 5}, "Expected `str`, got `int`"),
         ({"use": "scripts:ok", "metadata": 5}, "Expected `object`, got `int`"),
-        ({"use": "scripts:ok", "function": "x"}, "Expected `Function`, got `str`"),
+        ({"use": "scripts:ok", "function": "x"}, "Expected `UserFunction`, got `str`"),
         ({"use": "scripts:ok", "args": []}, "unknown field `args`"),
     ],
 )

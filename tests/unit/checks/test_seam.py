@@ -34,7 +34,7 @@ CHECKS: dict[str, Check] = {
     "tool_calls_contain": ToolCallsContain(name="a"),
     "file_exists": FileExists(path="a"),
     "file_contains": FileContains(path="a", value="b"),
-    "snapshot": Snapshot(path="a", folder=SnapshotFolder(str(Path(__file__).parent), update=False)),
+    "snapshot": Snapshot(path="a", folder=SnapshotFolder(str(Path(__file__).parent), is_updating=False)),
     "max_latency": MaxLatency(value=1),
     "max_cost": MaxCost(value=1),
     "max_tokens": MaxTokens(value=1),

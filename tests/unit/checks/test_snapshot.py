@@ -104,11 +104,11 @@ def test_a_final_snapshot_of_tool_calls_holds_those_of_all_turns(bench):  # N12
         ({"path": "../x.txt"}, "must be a file in the suite's folder"),
         ({"path": "a/../../x.txt"}, "must be a file in the suite's folder"),
         ({"path": "/etc/passwd"}, "must be a file in the suite's folder"),
-        ({"path": ""}, "must be a file in the suite's folder"),
+        ({"path": ""}, "of length >= 1"),
         ({"path": "."}, "must be a file in the suite's folder"),
         ({"path": "x.txt", "of": "all"}, "Invalid enum value 'all'"),
         ({}, "missing required field `path`"),
-        ({"path": "x.txt", "shelf": {}}, "Expected `Shelf`, got `dict`"),
+        ({"path": "x.txt", "folder": {}}, "Expected `SnapshotFolder`, got `dict`"),
     ],
 )
 def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24

@@ -13,8 +13,8 @@ from viva.model.message import Message, Reply
 from viva.model.turn import PASSED, Turn, Verdict
 from viva.state.trial_state import CheckContext, TrialState
 from viva.testing.check_context import FrozenClock, NoHelpers
-from viva.users.script import Script
-from viva.users.user_sequence import UserSequence
+from viva.users.script import Script, UserSequence
+
 
 
 class Says:
@@ -86,7 +86,7 @@ def test_the_first_failing_turn_ends_it_after_all_its_assertions():
 
 
 @pytest.mark.parametrize(
-    ("claims", "ending"),
+    ("assertions", "outcome"),
     [
         (("!", "ok"), Outcome("error", "undetermined", "cannot be evaluated")),
         (("!", "x"), Outcome("failed", "agent")),
@@ -118,8 +118,8 @@ def test_a_turn_is_told_when_it_begins_and_when_it_ends():
 def test_what_is_set_can_be_said_later():
     """From data, from JSON in the text; several values are a list; what is not found stays unset."""
     lines = (
-        line("a", set={"one": "$.n", "many": "$.l[*]", "none": "$.absent"}),
-        line("b", set={"two": "m"}),
+        line("a", variables={"one": "$.n", "many": "$.l[*]", "none": "$.absent"}),
+        line("b", variables={"two": "m"}),
         line("c"),
     )
     state = state_of(*lines)

@@ -432,11 +432,11 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from pathlib import Path\n"
-        "from viva.formats.openwop.packs import load_pack; from viva.formats.load_options import Reading\n"
-        "from viva.formats.openwop.modes import EvalReading; from viva.errors import BadInput\n"
+        "from viva.formats.openwop.packs import load_pack; from viva.formats.load_options import LoadOptions\n"
+        "from viva.formats.openwop.modes import EvalOptions; from viva.errors import BadInput\n"
         f"path = Path({str(path)!r})\n"
-        "print(load_pack(path, 'p', Reading())[0].notes[0])\n"
-        "try: load_pack(path, 'p', Reading(evals=EvalReading(trusted_keys=('ed25519:AAAA',))))\n"
+        "print(load_pack(path, 'p', LoadOptions())[0].notes[0])\n"
+        "try: load_pack(path, 'p', LoadOptions(eval_options=EvalOptions(trusted_keys=('ed25519:AAAA',))))\n"
         "except BadInput as wrong: print(wrong)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -461,7 +461,7 @@ def test_what_stands_in_a_tarball_is_named_by_its_path(tmp_path: Path):
 def test_the_same_suite_twice_is_refused(tmp_path: Path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(suite()))
-    with pytest.raises(BadInput, match=r"b\.json:1: the suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
+    with pytest.raises(BadInput, match=r"b\.json:1: suite 'acme\.support\.evals\.demo' is also in a\.json:1"):
         load_files([tmp_path / "a.json", tmp_path / "b.json"], LoadOptions(), tmp_path)
 
 

@@ -53,7 +53,7 @@ def test_what_looks_like_a_file_and_is_none_is_refused(folder: Path, text: str):
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_input_is_not_the_whole_folder(folder: Path, text: str):
     """`-i "$SUITE"` with nothing in it."""
-    with pytest.raises(BadInput, match="an input is empty"):
+    with pytest.raises(BadInput, match="empty input"):
         parse_input(text, folder)
 
 
@@ -74,7 +74,7 @@ def test_files_folders_and_globs_are_found(folder: Path):
 
 def test_a_folder_without_suites_is_refused(folder: Path):
     (folder / "empty").mkdir()
-    with pytest.raises(BadInput, match="holds no suite files"):
+    with pytest.raises(BadInput, match="contains no suite files"):
         parse_input("empty", folder)
 
 
@@ -172,18 +172,18 @@ def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: P
         found = parse_input(text, written)
         assert found == SuiteFiles(suites, own)
         assert isinstance(found, SuiteFiles)
-        assert "left out of the input, because Viva wrote them: " in str(found.note)
+        assert "skipped, because Viva wrote them: " in str(found.note)
     result = viva.run("tests", lambda messages: messages[-1]["content"], folder=written)
     assert (result.passed, result.summary.total) == (True, 2)
 
 
 @pytest.mark.parametrize(("name", "kind"), OWN.items())
 def test_a_file_that_viva_wrote_is_no_input(written: Path, name: str, kind: str):
-    with pytest.raises(BadInput, match=rf"tests/{name}: is {kind} that Viva wrote, not a suite"):
+    with pytest.raises(BadInput, match=rf"tests/{name}: is {kind} written by Viva, not a suite"):
         parse_input(f"tests/{name}", written)
 
 
 def test_a_folder_with_nothing_but_reports_holds_no_suites(written: Path, tmp_path: Path):
     shutil.copy(written / "tests/r.jsonl", tmp_path)
-    with pytest.raises(BadInput, match="holds no suites, only files that Viva wrote itself"):
+    with pytest.raises(BadInput, match="contains no suites, only files written by Viva"):
         parse_input(".", tmp_path)

@@ -53,10 +53,10 @@ def test_text_without_anything_is_line_one():
     [
         (b'{"a": 1}\n{', (2, "is not JSON: extra data (column 1)")),
         (b'{"a":\n "b', (2, "is not JSON: unterminated string starting at (column 2)")),
-        (b'{"a": 1,\n', (1, "is not JSON: what begins here has no end")),
+        (b'{"a": 1,\n', (1, "is not JSON: the value that starts here does not end")),
         (b"{'a': 1}", (1, "is not JSON: expecting property name enclosed in double quotes (column 2)")),
         (b'{"a": "\n\xff"}', (2, "is not UTF-8 (byte 0xff); save the file as UTF-8")),
-        (b'{"a":\n1\x00}', (2, "holds a NUL character; is this a text file?")),
+        (b'{"a":\n1\x00}', (2, "contains a NUL character; is this a text file?")),
     ],
 )
 def test_where_json_breaks_is_said_in_words_that_help(raw: bytes, place: tuple[int, str]):

@@ -29,7 +29,7 @@ def test_a_typo_is_one_complaint_and_not_two():
 def test_a_missing_key_beside_a_foreign_one_is_two():
     missing, foreign = said({"id": "a", "input": "x", "assertions": [{"type": "contains", "zzz": "x"}]})
     assert missing == "misses 'value'"
-    assert foreign.startswith("unknown key 'zzz'; known keys: type, message,")
+    assert foreign.startswith("unknown key 'zzz'; known keys: type, value,")
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_what_has_to_wait_cannot_be_expected_at_once(folder):
 
     async def work(chat):
         await chat.say("hello")
-        for slow in (viva.agent_says("polite"), viva.script("vv_checks.check"), viva.any_of(viva.agent_says("x"))):
+        for slow in (viva.judge("polite"), viva.script("vv_checks.check"), viva.any_of(viva.judge("x"))):
             with pytest.raises(TypeError, match=r"chat\.judge"):
                 chat.expect(slow)
         await chat.judge(viva.script("vv_checks.check"))

@@ -43,7 +43,7 @@ def test_who_has_a_workspace():
     """P5: cases that say so, cases that look at files, and all cases of an agent that is a command."""
     assert spec(places("python")) is None
     assert spec(places("python"), needs=frozenset({"workspace"})) == spec(places("gemini"))
-    assert spec(places("gemini"), one_session=False) is None
+    assert spec(places("gemini"), sessions="each_message") is None
     found = spec(places("gemini"))
     assert found == WorkspaceSpec("copy", "/r", exclude=("/r/books/a.yaml",))
 

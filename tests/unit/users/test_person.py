@@ -198,7 +198,7 @@ def test_an_accepted_line_is_said_as_it_is() -> None:
 def test_words_of_a_person_take_the_place_of_a_line() -> None:
     """What belongs to the line stays (claims, options, what it sets, attachments), and the next line is the next one."""
     receipt = File("file://receipt.png", url="data:,x")
-    written = line("hello", assertions=(ASSERTION,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
+    written = line("hello", assertions=(ASSERTION,), options={"mode": "x"}, variables={"id": "$.id"}, timeout_s=3.0)
     written = structs.replace(written, message=Message("user", (Text("hello"), receipt)))
     answers = Answers(PersonChoice("say", "good morning"), ACCEPT)
     state, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
@@ -235,7 +235,7 @@ def test_nobody_is_asked_after_a_closing_offer() -> None:
 def test_a_person_is_asked_before_a_simulator_is() -> None:
     """The case's own first line is proposed; after that no line is made, or paid for, that nobody asked for."""
     answers, helper = Answers(ACCEPT, PersonChoice("say", "travel"), STOP), Helper("never said")
-    user = over_simulator(answers, line("hello", by="initial"))
+    user = over_simulator(answers, line("hello", source="initial"))
     state, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
     assert said(state) == [("hello", "initial"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None, None]

@@ -19,7 +19,7 @@ from viva.model import codec
 from viva.model.case import Key, WorkspaceSpec
 from viva.protocols import WorkspaceFactory
 from viva.workspace.environment import build_environment
-from viva.workspace.processes import run_command
+from viva.workspace.processes import CommandLimits, run_command
 
 _VERSION_S = 10.0
 _VERSION_BYTES = 1_000_000
@@ -115,7 +115,9 @@ async def _run_version(executable: str, host: Mapping[str, str], workspaces: Wor
     try:
         async with workspaces(WorkspaceSpec("empty"), _KEY) as workspace, asyncio.timeout(_VERSION_S):
             argv, env = workspace.sandbox_command([executable, "--version"]), build_environment(host, workspace)
-            async with run_command(argv, cwd=workspace.path, env=env, max_bytes=_VERSION_BYTES) as process:
+            async with run_command(
+                argv, cwd=workspace.path, env=env, limits=CommandLimits(max_bytes=_VERSION_BYTES)
+            ) as process:
                 text = "\n".join([line.decode(errors="replace") async for line in process.lines()])
     except (TimeoutError, TrialFault):
         return None

@@ -26,7 +26,7 @@ class EvalOptions(Struct, frozen=True, kw_only=True):
     """
 
     validate_only: bool = False
-    """Nothing shall run, so no mode has to be chosen."""
+    """Files are only checked, so no mode has to be chosen."""
     modes: tuple[Mode, ...] = ()
     is_live: bool = False
     has_baseline: bool = False
@@ -39,11 +39,11 @@ class EvalOptions(Struct, frozen=True, kw_only=True):
     require_signature: bool = False
     secrets: Sequence[str] = ()
     prompts: list[str] = field(default_factory=list[str])
-    """The instructions of the agent under test, known once it has been chosen."""
+    """The instructions of the agent under test."""
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:
-    """`a,b` as modes. BadInput names one that there is not, and what may have been meant."""
+    """Parse `a,b` as modes. BadInput names an unknown mode and suggests a known one."""
     named = [part.strip() for part in text.split(",") if part.strip()]
     for name in named:
         if name not in MODES:
@@ -56,11 +56,11 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
 
 
 def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[Mode, ...], str | None]:
-    """The modes of a run and, where some were left out, the line that says so. ValueError says what cannot be asked."""
+    """The modes of a run and, if some were skipped, a line that says so. ValueError if the request cannot be met."""
     if options.validate_only:
         return tuple(declared), None
     if options.modes:
-        return _as_asked(declared, options), None
+        return _select_modes(declared, options), None
     if options.is_live:
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
     if options.has_baseline and "regression" not in declared:
@@ -69,28 +69,28 @@ def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[
     if not options.has_baseline:
         left["regression"] = "regression (needs --baseline)"
     modes: tuple[Mode, ...] = tuple(mode for mode in declared if mode not in left)
-    missing = _listed(left[mode] for mode in declared if mode in left)
+    missing = _join_names(left[mode] for mode in declared if mode in left)
     if not modes:
         raise ValueError(f"declares no other mode than {missing}")
     return modes, f"modes: {', '.join(modes)}; left out: {missing}" if missing else None
 
 
-def _as_asked(declared: Sequence[Mode], asked: EvalOptions) -> tuple[Mode, ...]:
-    modes = asked.modes
+def _select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[Mode, ...]:
+    modes = options.modes
     if unknown := [mode for mode in modes if mode not in declared]:
-        raise ValueError(f"does not declare the mode {_listed(unknown)}; it has {', '.join(declared)}")
+        raise ValueError(f"does not declare the mode {_join_names(unknown)}; it has {', '.join(declared)}")
     if LIVE_MODE in modes and len(modes) > 1:
         raise ValueError("live-shadow cannot be mixed with other modes: a run is either live or with fixtures")
-    if LIVE_MODE in modes and not asked.is_live:
+    if LIVE_MODE in modes and not options.is_live:
         raise ValueError("live-shadow uses live tools and memory; say --live if that is meant")
-    if asked.is_live and LIVE_MODE not in modes:
+    if options.is_live and LIVE_MODE not in modes:
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
-    if "regression" in modes and not asked.has_baseline:
+    if "regression" in modes and not options.has_baseline:
         raise ValueError("the mode regression needs --baseline: a run, or the file of an eval summary")
-    if asked.has_baseline and "regression" not in modes:
+    if options.has_baseline and "regression" not in modes:
         raise ValueError("--baseline asks for the mode regression, which --modes leaves out")
     return modes
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -21,7 +21,7 @@ MAX_DEPTH = 32
 
 
 def check_pack_path(name: str) -> str:
-    """A name that stays below the root; ValueError says why it does not."""
+    """A normalized name below the root; ValueError if it leaves the root."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
         raise ValueError("is no path inside the pack: it is absolute, or an address")
@@ -33,17 +33,17 @@ def check_pack_path(name: str) -> str:
 
 
 class PackFolder:
-    """The files of a pack that is a folder. Links are refused: a tarball could not hold them either."""
+    """The files of a pack in a folder. Links are refused, as in a tarball."""
 
-    def __init__(self, root: Path, shown: str) -> None:
+    def __init__(self, root: Path, display_name: str) -> None:
         self._root = root.resolve()
-        self._shown = shown
+        self._shown = display_name
 
     def read(self, name: str) -> bytes:
         try:
             return self._plain_file(name)
-        except OSError as wrong:
-            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error.strerror}") from error
 
     def _plain_file(self, name: str) -> bytes:
         path = self._root
@@ -59,20 +59,20 @@ class PackFolder:
 
 
 class PackTarball:
-    """The files of a pack that is a tarball, all of them read before any is used."""
+    """The files of a pack in a tarball, all read before any is used."""
 
-    def __init__(self, content: bytes, shown: str) -> None:
+    def __init__(self, content: bytes, display_name: str) -> None:
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-                found = dict(_entries(_Bounded(unpacked)))
-        except _Refused as wrong:
-            raise BadInput.of(str(wrong), shown) from wrong
-        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as wrong:
+                found = dict(_read_entries(_LimitedReader(unpacked)))
+        except _ArchiveRefused as error:
+            raise BadInput.of(str(error), display_name) from error
+        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
             # Headers that announce headers, thousands in a row, are read one inside the other.
-            raise BadInput.of(f"is no .tgz that can be read: {wrong}", shown) from wrong
-        self._files = _below_manifest(found)
+            raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
+        self._files = _relative_to_manifest(found)
         if MANIFEST not in self._files:
-            raise BadInput.of(f"holds no {MANIFEST} at its root", shown)
+            raise BadInput.of(f"holds no {MANIFEST} at its root", display_name)
 
     def read(self, name: str) -> bytes:
         if name not in self._files:
@@ -83,12 +83,12 @@ class PackTarball:
 PackFiles = PackFolder | PackTarball
 
 
-class _Refused(Exception):  # noqa: N818 -- it never leaves this file
-    """An archive that Viva does not read, and why."""
+class _ArchiveRefused(Exception):  # noqa: N818 -- it never leaves this file
+    """The archive is refused; the message says why."""
 
 
-class _Bounded:
-    """What comes out of a decompressor, up to a limit: a small file may hold a huge one."""
+class _LimitedReader:
+    """Limits the output of a decompressor: a small file may expand to a huge one."""
 
     def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
         self._stream = stream
@@ -98,41 +98,41 @@ class _Bounded:
         data = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
         self._left -= len(data)
         if self._left < 0:
-            raise _Refused(f"holds more than {MAX_BYTES // 2**20} MB")
+            raise _ArchiveRefused(f"holds more than {MAX_BYTES // 2**20} MB")
         return data
 
 
-def _entries(stream: _Bounded) -> Iterator[tuple[str, bytes]]:
+def _read_entries(stream: _LimitedReader) -> Iterator[tuple[str, bytes]]:
     seen: set[str] = set()
     with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[arg-type] -- it only reads
         for count, member in enumerate(archive, 1):
             if count > MAX_ENTRIES:
-                raise _Refused(f"holds more than {MAX_ENTRIES} entries")
+                raise _ArchiveRefused(f"holds more than {MAX_ENTRIES} entries")
             if PurePosixPath(member.name) == PurePosixPath():  # the root itself
                 continue
             try:
                 name = check_pack_path(member.name)
-            except ValueError as wrong:
-                raise _Refused(f"entry {member.name!r} {wrong}") from wrong
+            except ValueError as error:
+                raise _ArchiveRefused(f"entry {member.name!r} {error}") from error
             if member.isdir():
                 continue
             if not member.isreg() or member.issparse():
-                raise _Refused(f"entry {member.name!r} is {_kind(member)}; a pack holds plain files")
+                raise _ArchiveRefused(f"entry {member.name!r} is {_describe_entry(member)}; a pack holds plain files")
             if name in seen:
-                raise _Refused(f"entry {member.name!r} is there twice")
+                raise _ArchiveRefused(f"entry {member.name!r} is there twice")
             seen.add(name)
             content = archive.extractfile(member)
             yield name, content.read() if content is not None else b""
 
 
-def _kind(member: tarfile.TarInfo) -> str:
+def _describe_entry(member: tarfile.TarInfo) -> str:
     if member.issym() or member.islnk():
         return "a link"
     return "a device" if member.ischr() or member.isblk() else "a pipe" if member.isfifo() else "no plain file"
 
 
-def _below_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """As seen from the manifest: at the root or, as many tools pack, in one folder that holds all."""
+def _relative_to_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files relative to the manifest, which is at the root or in a single top folder."""
     tops = {name.partition("/")[0] for name in files}
     if MANIFEST not in files and len(tops) == 1:
         top = f"{tops.pop()}/"
@@ -140,13 +140,13 @@ def _below_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict(files)
 
 
-def read_tarball(path: Path, shown: str) -> bytes:
-    """All of the file, once: what is verified is what is read."""
+def read_tarball(path: Path, display_name: str) -> bytes:
+    """Read the whole file once: the verified bytes are the ones that are used."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except OSError as wrong:
-        raise BadInput.of(f"is no .tgz that can be read: {wrong}", shown) from wrong
+    except OSError as error:
+        raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
     if len(content) > MAX_BYTES:
-        raise BadInput.of(f"is larger than {MAX_BYTES // 2**20} MB", shown)
+        raise BadInput.of(f"is larger than {MAX_BYTES // 2**20} MB", display_name)
     return content

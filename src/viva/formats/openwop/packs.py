@@ -1,4 +1,4 @@
-"""OpenWOP packs: the manifest `pack.json`, the eval suites that its agents refer to, and the proof of who signed them."""
+"""OpenWOP packs: the manifest `pack.json`, the eval suites of its agents, and their signature."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -21,13 +21,13 @@ from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
 
 DIGESTS = "evals.sha256"
-"""Lists the digest of every file that is run; `evals.sha256.sig` is its signature."""
+"""Lists the digest of every file that a run reads; `evals.sha256.sig` is its signature."""
 SUFFIXES = (".tgz", ".tar.gz")
 _LONGEST_SIGNATURE = 4096
 
 
 class _Part(Struct, frozen=True, rename="camel"):
-    """A part of a manifest; keys that Viva does not read are left aside."""
+    """Part of a manifest; unknown keys are ignored."""
 
 
 class Handoff(_Part, frozen=True):
@@ -50,7 +50,7 @@ class PackAgent(_Part, frozen=True):
 
 
 class Signing(_Part, frozen=True):
-    """Where the signature of the manifest stands."""
+    """The file with the signature of the manifest."""
 
     public_key_ref: str | None = None
     signature_ref: str | None = None
@@ -58,14 +58,14 @@ class Signing(_Part, frozen=True):
 
 
 class SignatureProof(Struct, frozen=True):
-    """A signature by a trusted key: in words, and the digests of the files that it covers; None: all of them."""
+    """A valid signature by a trusted key: its description, and the digests it covers (None: all files)."""
 
     description: str
     digests: Mapping[str, str] | None = None
 
 
 class Manifest(_Part, frozen=True):
-    """As much of `pack.json` as Viva reads."""
+    """The part of `pack.json` that Viva reads."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class Manifest(_Part, frozen=True):
 
 
 def is_pack(path: Path) -> bool:
-    """A folder with a manifest, or a tarball."""
+    """Is the path a folder with a manifest, or a tarball?"""
     return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(SUFFIXES)
 
 
@@ -100,22 +100,22 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
         pack = open_pack(path, display_name, keys)
     name = f"{display_name}: {pack.manifest.name}@{pack.manifest.version}"
     verified = f"{name}: {pack.proof.description}" if pack.proof else None
-    notes = () if verified else (f"{name}: {_unverified(pack, path)}",)
+    notes = () if verified else (f"{name}: {_describe_signature(pack, path)}",)
     suites: list[Suite] = []
     problems: list[Problem] = []
     for at in wanted:
         try:
             suites.append(pack.load_agent_suite(at, options, notes, verified))
             notes, verified = (), None
-        except BadInput as wrong:
-            problems += wrong.problems
+        except BadInput as error:
+            problems += error.problems
     if problems:
         raise BadInput(*problems)
     return suites
 
 
 def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
-    """The places of the agents whose suites shall run: of several with the same suite one that is known in the config."""
+    """Indices of the agents whose suites run. If several share a suite, the one known in the config."""
     found: dict[str, int] = {}
     for at, agent in enumerate(manifest.agents):
         if agent.eval_suite_ref is None or only not in (None, name := str(PurePosixPath(agent.eval_suite_ref))):
@@ -127,7 +127,7 @@ def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str 
 
 
 def require_signature(path: Path | None, display_name: str, options: EvalOptions) -> None:
-    """An eval suite that is read by itself: BadInput where the config wants signatures, and none covers it."""
+    """Refuse an eval suite outside a signed pack where the config requires signatures."""
     above = () if path is None else path.resolve().parents
     if options.trusted_keys and any((each / MANIFEST).is_file() for each in above):
         what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
@@ -137,28 +137,28 @@ def require_signature(path: Path | None, display_name: str, options: EvalOptions
 
 
 def open_pack(path: Path, display_name: str, trusted_keys: tuple[str, ...] = ()) -> "Pack":
-    """A pack whose manifest is valid and which, where keys are trusted, is signed by one of them. Raises BadInput."""
+    """Open a pack: the manifest is validated and, if keys are trusted, the signature verified. Raises BadInput."""
     content = None if path.is_dir() else read_tarball(path, display_name)
     files: PackFiles = PackFolder(path, display_name) if content is None else PackTarball(content, display_name)
     try:
         raw = files.read(MANIFEST)
         document = parse_json_document(raw, f"{display_name}/{MANIFEST}")
-    except ValueError as wrong:
-        raise BadInput.of(str(wrong), f"{display_name}/{MANIFEST}") from wrong
+    except ValueError as error:
+        raise BadInput.of(str(error), f"{display_name}/{MANIFEST}") from error
     if found := find_violations("pack", document.value):
         raise BadInput(*(document.make_problem(each.path, each.message, key=each.unknown_key) for each in found))
     manifest = codec.convert(document.value, Manifest)
     if not trusted_keys:
         return Pack(display_name, files, document, manifest)
     try:
-        proof = _proof(_Sealed(path, files, raw, manifest.signing, content), trusted_keys)
-    except ValueError as wrong:
-        raise BadInput.of(f"is refused: {wrong}", display_name) from wrong
+        proof = _verify_signature(_PackBytes(path, files, raw, manifest.signing, content), trusted_keys)
+    except ValueError as error:
+        raise BadInput.of(f"is refused: {error}", display_name) from error
     return Pack(display_name, files, document, manifest, proof)
 
 
 class Pack:
-    """A manifest and the files beside it, with the proof that they come from a trusted signer, if that was asked for."""
+    """A manifest with its files and, if verification was requested, the signature proof."""
 
     def __init__(
         self,
@@ -175,20 +175,20 @@ class Pack:
         self._files = files
 
     def load_agent_suite(
-        self, at: int, reading: LoadOptions, notes: tuple[str, ...] = (), verified: str | None = None
+        self, at: int, options: LoadOptions, notes: tuple[str, ...] = (), verified: str | None = None
     ) -> Suite:
-        """The eval suite of one of its agents."""
+        """The eval suite of one of the agents."""
         agent, place = self.manifest.agents[at], ("agents", at)
         reference = str(agent.eval_suite_ref)
         raw = self.read(reference, (*place, "evalSuiteRef"))
         return load_suite(
             parse_json_document(raw, f"{self.display_name}/{reference}"),
-            reading,
+            options,
             self.read_manifest_info(at, notes, verified),
         )
 
     def read_manifest_info(self, at: int, notes: tuple[str, ...] = (), verified: str | None = None) -> ManifestInfo:
-        """What the manifest says of an agent that matters for its suite."""
+        """What the manifest says about an agent that matters for its suite."""
         agent, place = self.manifest.agents[at], ("agents", at)
         prompts = [agent.system_prompt] if agent.system_prompt else []
         if agent.system_prompt_ref:
@@ -204,7 +204,7 @@ class Pack:
         )
 
     def read_used_files(self) -> dict[str, bytes]:
-        """The manifest and all files that it makes a run read, by their names."""
+        """The manifest and all files that a run of it reads, by name."""
         found = {MANIFEST: self._files.read(MANIFEST)}
         for at, agent in enumerate(self.manifest.agents):
             references = {
@@ -220,21 +220,21 @@ class Pack:
         return found
 
     def read(self, reference: str, place: KeyPath) -> bytes:
-        """A file that the manifest refers to, from inside the pack and nowhere else."""
+        """A file that the manifest refers to; it must be inside the pack."""
         try:
             name = check_pack_path(reference)
             content = self._files.read(name)
             if self.proof is not None:
                 _check_covered(name, content, self.proof.digests)
-        except ValueError as wrong:
-            raise BadInput(self.document.make_problem(place, f"{reference!r} {wrong}")) from wrong
+        except ValueError as error:
+            raise BadInput(self.document.make_problem(place, f"{reference!r} {error}")) from error
         return content
 
     def _text(self, reference: str, place: KeyPath) -> str:
         try:
             return self.read(reference, place).decode()
-        except UnicodeDecodeError as wrong:
-            raise BadInput(self.document.make_problem(place, f"{reference!r} is not UTF-8")) from wrong
+        except UnicodeDecodeError as error:
+            raise BadInput(self.document.make_problem(place, f"{reference!r} is not UTF-8")) from error
 
     def _schema(self, reference: str | None, place: KeyPath) -> dict[str, Any] | None:
         if reference is None:
@@ -242,21 +242,23 @@ class Pack:
         schema = parse_json_document(self.read(reference, place), f"{self.display_name}/{reference}").value
         try:
             JsonSchema(schema=schema)
-        except (ValueError, TypeError) as wrong:
-            raise BadInput(self.document.make_problem(place, f"{reference!r}: {wrong}")) from wrong
+        except (ValueError, TypeError) as error:
+            raise BadInput(self.document.make_problem(place, f"{reference!r}: {error}")) from error
         return schema
 
 
-def _unverified(pack: Pack, path: Path) -> str:
-    """Whether a pack is signed, in words, where no key is trusted."""
+def _describe_signature(pack: Pack, path: Path) -> str:
+    """Says whether a pack is signed, for runs without trusted keys."""
     signing = pack.manifest.signing
-    if _beside(path) is None and (signing is None or (signing.method != "sigstore" and signing.signature_ref is None)):
+    if _find_signature_file(path) is None and (
+        signing is None or (signing.method != "sigstore" and signing.signature_ref is None)
+    ):
         return "not signed"
     return "signature present, not verified: [openwop] trusted_keys names no key"
 
 
-class _Sealed(Struct, frozen=True):
-    """A pack as it was read: what is verified has to be what is used. `content` is all of a tarball."""
+class _PackBytes(Struct, frozen=True):
+    """A pack as it was read: verified bytes are the ones that are used. `content` is the whole tarball."""
 
     path: Path
     files: "PackFiles"
@@ -265,10 +267,10 @@ class _Sealed(Struct, frozen=True):
     content: bytes | None
 
 
-def _proof(pack: _Sealed, keys: tuple[str, ...]) -> SignatureProof:
-    """What shows that a trusted signer made the pack. ValueError says what is missing."""
+def _verify_signature(pack: _PackBytes, keys: tuple[str, ...]) -> SignatureProof:
+    """Verify that a trusted key signed the pack. ValueError says what is missing."""
     path, files, signing = pack.path, pack.files, pack.signing
-    if pack.content is not None and (beside := _beside(path)) is not None:
+    if pack.content is not None and (beside := _find_signature_file(path)) is not None:
         with beside.open("rb") as file:
             key = verify_signature(SignedContent(path.name, pack.content, file.read(_LONGEST_SIGNATURE)), keys)
         return SignatureProof(f"signature verified ({key}): {beside.name}, which covers the whole of {path.name}")
@@ -290,13 +292,13 @@ def _proof(pack: _Sealed, keys: tuple[str, ...]) -> SignatureProof:
     key = verify_signature(SignedContent(DIGESTS, listed, signature, own), keys)
     try:
         digests = read_digests(listed)
-    except ValueError as wrong:
-        raise ValueError(f"{DIGESTS} {wrong}") from wrong
+    except ValueError as error:
+        raise ValueError(f"{DIGESTS} {error}") from error
     for name in digests:
         try:
             _check_covered(check_pack_path(name), files.read(check_pack_path(name)), digests)
-        except ValueError as wrong:
-            raise ValueError(f"{name!r}, which {DIGESTS} lists, {wrong}") from wrong
+        except ValueError as error:
+            raise ValueError(f"{name!r}, which {DIGESTS} lists, {error}") from error
     return SignatureProof(
         f"signature verified ({key}): {MANIFEST} and the {len(digests)} files that {DIGESTS} lists", digests
     )
@@ -311,8 +313,8 @@ def _check_covered(name: str, content: bytes, digests: Mapping[str, str] | None)
         raise ValueError(f"is not the file that was signed: its digest is not the one in {DIGESTS}")
 
 
-def _beside(path: Path) -> Path | None:
-    """The signature that lies beside a tarball, as `pack.tgz.sig` or `pack.sig`."""
+def _find_signature_file(path: Path) -> Path | None:
+    """The signature file beside a tarball: `pack.tgz.sig` or `pack.sig`."""
     if path.is_dir():
         return None
     stem = next(path.name.removesuffix(suffix) for suffix in SUFFIXES if path.name.endswith(suffix))

@@ -1,4 +1,4 @@
-"""Ed25519 signatures of packs: verified where the config names keys that it trusts, made by `viva pack sign`."""
+"""Ed25519 signatures of packs: verification with `trusted_keys`, signing with `viva pack sign`."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ _INSTALL = "Ed25519 needs the package `cryptography`: pip install 'viva-eval[ope
 
 
 class SignedContent(Struct, frozen=True):
-    """What was signed (in words, and the bytes), the signature, and the key that the signer sent along."""
+    """What was signed (description and bytes), the signature, and the key sent with it."""
 
     description: str
     content: bytes
@@ -33,15 +33,15 @@ def verify_signature(signed: SignedContent, trusted_keys: tuple[str, ...]) -> st
     keys = {name: _key(name) for name in trusted_keys}
     signature = _signature(signed.signature)
     for name, key in keys.items():
-        if _holds(key, signature, signed.content):
+        if _is_valid(key, signature, signed.content):
             return name if name.startswith(_RAW) else Path(name).name
-    if signed.embedded_key is not None and _holds_by(signed.embedded_key, signature, signed.content):
+    if signed.embedded_key is not None and _is_signed_by(signed.embedded_key, signature, signed.content):
         raise ValueError(f"{signed.description} is signed with a key that [openwop] trusted_keys does not name")
     raise ValueError(f"the signature of {signed.description} does not hold by any key of [openwop] trusted_keys")
 
 
 def read_digests(raw: bytes) -> dict[str, str]:
-    """The SHA-256 digest of each file that a list such as `sha256sum` makes names. ValueError names the line that is wrong."""
+    """Parse a list as written by `sha256sum`: file name to SHA-256 digest. ValueError names the wrong line."""
     found: dict[str, str] = {}
     seen: set[str] = set()
     try:
@@ -60,7 +60,7 @@ def read_digests(raw: bytes) -> dict[str, str]:
 
 
 def format_digests(files: Mapping[str, bytes]) -> bytes:
-    """The list that `read_digests` reads."""
+    """The list in the format that `read_digests` reads."""
     return "".join(f"{sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files)).encode()
 
 
@@ -76,62 +76,62 @@ class Signer:
             raise ValueError(_INSTALL) from missing
         try:
             key = load_pem_private_key(file.read_bytes(), None)
-        except OSError as wrong:
-            raise ValueError(f"cannot be read: {wrong.strerror}") from wrong
-        except TypeError as wrong:
-            raise ValueError("is encrypted; give a key without a password") from wrong
-        except (ValueError, UnsupportedAlgorithm) as wrong:
-            raise ValueError("is no private key in PEM") from wrong
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error.strerror}") from error
+        except TypeError as error:
+            raise ValueError("is encrypted; give a key without a password") from error
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ValueError("is no private key in PEM") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError("is no Ed25519 private key; `openssl genpkey -algorithm ed25519` makes one")
         self._key = key
 
     def sign(self, content: bytes) -> bytes:
-        """The signature in base64, as one line."""
+        """The signature in base64, one line."""
         return base64.b64encode(self._key.sign(content)) + b"\n"
 
     @property
     def public_key(self) -> str:
-        """As `trusted_keys` takes it."""
+        """The public key in the form of `trusted_keys`."""
         return _RAW + base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
 
 
 def _key(name: str) -> Any:
     try:
         return _public_key(name.removeprefix(_RAW).encode() if name.startswith(_RAW) else Path(name).read_bytes())
-    except (OSError, ValueError) as wrong:
-        raise ValueError(f"[openwop] trusted_keys: {name}: {wrong}") from wrong
+    except (OSError, ValueError) as error:
+        raise ValueError(f"[openwop] trusted_keys: {name}: {error}") from error
 
 
-def _public_key(written: bytes) -> Any:
-    """PEM, or the 32 bytes themselves in base64."""
+def _public_key(encoded: bytes) -> Any:
+    """A key in PEM format, or its 32 bytes in base64."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as missing:
         raise ValueError(_INSTALL) from missing
-    if b"-----BEGIN" in written:
+    if b"-----BEGIN" in encoded:
         try:
-            key = load_pem_public_key(written)
+            key = load_pem_public_key(encoded)
         except UnsupportedAlgorithm as unknown:
             raise ValueError("is a key of a kind that is not known here") from unknown
         if not isinstance(key, Ed25519PublicKey):
             raise ValueError("is no Ed25519 public key")
         return key
-    raw = _decoded(written)
+    raw = _decode_signature(encoded)
     if len(raw) != 32:
         raise ValueError("is no Ed25519 public key: neither PEM nor 32 bytes in base64")
     return Ed25519PublicKey.from_public_bytes(raw)
 
 
-def _signature(written: bytes) -> bytes:
-    """The 64 bytes as they are, or in base64 or hexadecimal digits."""
-    return written if len(written) == 64 else _decoded(written)
+def _signature(encoded: bytes) -> bytes:
+    """The 64 bytes raw, in base64 or hexadecimal."""
+    return encoded if len(encoded) == 64 else _decode_signature(encoded)
 
 
-def _decoded(written: bytes) -> bytes:
-    text = written.strip().removeprefix(_RAW.encode())
+def _decode_signature(encoded: bytes) -> bytes:
+    text = encoded.strip().removeprefix(_RAW.encode())
     for decode in (binascii.unhexlify, lambda data: base64.b64decode(data, validate=True)):
         try:
             return decode(text)
@@ -140,15 +140,15 @@ def _decoded(written: bytes) -> bytes:
     return b""
 
 
-def _holds_by(written: bytes, signature: bytes, content: bytes) -> bool:
-    """The same with a key as it was sent along; one that is none proves nothing."""
+def _is_signed_by(encoded: bytes, signature: bytes, content: bytes) -> bool:
+    """The same for a key that was sent along; an invalid key proves nothing."""
     try:
-        return _holds(_public_key(written), signature, content)
+        return _is_valid(_public_key(encoded), signature, content)
     except ValueError:
         return False
 
 
-def _holds(key: Any, signature: bytes, content: bytes) -> bool:
+def _is_valid(key: Any, signature: bytes, content: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -17,7 +17,7 @@ from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
-from viva.formats.load_options import LoadOptions
+from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
 from viva.formats.placeholders import OPENWOP_PLACEHOLDERS
 from viva.formats.repair import replace_invalid
@@ -42,13 +42,13 @@ from viva.schemas.validation import find_violations
 from viva.users.script import Script
 
 GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
-"""What a suite has to reach that says nothing itself: one of golden tasks alone, and any other."""
+"""Default pass scores: for suites of golden tasks only, and for all others."""
 _SLACK = 1e-6
 ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
 
 
 class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A part of a suite, spelled as in its file."""
+    """Part of a suite, with the field names of the file."""
 
 
 class Match(_Part, frozen=True):
@@ -74,14 +74,14 @@ class Expected(_Part, frozen=True):
 
 
 class ToolResponse(_Part, frozen=True):
-    """What a tool answers."""
+    """The canned response of a tool."""
 
     tool: str
     response: Any = None
 
 
 class TaskFixtures(_Part, frozen=True):
-    """What stands in for live tools and memory. Without `tool_responses` tools stay as they are."""
+    """Canned tools and memory. Without `tool_responses`, tools run live."""
 
     tool_responses: tuple[ToolResponse, ...] | None = None
     memory_seed: tuple[dict[str, Any], ...] = ()
@@ -97,7 +97,7 @@ class Task(_Part, frozen=True):
 
 
 class Thresholds(_Part, frozen=True):
-    """What the suite has to reach."""
+    """What the suite must reach."""
 
     pass_score: float | None = None
     max_cost_usd: float | None = None
@@ -105,7 +105,7 @@ class Thresholds(_Part, frozen=True):
 
 
 class EvalSuite(_Part, frozen=True):
-    """A suite as it was written."""
+    """A suite as in its file."""
 
     suite_id: str
     version: str
@@ -116,7 +116,7 @@ class EvalSuite(_Part, frozen=True):
     thresholds: Thresholds = Thresholds()
 
     def get_pass_score(self, default: float | None = None) -> float:
-        """The least mean score, and the least score of a rubric."""
+        """The minimum mean score, and the minimum score of a rubric."""
         if self.thresholds.pass_score is not None:
             return self.thresholds.pass_score
         if default is not None:
@@ -126,7 +126,7 @@ class EvalSuite(_Part, frozen=True):
 
 
 class ManifestInfo(Struct, frozen=True, kw_only=True):
-    """What an agent's manifest says that matters for its suite: who it is, its schemas, its instructions, its tools."""
+    """What an agent's manifest says that matters for its suite: id, schemas, instructions, tools."""
 
     agent_id: str | None = None
     task_schema: dict[str, Any] | None = None
@@ -135,14 +135,14 @@ class ManifestInfo(Struct, frozen=True, kw_only=True):
     allowed_tools: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     signature_note: str | None = None
-    """Which signature of its pack was verified, in words."""
+    """Description of the verified signature of its pack."""
 
 
 _NO_TERMS = ManifestInfo()
 
 
 def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -> Suite:
-    """The suite in a file, by the name that messages show. Raises BadInput with every problem at once."""
+    """Load the suite of a file; `name` is what messages show. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
     found = list(documents.read_valid(problems))
     problems += [each.make_problem((), "is a second suite; a file holds one") for each in found[1:]]
@@ -159,15 +159,15 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
 
 
 def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
-    """The suite and what is odd about it. Raises BadInput with all that is wrong with the file by itself."""
-    suite, _, problems = _read(document)
+    """The suite and its warnings. Raises BadInput with all problems of the file itself."""
+    suite, _, problems = _parse_document(document)
     if problems or suite is None:
         raise BadInput(*problems)
-    return suite, tuple(str(problem) for problem in _oddities(document, suite))
+    return suite, tuple(str(problem) for problem in _find_warnings(document, suite))
 
 
-def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], list[Problem]]:
-    """The suite, as far as it can be read; keys in or below which something does not fit; and all that is wrong."""
+def _parse_document(document: Document) -> tuple[EvalSuite | None, set[str | int | None], list[Problem]]:
+    """The readable part of the suite, keys that contain a problem, and all problems."""
     value = document.value
     if isinstance(value, dict) and "aggregateScore" in value:
         what = "is the summary of an eval, not a suite; --baseline takes it"
@@ -178,12 +178,12 @@ def _read(document: Document) -> tuple[EvalSuite | None, set[str | int | None], 
         value = replace_invalid("openwop", value, found, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
     if value is None:
         return None, set(), problems
-    problems += _problems(document, value)
+    problems += _find_problems(document, value)
     return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.suggestion)}, problems
 
 
-def _problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
-    """What the schema lets through although no task can be scored by it."""
+def _find_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems that the schema does not catch but that make a task impossible to score."""
     seen: dict[str, int] = {}
     for at, task in enumerate(suite["tasks"]):
         place: KeyPath = ("tasks", at)
@@ -204,7 +204,7 @@ def _problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]
             yield document.make_problem(place, "holds a number that JSON does not know: NaN or infinity")
 
 
-def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
+def _find_warnings(document: Document, suite: EvalSuite) -> Iterator[Problem]:
     for at, task in enumerate(suite.tasks):
         place: KeyPath = ("tasks", at, "expected")
         other = "rubric" if task.expected.kind == "golden" else "match"
@@ -222,12 +222,12 @@ def _oddities(document: Document, suite: EvalSuite) -> Iterator[Problem]:
 
 
 def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo = _NO_TERMS) -> Suite:
-    """A suite that can run. Raises BadInput with every problem at once."""
-    suite, unclear, problems = _read(document)
+    """Build a runnable suite. Raises BadInput with every problem at once."""
+    suite, unclear, problems = _parse_document(document)
     if suite is None:
         raise BadInput(*problems)
     asked = options.eval_options
-    problems += [*_unjudged(document, suite, options), *_misfits(document, suite, manifest)]
+    problems += [*_find_missing_judge(document, suite, options), *_find_input_mismatches(document, suite, manifest)]
     modes, left_out = (), None
     try:
         if "modes" not in unclear:
@@ -236,17 +236,18 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
         problems.append(document.make_problem((), str(wrong), key="modes"))
     if problems:
         raise BadInput(*problems)
-    odd = (str(problem) for problem in _oddities(document, suite))
-    maker = _CaseMaker(suite, document, modes, options, manifest)
+    odd = (str(problem) for problem in _find_warnings(document, suite))
+    maker = _CaseBuilder(suite, document, modes, options, manifest)
     target = suite.target_agent_id or manifest.agent_id
     notes = [
         *manifest.notes,
         *odd,
-        *_uncallable(document, suite, manifest),
+        *_find_uncallable_tools(document, suite, manifest),
         *([f"{suite.suite_id}: {left_out}"] if left_out else []),
     ]
     return Suite(
         id=suite.suite_id,
+        kind="eval_suite",
         version=suite.version,
         cases=maker.cases,
         count=len(suite.tasks),
@@ -266,40 +267,40 @@ def _threshold(suite: EvalSuite, default: float | None) -> Threshold:
     return Threshold(suite.get_pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
 
 
-def _unjudged(document: Document, suite: EvalSuite, reading: LoadOptions) -> Iterator[Problem]:
-    """Who shall judge has to be there before anything runs."""
-    if reading.eval_options.validate_only:
+def _find_missing_judge(document: Document, suite: EvalSuite, options: LoadOptions) -> Iterator[Problem]:
+    """The judge must exist before anything runs."""
+    if options.eval_options.validate_only:
         return
     helpers: list[tuple[str, KeyPath]] = []
     rubrics = [at for at, task in enumerate(suite.tasks) if task.expected.kind == "rubric"]
     if rubrics:
-        helpers.append((reading.eval_options.judge or BUILT_IN_JUDGE, ("tasks", rubrics[0], "expected")))
-    if reading.eval_options.safety_judge and "adversarial" in suite.modes:
-        helpers.append((reading.eval_options.safety_judge, ("modes",)))
+        helpers.append((options.eval_options.judge or BUILT_IN_JUDGE, ("tasks", rubrics[0], "expected")))
+    if options.eval_options.safety_judge and "adversarial" in suite.modes:
+        helpers.append((options.eval_options.safety_judge, ("modes",)))
     for name, place in helpers:
-        wrong = reading.find_helper_problems(name)
+        wrong = options.find_helper_problems(name)
         yield from (
             each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in wrong
         )
 
 
-def _misfits(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[Problem]:
-    """Inputs that the agent's own schema does not take."""
-    if terms.task_schema is None:
+def _find_input_mismatches(document: Document, suite: EvalSuite, manifest_info: ManifestInfo) -> Iterator[Problem]:
+    """Inputs that do not fit the agent's own schema."""
+    if manifest_info.task_schema is None:
         return
-    schema = ReturnSchema(schema=terms.task_schema)
+    schema = ReturnSchema(schema=manifest_info.task_schema)
     for at, task in enumerate(suite.tasks):
         if (wrong := schema.describe_errors(task.input)) is not None:
             what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
             yield document.make_problem(("tasks", at), what, key="input")
 
 
-def _uncallable(document: Document, suite: EvalSuite, terms: ManifestInfo) -> Iterator[str]:
-    if terms.allowed_tools is None:
+def _find_uncallable_tools(document: Document, suite: EvalSuite, manifest_info: ManifestInfo) -> Iterator[str]:
+    if manifest_info.allowed_tools is None:
         return
     for at, task in enumerate(suite.tasks):
         for number, each in enumerate((task.fixtures and task.fixtures.tool_responses) or ()):
-            if each.tool not in terms.allowed_tools:
+            if each.tool not in manifest_info.allowed_tools:
                 place: KeyPath = ("tasks", at, "fixtures", "toolResponses", number)
                 yield str(
                     document.make_problem(place, f"{each.tool!r} is not on the agent's tool allow-list", key="tool")
@@ -314,27 +315,32 @@ def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
     return {feature: tuple(tasks) for feature, tasks in found.items()}
 
 
-class _CaseMaker:
-    """Makes the cases of a suite, one at a time."""
+class _CaseBuilder:
+    """Builds the cases of a suite, one at a time."""
 
     def __init__(
-        self, suite: EvalSuite, document: Document, modes: tuple[Mode, ...], reading: LoadOptions, terms: ManifestInfo
+        self,
+        suite: EvalSuite,
+        document: Document,
+        modes: tuple[Mode, ...],
+        options: LoadOptions,
+        manifest_info: ManifestInfo,
     ) -> None:
         self._suite = suite
         self._document = document
         self._live = LIVE_MODE in modes
         self._adversarial = "adversarial" in modes
-        self._reading = reading
-        self._terms = terms
-        self._pass_score = suite.get_pass_score(reading.eval_options.pass_score)
+        self._reading = options
+        self._terms = manifest_info
+        self._pass_score = suite.get_pass_score(options.eval_options.pass_score)
 
     async def cases(self) -> AsyncIterator[Case]:
         lines = self._document.find_item_lines(("tasks",))
-        written = cast("list[dict[str, Any]]", self._document.value["tasks"])
-        for task, text, line in zip(self._suite.tasks, written, lines, strict=True):
+        definition = cast("list[dict[str, Any]]", self._document.value["tasks"])
+        for task, text, line in zip(self._suite.tasks, definition, lines, strict=True):
             yield self._case(task, text, line)
 
-    def _case(self, task: Task, written: dict[str, Any], line: int) -> Case:
+    def _case(self, task: Task, definition: dict[str, Any], line: int) -> Case:
         fixtures = _fixtures(None if self._live else task.fixtures, self._terms.allowed_tools)
         said = Message("user", to_canonical_text(task.input), data=None if isinstance(task.input, str) else task.input)
         return Case(
@@ -347,12 +353,13 @@ class _CaseMaker:
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
             keep_calls=True,
-            definition=written,
-            digest=blake2b(codec.canonical_bytes(written), digest_size=8).hexdigest(),
+            hints=HINTS,
+            definition=definition,
+            digest=blake2b(codec.canonical_bytes(definition), digest_size=8).hexdigest(),
         )
 
     def _assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
-        yield self._scorer(task.expected)
+        yield self._build_scorer(task.expected)
         if self._terms.return_schema is not None:
             yield _gate(ReturnSchema(schema=self._terms.return_schema), "return_schema")
         asked = self._reading.eval_options
@@ -377,7 +384,7 @@ class _CaseMaker:
             judge = SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at)
             yield _gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
 
-    def _scorer(self, expected: Expected) -> Assertion:
+    def _build_scorer(self, expected: Expected) -> Assertion:
         if expected.match is not None and expected.kind == "golden":
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
             return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
@@ -385,24 +392,24 @@ class _CaseMaker:
         judge, least = self._reading.eval_options.judge, self._pass_score
         rubric = Rubric(criteria=criteria, use=judge or BUILT_IN_JUDGE, min_score=least)
         named = {"use": judge} if judge else {}
-        written = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
-        return Assertion(rubric, written, on="output")
+        definition = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
+        return Assertion(rubric, definition, on="output")
 
 
-def _gate(check: Check, kind: str, **written: Any) -> Assertion:
-    """Adds nothing to the score, but takes it all where it fails."""
-    return Assertion(check, {"type": kind, **written}, weight=0.0, gate=True)
+def _gate(check: Check, kind: str, **definition: Any) -> Assertion:
+    """An assertion that adds nothing to the score but sets it to 0 when it fails."""
+    return Assertion(check, {"type": kind, **definition}, weight=0.0, gate=True)
 
 
-def _fixtures(written: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
-    """Memory is redacted as every write to a memory is; a tool that the agent may not call has no answer for it."""
-    written = written or TaskFixtures()
+def _fixtures(definition: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
+    """Memory is redacted; tools that the agent may not call get no canned response."""
+    definition = definition or TaskFixtures()
     return Fixtures(
         tools=tuple(
             ToolStub(each.tool, each.response)
-            for each in written.tool_responses or ()
+            for each in definition.tool_responses or ()
             if allowed is None or each.tool in allowed
         ),
-        memory=tuple(redact_secrets(entry) for entry in written.memory_seed),
-        stub_all_tools=written.tool_responses is not None,
+        memory=tuple(redact_secrets(entry) for entry in definition.memory_seed),
+        stub_all_tools=definition.tool_responses is not None,
     )

@@ -29,11 +29,11 @@ _EVERY = PassRule()
 
 
 class _Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A closed object of the summary, spelled as its schema spells it."""
+    """A closed object of the summary, with the field names of its schema."""
 
 
 class TaskSummary(_Part, frozen=True, kw_only=True):
-    """What a task came to. A cost is left out where it is unknown, a latency where nothing was sent."""
+    """Result of a task. The cost is omitted if unknown, the latency if nothing was sent."""
 
     task_id: _TaskId
     score: _Share
@@ -45,7 +45,7 @@ class TaskSummary(_Part, frozen=True, kw_only=True):
 
 
 class Regression(_Part, frozen=True, kw_only=True):
-    """The score beside that of an earlier run; below 0 is worse."""
+    """The score compared with an earlier run; negative is worse."""
 
     baseline_run_id: _Name
     score_delta: Annotated[float, Meta(ge=-1, le=1)]
@@ -105,7 +105,7 @@ def build_eval_summary(
 
 
 def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
-    """What one task came to, by all its trials."""
+    """The result of one task over all its trials."""
     in_order = sorted(records, key=lambda record: record.trial)
     found: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
     looked = any(_assertion(record, "safety") is not None for record in records)
@@ -122,12 +122,12 @@ def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) 
 
 
 def _assertion(record: TrialRecord, kind: str) -> dict[str, Any] | None:
-    """The first claim of that kind that was judged."""
+    """The first evaluated assertion of a type."""
     return next((each for turn in record.turns for each in turn.assertions if each.get("type") == kind), None)
 
 
 def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
-    """A summary that was written before. Raises BadInput for what is none."""
+    """Parse a summary file. Raises BadInput if it is not one."""
     try:
         return codec.decode(raw, type=EvalSummary)
     except codec.DecodeError as wrong:
@@ -135,11 +135,11 @@ def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
 
 
 class EvalSummaryReport(Report):
-    """Writes the summary of a run's one eval suite when the run has ended."""
+    """Writes the summary of the run's eval suite when the run ends."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         settings = self._started.settings if self._started else {}
-        (standing,) = (suite for suite in ended.summary.suites if suite.version)
+        (standing,) = (suite for suite in ended.summary.suites if suite.kind == "eval_suite")
         summary = build_eval_summary(
             standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
         )

@@ -12,9 +12,9 @@ from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
 from viva.state.trial_state import TrialState
 from viva.testing.check_context import make_trial_state
-from viva.users.script import Script
+from viva.users.script import Script, UserSequence
 from viva.users.simulator import Simulator, SimulatorGuard
-from viva.users.user_sequence import UserSequence
+
 
 
 class Played:

@@ -141,7 +141,7 @@ def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None
 def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
     tally = RunTally(cases, PassRule(min_pass))
     for each in records:
-        tally.add(each, of=of)
+        tally.add(each, total=of)
     return tally.summary()
 
 
@@ -175,7 +175,7 @@ def test_undecided_cases_are_counted_apart_from_failures_and_errors():
     tally = RunTally(3, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
     for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
         for number, status in enumerate(statuses, 1):
-            tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), of=4)  # pyright: ignore[reportArgumentType]
+            tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
     summary = tally.summary()
     assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 1, 1, 0)  # N37
     assert exit_code(structs.replace(told(1, record("passed")), undecided=1), None) == 1
@@ -273,7 +273,7 @@ def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
     first, warning, second = other.heard
     assert (first, second) == (Note("one"), Note("two"))
     assert isinstance(warning, Note)
-    assert (warning.level, warning.text) == ("warning", "Listener broke and is left out: RuntimeError: cannot listen")
+    assert (warning.level, warning.text) == ("warning", "Listener failed and gets no more events: RuntimeError: cannot listen")
 
 
 def test_the_journal_hears_first(tmp_path: Path):
@@ -330,8 +330,7 @@ def test_a_event_store_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody
     event_store, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
 
     async def scenario() -> None:
-        bus = EventBus([event_store], [listener])
-        bus.stop = lambda: stopped.append("stop")
+        bus = EventBus([event_store], [listener], lambda: stopped.append("stop"))
         bus.emit(over("a"))
         await asyncio.sleep(0)
         bus.emit(over("b"))

@@ -1,21 +1,21 @@
-// Why a trial did not pass: the checks that say so, what the blame rests on, and the way to each of them.
+// Why a trial did not pass: its failed checks, the evidence for the fault, and a link to each.
 import type { ComponentChildren } from "preact";
 import type { Assertion, Checkpoint, Traceback, Trial } from "./data";
-import { labelOf } from "./check";
-import { brief, Line, Said } from "./said";
+import { getLabel } from "./check";
+import { formatInline, Line, TextBlock } from "./text";
 
-/** A place on this screen that has an address: `turn-2`, `check-2-1`, `check-end-1`, `check-checkpoint-1`. */
-export type To = (place: string) => { href: string; onClick: () => void };
+/** A link to an element of this screen: `turn-2`, `check-2-1`, `check-end-1`, `check-checkpoint-1`. */
+export type LinkTo = (place: string) => { href: string; onClick: () => void };
 
-interface Found {
-  /** Where on this screen it stands; "" for what stands nowhere else. */
+interface FailedCheck {
+  /** The id of its element; "" where it has none. */
   at: string;
   place: string;
   label: string;
   text: string;
 }
 
-export function Why({ trial, to }: { trial: Trial; to: To }) {
+export function Failure({ trial, to }: { trial: Trial; to: LinkTo }) {
   const notes = [
     ...(trial.findings ?? []).map(({ kind, severity }) => `Finding: ${kind} (${severity})`),
     ...(trial.warnings ?? []).map((text) => `Warning: ${text}`),
@@ -23,30 +23,30 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
   ];
   const tracebacks = trial.tracebacks ?? [];
   if (trial.status === "passed" && notes.length + tracebacks.length === 0) return null;
-  const findings = trial.status === "passed" ? [] : findingsIn(trial);
+  const failedChecks = trial.status === "passed" ? [] : listFailedChecks(trial);
   const evidence = trial.fault_evidence ?? [];
-  const said = trial.error && !findings.some((each) => each.text && trial.error?.endsWith(each.text)) ? trial.error : "";
-  const whole = evidence.find((line) => said && line.endsWith(`: ${said}`));
-  const when = whole ? whole.slice(0, -said.length - 2) : "";
-  const told = [...findings.map((each) => each.text), said].filter(Boolean);
-  const more = evidence.filter((line) => !told.some((text) => line.endsWith(text)));
+  const error = trial.error && !failedChecks.some((each) => each.text && trial.error?.endsWith(each.text)) ? trial.error : "";
+  const evidenceLine = evidence.find((line) => error && line.endsWith(`: ${error}`));
+  const when = evidenceLine ? evidenceLine.slice(0, -error.length - 2) : "";
+  const shown = [...failedChecks.map((each) => each.text), error].filter(Boolean);
+  const more = evidence.filter((line) => !shown.some((text) => line.endsWith(text)));
   return (
-    <section class={`why-block ${trial.status}`} aria-label="Why" id="why">
+    <section class={`failure ${trial.status}`} aria-label="Why" id="why">
       {trial.status !== "passed" && (
         <h2>
           <span>{trial.status}</span>
           {trial.fault && <span class="fault">fault: {trial.fault}</span>}
         </h2>
       )}
-      {said && (
-        <div class="error-said">
-          {when && <Place at={placeIn(when)} to={to}>{when}</Place>}
-          <Said text={said} />
+      {error && (
+        <div class="error-text">
+          {when && <Place at={parsePlace(when)} to={to}>{when}</Place>}
+          <TextBlock text={error} />
         </div>
       )}
-      {findings.length + more.length > 0 && (
+      {failedChecks.length + more.length > 0 && (
         <ul>
-          {findings.map((each, at) => (
+          {failedChecks.map((each, at) => (
             <li key={at}>
               <Place at={each.at} to={to}>{each.place}</Place> {each.label && <b><Line text={each.label} room={400} /></b>}{" "}
               <Line text={each.text} room={600} />
@@ -60,7 +60,7 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
         </ul>
       )}
       {tracebacks.map((each, at) => (
-        <Raised key={at} traceback={each} to={to} />
+        <TracebackView key={at} traceback={each} to={to} />
       ))}
       {trial.hint && (
         <p class="hint">
@@ -76,8 +76,8 @@ export function Why({ trial, to }: { trial: Trial; to: To }) {
   );
 }
 
-/** An error in the user's own Python: its lines, and what the code had printed. */
-function Raised({ traceback, to }: { traceback: Traceback; to: To }) {
+/** An exception in the user's Python: its frames and what the code printed. */
+function TracebackView({ traceback, to }: { traceback: Traceback; to: LinkTo }) {
   const { turn, where, error, frames = [], printed } = traceback;
   return (
     <div class="traceback">
@@ -102,49 +102,49 @@ function Raised({ traceback, to }: { traceback: Traceback; to: To }) {
       {printed && (
         <details open={printed.length < 500}>
           <summary>Printed</summary>
-          <Said text={printed} />
+          <TextBlock text={printed} />
         </details>
       )}
     </div>
   );
 }
 
-function Place({ at, to, children }: { at: string; to: To; children: ComponentChildren }) {
+function Place({ at, to, children }: { at: string; to: LinkTo; children: ComponentChildren }) {
   return at ? <a {...to(at)}>{children}</a> : <span class="muted">{children}</span>;
 }
 
-/** `after turn 2` as a place. */
-function placeIn(words: string): string {
-  const turn = /turn (\d+)$/.exec(words)?.[1];
+/** The element id of a place such as `after turn 2`. */
+function parsePlace(text: string): string {
+  const turn = /turn (\d+)$/.exec(text)?.[1];
   return turn ? `turn-${turn}` : "";
 }
 
-function findingsIn(trial: Trial): Found[] {
-  const found: Found[] = [];
+function listFailedChecks(trial: Trial): FailedCheck[] {
+  const failed: FailedCheck[] = [];
   const add = (at: string, place: string, check: Assertion) => {
-    const label = [labelOf(check), check.message].filter(Boolean).join(" · ");
-    if (check.passed !== true) found.push({ at: `check-${at}`, place, label, text: reasonOf(check) });
+    const label = [getLabel(check), check.message].filter(Boolean).join(" · ");
+    if (check.passed !== true) failed.push({ at: `check-${at}`, place, label, text: getReason(check) });
   };
   for (const turn of trial.turns) {
     const place = `turn ${turn.turn}`;
     turn.assertions.forEach((check, n) => add(`${turn.turn}-${n + 1}`, place, check));
-    if (turn.error) found.push({ at: `turn-${turn.turn}`, place, label: "", text: turn.error });
+    if (turn.error) failed.push({ at: `turn-${turn.turn}`, place, label: "", text: turn.error });
   }
-  trial.final_assertions.forEach((check, n) => add(`end-${n + 1}`, "at the end", check));
+  trial.final_assertions.forEach((check, n) => add(`end-${n + 1}`, "final assertions", check));
   if (trial.status === "failed" || trial.status === "error") {
     (trial.checkpoints ?? []).forEach((each, n) => {
-      if (each.required && !each.reached) found.push(missed(each, n));
+      if (each.required && !each.reached) failed.push(missed(each, n));
     });
   }
-  return found;
+  return failed;
 }
 
-function missed(checkpoint: Checkpoint, n: number): Found {
+function missed(checkpoint: Checkpoint, n: number): FailedCheck {
   const text = checkpoint.reason ?? "not reached";
   return { at: checkpoint.assertion ? `check-checkpoint-${n + 1}` : "checkpoints", place: "checkpoint", label: checkpoint.id, text };
 }
 
-function reasonOf(check: Assertion): string {
+function getReason(check: Assertion): string {
   if (check.reason || !("expected" in check)) return check.reason ?? "";
-  return `expected ${brief(check.expected, 200)}, was ${brief(check.actual, 200)}`;
+  return `expected ${formatInline(check.expected, 200)}, was ${formatInline(check.actual, 200)}`;
 }

@@ -1,9 +1,9 @@
-// Checkpoints along the turns: which one was reached when, and how close the others came.
+// The checkpoints of a trial: the turn that reached each, or why it was not reached.
 import type { Checkpoint } from "./data";
-import { Line } from "./said";
-import type { To } from "./why";
+import { Line } from "./text";
+import type { LinkTo } from "./failure";
 
-export function Track({ checkpoints, turns, to }: { checkpoints: Checkpoint[]; turns: number; to: To }) {
+export function Checkpoints({ checkpoints, turns, to }: { checkpoints: Checkpoint[]; turns: number; to: LinkTo }) {
   const reached = checkpoints.filter((each) => each.reached).length;
   return (
     <section class="track" aria-label="Checkpoints" id="checkpoints">
@@ -46,7 +46,7 @@ function Rail({ turns, at }: { turns: number; at: number | null }) {
     <span class="rail" aria-hidden="true">
       {Array.from({ length: Math.min(shown, 60) }, (_, i) => {
         const turn = i + 1;
-        return <i key={turn} class={at === turn ? "hit" : at !== null && turn > at ? "held" : ""} title={`turn ${turn}`} />;
+        return <i key={turn} class={at === turn ? "hit" : at !== null && turn > at ? "after" : ""} title={`turn ${turn}`} />;
       })}
     </span>
   );

@@ -27,7 +27,7 @@ async def answer(said):
 
 def hold(play, timeout_s=None):
     state = make_trial_state()
-    state.case = Case(id="program", user=CodeUser(play), one_session=False)
+    state.case = Case(id="program", user=CodeUser(play), sessions="each_message")
 
     async def held():
         async with asyncio.timeout(timeout_s):

@@ -1,8 +1,7 @@
-// Small drawn things: the sign of an outcome, the switch of the theme. A colour never speaks alone: each has a shape.
+// The icon of a status: each has a shape of its own, so that colour is not needed to tell them apart.
 import type { Status } from "./data";
 
 export const STATUSES: Status[] = ["failed", "error", "passed", "skipped"];
-export const WORDS: Record<Status, string> = { passed: "passed", failed: "failed", error: "error", skipped: "skipped" };
 
 const PATHS: Record<Status, string> = {
   passed: "M4.6 8.3l2.3 2.3 4.5-5",
@@ -11,8 +10,8 @@ const PATHS: Record<Status, string> = {
   skipped: "M5 8h6",
 };
 
-export function Sign({ status, label = true, size = 16 }: { status: Status; label?: boolean; size?: number }) {
-  const named = label ? { role: "img" as const, "aria-label": WORDS[status] } : { "aria-hidden": true as const };
+export function StatusIcon({ status, label = true, size = 16 }: { status: Status; label?: boolean; size?: number }) {
+  const named = label ? { role: "img" as const, "aria-label": status } : { "aria-hidden": true as const };
   return (
     <svg class={`sign ${status}`} width={size} height={size} viewBox="0 0 16 16" {...named}>
       <circle cx="8" cy="8" r="7.5" />
@@ -21,8 +20,8 @@ export function Sign({ status, label = true, size = 16 }: { status: Status; labe
   );
 }
 
-/** How the trials of a case ended, one dot each. */
-export function Dots({ trials, label }: { trials: Status[]; label: string }) {
+/** One dot for each trial of a case. */
+export function TrialDots({ trials, label }: { trials: Status[]; label: string }) {
   return (
     <span class="dots" role="img" aria-label={label}>
       {trials.slice(0, 30).map((status, at) => (
@@ -33,7 +32,7 @@ export function Dots({ trials, label }: { trials: Status[]; label: string }) {
   );
 }
 
-export function trialsText(trials: Status[]): string {
+export function describeTrials(trials: Status[]): string {
   const passed = trials.filter((status) => status === "passed").length;
   return `${passed} of ${trials.length} trials passed`;
 }

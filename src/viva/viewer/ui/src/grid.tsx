@@ -1,11 +1,10 @@
-// All cases at a glance, in input order, coloured by outcome. Those that a filter hides are faint.
+// One square for each case, in input order, coloured by status. Filtered cases are faint.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { CaseRow, Status } from "./data";
-import { Line } from "./said";
-import { WORDS } from "./signs";
+import { Line } from "./text";
 
 const SIZES = [16, 12, 10, 8, 6, 5, 4, 3, 2, 1.5, 1];
-const MOST_HEIGHT = 96;
+const MAX_HEIGHT = 96;
 const COLOURS = ["passed", "failed", "error", "skipped", "pending"];
 
 interface Layout {
@@ -14,13 +13,13 @@ interface Layout {
   height: number;
 }
 
-/** Squares as large as there is room for. */
+/** The largest squares that fit. */
 function layout(count: number, width: number): Layout {
   const layouts = SIZES.map((size) => {
     const columns = Math.max(1, Math.floor(width / size));
     return { size, columns, height: Math.ceil(count / columns) * size };
   });
-  return layouts.find(({ height }) => height <= MOST_HEIGHT) ?? (layouts[layouts.length - 1] as Layout);
+  return layouts.find(({ height }) => height <= MAX_HEIGHT) ?? (layouts[layouts.length - 1] as Layout);
 }
 
 interface Props {
@@ -31,7 +30,7 @@ interface Props {
   open: (row: CaseRow) => void;
 }
 
-export function Strip({ rows, shown, planned, theme, open }: Props) {
+export function CaseGrid({ rows, shown, planned, theme, open }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
   const [over, setOver] = useState<{ row: CaseRow; x: number; y: number } | null>(null);
@@ -52,7 +51,7 @@ export function Strip({ rows, shown, planned, theme, open }: Props) {
     if (canvas.current && width) draw(canvas.current, ordered.current, shown, count, width);
   }, [rows, shown, width, theme, count]);
 
-  const found = (event: MouseEvent): CaseRow | undefined => {
+  const findRow = (event: MouseEvent): CaseRow | undefined => {
     const { size, columns } = layout(count, width);
     const column = Math.min(columns - 1, Math.floor(event.offsetX / size));
     return ordered.current[Math.floor(event.offsetY / size) * columns + column];
@@ -63,30 +62,30 @@ export function Strip({ rows, shown, planned, theme, open }: Props) {
         ref={canvas}
         id="strip"
         role="img"
-        aria-label={stripText(rows)}
+        aria-label={describeGrid(rows)}
         onMouseMove={(event) => {
-          const row = found(event);
+          const row = findRow(event);
           setOver(row ? { row, x: event.offsetX, y: event.offsetY } : null);
         }}
         onMouseLeave={() => setOver(null)}
         onClick={(event) => {
-          const row = found(event);
+          const row = findRow(event);
           if (row) open(row);
         }}
       />
       {over && (
         <div class="tip" style={{ left: `${Math.min(over.x, Math.max(0, width - 260))}px`, top: `${over.y + 18}px` }}>
-          <Line text={over.row.id} room={80} /> · {WORDS[over.row.status]}
+          <Line text={over.row.id} room={80} /> · {over.row.status}
         </div>
       )}
     </div>
   );
 }
 
-function stripText(rows: CaseRow[]): string {
+function describeGrid(rows: CaseRow[]): string {
   const counts = new Map<Status, number>();
   for (const row of rows) counts.set(row.status, (counts.get(row.status) ?? 0) + 1);
-  return `All cases by outcome: ${[...counts].map(([status, many]) => `${many} ${WORDS[status]}`).join(", ")}`;
+  return `Cases by status: ${[...counts].map(([status, many]) => `${many} ${status}`).join(", ")}`;
 }
 
 function draw(canvas: HTMLCanvasElement, rows: CaseRow[], shown: Set<number>, count: number, width: number): void {
@@ -99,7 +98,7 @@ function draw(canvas: HTMLCanvasElement, rows: CaseRow[], shown: Set<number>, co
   const pen = canvas.getContext("2d");
   if (pen === null) return;
   pen.scale(scale, scale);
-  const colours = Object.fromEntries(COLOURS.map((name) => [name, resolved(canvas, `var(--strip-${name})`)]));
+  const colours = Object.fromEntries(COLOURS.map((name) => [name, resolveColour(canvas, `var(--strip-${name})`)]));
   const gap = size > 5 ? 2 : size > 3 ? 1 : size > 2 ? 0.5 : 0;
   for (let at = 0; at < count; at++) {
     const row = rows[at];
@@ -119,8 +118,8 @@ function draw(canvas: HTMLCanvasElement, rows: CaseRow[], shown: Set<number>, co
   }
 }
 
-/** A colour of the style sheet as a canvas understands it, in the theme of now. */
-function resolved(element: HTMLElement, colour: string): string {
+/** A colour of the style sheet, resolved for the canvas and the current theme. */
+function resolveColour(element: HTMLElement, colour: string): string {
   element.style.color = colour;
   return getComputedStyle(element).color;
 }
