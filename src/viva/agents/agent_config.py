@@ -136,8 +136,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def list_tools(self) -> tuple[str, ...]:
         return ()
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the fields that were given."""
+    def pick_set_fields(self, *names: str) -> dict[str, Any]:
+        """The values of those fields that the entry has."""
         return {name: value for name in names if (value := getattr(self, name)) is not UNSET}
 
 

@@ -149,22 +149,22 @@ class CliTurn:
 
     def _call(self, event: ToolStarted) -> None:
         key = event.id or f"#{len(self._calls)}"
-        known = self._calls.get(key)
-        arguments = event.arguments if event.arguments or known is None else known.arguments
-        if known is None:
+        call = self._calls.get(key)
+        arguments = event.arguments if event.arguments or call is None else call.arguments
+        if call is None:
             self._calls[key] = ToolCall(event.name, arguments, event.id)
         else:
-            self._calls[key] = structs.replace(known, name=known.name or event.name, arguments=arguments)
+            self._calls[key] = structs.replace(call, name=call.name or event.name, arguments=arguments)
 
     def _return(self, event: ToolEnded) -> None:
-        if (known := self._calls.get(event.id)) is None:
+        if (call := self._calls.get(event.id)) is None:
             return
         if event.status == "ok":
-            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, event.output)
+            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, event.output)
         else:
-            text = event.output if isinstance(event.output, str) and event.output else known.error or event.status
-            refused = known.refused or event.status == "refused"  # often reported twice, the second time as a failure
-            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, error=text, refused=refused)
+            text = event.output if isinstance(event.output, str) and event.output else call.error or event.status
+            refused = call.refused or event.status == "refused"  # often reported twice, the second time as a failure
+            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
 
     def _use(self, event: UsageReported) -> None:
         calls = tuple(call if call.model else _with_model(self._model, call) for call in event.calls)

@@ -129,8 +129,8 @@ def _split_model(request: TurnRequest) -> tuple[str, str]:
     if slash:
         return provider, model
     kinds = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai", "GEMINI_API_KEY": "google"}
-    known = next((name for key, name in kinds.items() if key in request.env), "opencode")
-    return "custom" if known == "openai" and request.env.get("OPENAI_BASE_URL") else known, request.model
+    provider = next((name for key, name in kinds.items() if key in request.env), "opencode")
+    return "custom" if provider == "openai" and request.env.get("OPENAI_BASE_URL") else provider, request.model
 
 
 def _variables(request: TurnRequest) -> dict[str, str]:
