@@ -2,6 +2,9 @@
 
 A kind is one class in one file, named in `catalog`. It is either a subclass of `AgentConfig`, whose fields are what users
 write in `[agents.NAME]` and whose `build` makes the agent, or an agent itself: a struct whose fields are what users write.
+
+An agent may have more than `provides` and `open`: `inspect(workspaces)` returns its AgentStatus for `viva agents`,
+`user_code` lists the Python objects whose source files belong to it, `auto_approves` and `follows_links` describe CLIs.
 """
 
 import asyncio
