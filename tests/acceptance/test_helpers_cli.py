@@ -633,7 +633,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(
     project.suite(judged({**POLITE, "use": "agents:strict"}))
     ended = project.test()
     assert ended.code == 4, ended
-    assert re.search(r"strict\.md:2: uses \{\{criterion\}\}, which nobody sets.*\(agent 'strict'\)", ended.err)
+    assert re.search(r"strict\.md:2: uses \{\{criterion\}\}, which is not set.*\(agent 'strict'\)", ended.err)
     assert helpers.asked == {}
 
 

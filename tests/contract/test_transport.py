@@ -185,7 +185,7 @@ def test_the_second_try_is_the_last(make):
 
 def test_a_request_to_be_sent_once_is_not_sent_again(make):
     with HttpServer(answers(StubResponse(body=b"1"), StubResponse(cut="before"))) as server:
-        assert "closed the connection without an answer" in fails(make, server, times=2, once=True)
+        assert "closed the connection without an answer" in fails(make, server, times=2, never_resend=True)
     assert len(server.requests) == 2
 
 

@@ -2,6 +2,9 @@
 
 A kind is one class in one file, named in `catalog`. It is either a subclass of `AgentConfig`, whose fields are what users
 write in `[agents.NAME]` and whose `build` makes the agent, or an agent itself: a struct whose fields are what users write.
+
+An agent may have more than `provides` and `open`: `inspect(workspaces)` returns its AgentStatus for `viva agents`,
+`user_code` lists the Python objects whose source files belong to it, `auto_approves` and `follows_links` describe CLIs.
 """
 
 import asyncio
@@ -136,8 +139,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def list_tools(self) -> tuple[str, ...]:
         return ()
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of the fields that were given."""
+    def pick_set_fields(self, *names: str) -> dict[str, Any]:
+        """The values of those fields that the entry has."""
         return {name: value for name in names if (value := getattr(self, name)) is not UNSET}
 
 

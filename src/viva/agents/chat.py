@@ -41,9 +41,9 @@ class ChatEndpoint(Endpoint):
         # OpenAI's newer models refuse the old name; other servers know only that one.
         openai = self._host == "api.openai.com" or self._host.endswith(_AZURE)
         limit_name = "max_completion_tokens" if openai else "max_tokens"
-        known = {"temperature": connector.temperature, "seed": connector.seed, limit_name: connector.max_tokens}
+        settings = {"temperature": connector.temperature, "seed": connector.seed, limit_name: connector.max_tokens}
         fields: dict[str, Any] = {"model": connector.model}
-        fields |= {name: value for name, value in known.items() if value is not None}
+        fields |= {name: value for name, value in settings.items() if value is not None}
         if agent.tools:
             fields["tools"] = [_tool(tool) for tool in agent.tools]
         if agent.output is not None and connector.structured != "text":

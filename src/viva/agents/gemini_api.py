@@ -62,15 +62,15 @@ class GeminiEndpoint(Endpoint):
 
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
-        known: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "temperature": connector.temperature,
             "seed": connector.seed,
             "maxOutputTokens": connector.max_tokens,
         }
         if agent.output is not None and connector.structured != "text":
-            known["responseMimeType"] = "application/json"
-            known["responseJsonSchema"] = agent.output if connector.structured == "schema" else None
-        config = {name: value for name, value in known.items() if value is not None}
+            settings["responseMimeType"] = "application/json"
+            settings["responseJsonSchema"] = agent.output if connector.structured == "schema" else None
+        config = {name: value for name, value in settings.items() if value is not None}
         fields: dict[str, Any] = {"generationConfig": config}
         if agent.tools:
             fields["tools"] = [{"functionDeclarations": [_tool(tool) for tool in agent.tools]}]
@@ -210,13 +210,13 @@ def _completion(answers: list[_Answer]) -> Completion:
         raise Unreachable("the answer has no candidates")
     raw = [part for candidate in candidates if candidate.content for part in candidate.content.parts or ()]
     parts = [(part, decode_answer(_parts, part, _KIND)) for part in raw]
-    message_parts = [part for part, known in parts if not _is_empty(part, known)]
-    calls = [ToolCall(c.name, c.args, c.id) for _, known in parts if (c := known.function_call) is not None]
+    message_parts = [raw_part for raw_part, part in parts if not _is_empty(raw_part, part)]
+    calls = [ToolCall(c.name, c.args, c.id) for _, part in parts if (c := part.function_call) is not None]
     finish = next((each.finish_reason for each in reversed(candidates) if each.finish_reason), None)
     usage = next((answer.usage_metadata for answer in reversed(answers) if answer.usage_metadata), _Usage())
     return Completion(
         b'{"role":"model","parts":[%b]}' % b",".join(message_parts) if message_parts else b"",
-        "".join(known.text for _, known in parts if not known.thought),
+        "".join(part.text for _, part in parts if not part.thought),
         calls,
         "content_filter" if blocked else _finish(finish, calls),
         next((answer.model_version for answer in answers if answer.model_version), ""),
@@ -226,9 +226,9 @@ def _completion(answers: list[_Answer]) -> Completion:
     )
 
 
-def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
+def _is_empty(raw_part: msgspec.Raw, part: _Part) -> bool:
     """The API refuses an empty text that is sent back, unless it has a signature."""
-    return not known.text and decode_answer(_objects, part, _KIND).keys() <= {"text", "thought"}
+    return not part.text and decode_answer(_objects, raw_part, _KIND).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

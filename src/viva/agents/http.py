@@ -132,7 +132,10 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
     @property
     def reply_paths(self) -> dict[str, str]:
         """The JSONPaths that the config gives, by part of the reply."""
-        return {name.replace("awaiting", "awaiting_input"): path for name, path in self.given(*_PATH_FIELDS).items()}
+        return {
+            name.replace("awaiting", "awaiting_input"): path
+            for name, path in self.pick_set_fields(*_PATH_FIELDS).items()
+        }
 
     @property
     def _used_variables(self) -> set[str]:

@@ -43,7 +43,7 @@ class CompletionConfig(ConnectedConfig, frozen=True, kw_only=True):
         """The agent's connector, with the agent's own model settings."""
         name = default if self.connector is UNSET else self.connector
         connector = setup.connector or setup.get_connector(name)
-        changes = self.given("model", "temperature", "seed", "max_tokens")
+        changes = self.pick_set_fields("model", "temperature", "seed", "max_tokens")
         try:
             return structs.replace(connector, **changes) if changes else connector
         except ValueError as error:

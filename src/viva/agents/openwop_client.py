@@ -27,8 +27,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class HostRefused(Unreachable):
     """The host answered with an error status and usually its own code and message."""
 
-    def __init__(self, status: int, code: str, said: str, field: str | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
         self.field = field
@@ -102,10 +102,10 @@ class HostClient(Struct, frozen=True, kw_only=True):
             event = codec.decode(data)
         except codec.DecodeError as wrong:
             raise Unreachable("the host sent an event that is not JSON") from wrong
-        known = as_object(event)
-        if not isinstance(known.get("type"), str) or type(known.get("sequence")) is not int:
+        fields = as_object(event)
+        if not isinstance(fields.get("type"), str) or type(fields.get("sequence")) is not int:
             raise Unreachable("the host sent something that is not an event of a run")
-        return known
+        return fields
 
     async def _send(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
@@ -121,10 +121,10 @@ class HostClient(Struct, frozen=True, kw_only=True):
             return value
         error = as_object(value)
         code, message = str(error.get("error", "")), str(error.get("message", ""))
-        said = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
+        text = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
         field = as_object(error.get("details")).get("field")
         field = field if isinstance(field, str) else None
-        raise HostRefused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
+        raise HostRefused(answer.status, code, f"{self.url}: {text}" + (f" ({field})" if field else ""), field)
 
     def _url(self, path: str) -> str:
         return self.url.rstrip("/") + path

@@ -87,8 +87,8 @@ def _split_text_and_data(content: Any) -> tuple[str, Any]:
         return content, None
     if isinstance(content, dict | list):
         texts = [_part_text(part) for part in cast("list[Any]", content)] if isinstance(content, list) else [None]
-        known = [text for text in texts if text is not None]
-        return ("".join(known), None) if known and len(known) == len(texts) else ("", cast("Any", content))
+        strings = [text for text in texts if text is not None]
+        return ("".join(strings), None) if strings and len(strings) == len(texts) else ("", cast("Any", content))
     return codec.compact_json(content), None
 
 

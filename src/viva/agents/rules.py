@@ -124,8 +124,8 @@ class RulesSession:
             if (rule.times is None or self._used.get(rule, 0) < rule.times) and search(rule.when, reply):
                 self._used[rule] = self._used.get(rule, 0) + 1
                 return rule.say, f"rule {rule.when!r}"
-        if asked := _find_asked_slots(rules, reply):
-            return ", ".join(str(rules.facts[slot]) for slot in asked), f"asked about {', '.join(asked)}"
+        if slots := _find_asked_slots(rules, reply):
+            return ", ".join(str(rules.facts[slot]) for slot in slots), f"asked about {', '.join(slots)}"
         if _CONFIRMING.search(reply):
             return rules.confirm, "asked to confirm"
         return rules.otherwise, "no rule or fact matches"

@@ -109,12 +109,12 @@ class AiohttpClient:
 
     def _timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
         """The time limit of a complete answer, or of the gap between two pieces of a stream."""
-        known = self._timeouts.get((timeout_s, whole))
-        if known is None:
+        timeout = self._timeouts.get((timeout_s, whole))
+        if timeout is None:
             total, between = (timeout_s, None) if whole else (None, timeout_s)
-            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
-            self._timeouts[timeout_s, whole] = known
-        return known
+            timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
+            self._timeouts[timeout_s, whole] = timeout
+        return timeout
 
 
 class _Answer:

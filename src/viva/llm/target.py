@@ -126,8 +126,8 @@ def find_environment_proxy(scheme: str, host: str, port: int) -> str | None:
 
     if proxy_bypass(f"{host}:{port}"):
         return None
-    known = getproxies()
-    return known.get(scheme) or known.get("all")
+    proxies = getproxies()
+    return proxies.get(scheme) or proxies.get("all")
 
 
 def describe_connection_error(error: BaseException) -> str:

@@ -1,4 +1,7 @@
-"""Agents by name: from `viva.toml`, from a reference such as `python:…` or `http://…`, or an object given by Python code."""
+"""Finds agents by name: in `viva.toml`, by a reference such as `python:…` or `http://…`, or as Python objects.
+
+What a kind of agent needs and how it is built is in its own file: see `agents.agent_config`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +33,7 @@ from viva.session.source_files import digest_files
 from viva.text import credentials
 from viva.text.grammar import with_article
 
-_PROMPTS: dict[Role, str] = {
+_BUILT_IN_HELPERS: dict[Role, str] = {
     "simulator": "simulator",
     "judge": "validator",
     "generator": "generator",
@@ -40,11 +43,11 @@ _EXAMPLES = ", for example -n python:./agent.py:agent, -n http://localhost:8000/
 
 
 WrapAgent = Callable[[Agent, str, Any], Agent]
-"""Puts something around an agent, given its name and what it is made of: a cassette."""
+"""Wraps an agent in a cassette, given its name and definition."""
 
 
-class ConfiguredAgent(Struct, kw_only=True):
-    """An agent with what the config says of it."""
+class ConfiguredAgent(Struct, frozen=True, kw_only=True):
+    """An agent with the common fields of its config entry."""
 
     name: str
     agent: Agent
@@ -64,16 +67,16 @@ class ConfiguredAgent(Struct, kw_only=True):
 
 
 class NoAgent:
-    """Stands where no agent is under test."""
+    """The agent under test of a run without one."""
 
     provides: frozenset[Feature] = frozenset()
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
-        raise Undetermined("no agent is under test: give one with -n, or call an agent by its name")
+        raise Undetermined("no agent is under test: pass one with -n, or call an agent by its name")
 
 
 class AgentFactory:
-    """Builds each agent once, when it is first asked for."""
+    """Builds each agent once, on first use."""
 
     def __init__(
         self,
@@ -84,27 +87,25 @@ class AgentFactory:
         is_replaying: bool = False,
     ) -> None:
         self._settings = settings
-        # In a replay, or where one only looks at a project, nothing is called.
+        # A replay, and commands that only inspect a project, call nothing.
         self._connectors = ConnectorLookup(settings, needs_keys=not is_replaying and settings.unset_variables is None)
         self._connector = self._connectors.get_connector(connector, "-c") if connector else None
         self._wrap = wrap
         self._built: dict[str, ConfiguredAgent] = {}
         self.definitions: dict[str, Any] = {}
-        """What each agent built so far is made of, texts of its files included; no secrets."""
+        """What each agent built so far is made of, with the texts of its files but without secrets."""
 
     def find_agent_under_test(
         self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None
     ) -> ConfiguredAgent:
-        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent there is.
+        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent of the config.
 
-        `folder` is where files are looked for that `-n` itself names; those of the config stand beside it.
+        `folder` is where files are looked for that `-n` names.
         """
         if agent is not None and not isinstance(agent, str):
-            given = _wrap_given_agent(agent, self._settings.provider_packages)
-            given.agent = self._wrap_agent(
-                given.agent, given.name, {"given": given.name} | self._digest_code(given.agent)
-            )
-            return given
+            found = _describe_object(agent, self._settings.provider_packages)
+            definition = {"given": found.name} | self._digest_code(found.agent)
+            return structs.replace(found, agent=self._wrap_agent(found.agent, found.name, definition))
         if agent and agent not in self._settings.agents and find_reference_kind(agent) is not None:
             if credentials.MASK in agent:
                 raise BadInput.of(f"-n {agent}: {credentials.MASK} stands for a secret; write the secret itself")
@@ -123,26 +124,25 @@ class AgentFactory:
         return self.find_agent(name, is_under_test=True)
 
     def find_helper(self, name: str, role: Role = "agent") -> ConfiguredAgent:
-        """A helper's agent. The name of a connector or model stands for the built-in helper of that role, spoken to that way.
+        """The agent of a helper. The name of a connector or model means the built-in helper of that role on it.
 
-        Whoever names a model as judge has chosen it: its quotes are looked up, but none are demanded as of `viva.validator`.
+        A judge that is named by its model need not quote, unlike `viva.validator`.
         """
         bare = name.removeprefix("agents:")
-        through = (
-            None if role == "agent" or bare in self._settings.agents else self._connectors.build_agent_fields(bare)
-        )
-        if through is not None:
-            prompt = {"type": "prompt", "prompt": f"viva.{_PROMPTS[role]}", "must_quote": False, **through}
-            return self._once(f"{bare} ({role})", lambda name: self._build(name, prompt, None))
+        is_agent = role == "agent" or bare in self._settings.agents
+        fields = None if is_agent else self._connectors.build_agent_fields(bare)
+        if fields is not None:
+            entry = {"type": "prompt", "prompt": f"viva.{_BUILT_IN_HELPERS[role]}", "must_quote": False, **fields}
+            return self._once(f"{bare} ({role})", lambda name: self._build(name, entry, None))
         return self.find_agent(name)
 
     def find_agent(self, name: str, *, is_under_test: bool = False) -> ConfiguredAgent:
         """An agent by its name, with or without `agents:`, or by a reference."""
         if name.startswith("scripts:"):
-            raise BadInput.of(f"{name!r} is a script; an agent has to stand here")
+            raise BadInput.of(f"{name!r} is a script, not an agent")
         name = name.removeprefix("agents:")
         if is_under_test and self._connector is not None:
-            self._built.pop(name, None)  # built before as somebody's helper, on its own connector
+            self._built.pop(name, None)  # it may have been built as a helper, on its own connector
         return self._once(name, lambda name: self._build_by_name(name, self._connector if is_under_test else None))
 
     def _once(self, name: str, build: Callable[[str], ConfiguredAgent]) -> ConfiguredAgent:
@@ -151,19 +151,19 @@ class AgentFactory:
         return self._built[name]
 
     def find_agent_problems(self, name: str) -> tuple[Problem, ...]:
-        """Why there can be no helper of that name; nothing, if there can."""
+        """Why the agent of that name cannot be built; empty if it can."""
         try:
             self.find_agent(name)
-        except BadInput as wrong:
-            return wrong.problems
+        except BadInput as error:
+            return error.problems
         return ()
 
     def find_connector_problems(self, name: str) -> tuple[Problem, ...]:
-        """Why no model can be reached by this name; nothing, if one can."""
+        """Why there is no connector or model of that name; empty if there is."""
         try:
             self._connectors.get_connector(name, "")
-        except BadInput as wrong:
-            return wrong.problems
+        except BadInput as error:
+            return error.problems
         return ()
 
     def _wrap_agent(self, agent: Agent, name: str, definition: Any) -> Agent:
@@ -202,7 +202,7 @@ class AgentFactory:
         """The entry of an agent that the config does not name."""
         if name == "viva.rules":
             return {"type": "rules"}
-        if name.startswith("viva.") and name.removeprefix("viva.") in _PROMPTS.values():
+        if name.startswith("viva.") and name.removeprefix("viva.") in _BUILT_IN_HELPERS.values():
             return {"type": "prompt", "prompt": name}
         if find_reference_kind(name) is not None:
             return {"use": name}
@@ -222,7 +222,8 @@ class AgentFactory:
         )
         kind, fields = self._resolve_kind(setup, entry)
         try:
-            config, agent = decode_entry(self._find_kind(setup, kind, fields), fields)
+            needs_check = "type" not in entry or kind not in catalog.BUILT_IN["agent"]
+            config, agent = decode_entry(self._find_kind(setup, kind, fields if needs_check else None), fields)
             agent = config.build(setup) if agent is None else agent
         except (TypeError, ValueError) as error:
             raise setup.error(str(error)) from error
@@ -255,16 +256,22 @@ class AgentFactory:
             raise setup.error("has neither `use` nor `type`")
         return str(kind), {**entry, "type": str(kind)}
 
-    def _find_kind(self, setup: "ProjectSetup", name: str, entry: Mapping[str, Any]) -> type[Any]:
-        """The class of a kind. BadInput if there is none, or if the entry does not fit its schema."""
+    def _find_kind(self, setup: "ProjectSetup", name: str, entry: Mapping[str, Any] | None) -> type[Any]:
+        """The class of a kind. BadInput if there is none, or if the entry does not fit its schema.
+
+        An entry that names a built-in kind was checked when the config was loaded.
+        """
         kind = find_kind(name)
         if kind is None:
             known = ", ".join(catalog.list_components("agent"))
-            raise setup.error(f"unknown type of agent {name!r}; there are {known}", "type")
+            message = f"unknown type of agent {name!r}; there are {known}"
+            raise self._settings.problem(message, "agents", setup.name, "type")
+        if entry is None:
+            return kind
         if name not in catalog.BUILT_IN["agent"]:
             schema = entry_schema(kind)
             violations = find_schema_violations(schema, entry) if schema is not None else []
-        else:  # the config was checked with its schema, but without the kind of entries that do not name it
+        else:
             violations = find_violations("config", {"agents": {setup.name: entry}})
             violations = [structs.replace(each, path=each.path[2:]) for each in violations]
         if violations:
@@ -333,7 +340,7 @@ class ProjectSetup(Struct, frozen=True):
         return self.settings.problem(message, "agents", self.name, *path).problems[0]
 
 
-def _wrap_given_agent(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
+def _describe_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
     """An agent that Python code passes as an object."""
     if hasattr(value, "open") and hasattr(value, "provides"):
         return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")

@@ -109,7 +109,7 @@ def test_variables_of_the_config_have_their_own_defaults():
 def test_a_variable_that_nobody_sets_is_named_with_its_line():  # N28
     connector = OpenAIServer().connector()
     with pytest.raises(
-        ValueError, match=r"^line 2 uses \{\{personna\}\}, \{\{x\}\}, which nobody sets; known: .*persona"
+        ValueError, match=r"^line 2 uses \{\{personna\}\}, \{\{x\}\}, which is not set; known: .*persona"
     ):
         PromptAgent(prompt="Hello {{persona}}\nYou are {{personna}}, {{x}} and {{goal}}", connector=connector)
     assert PromptAgent(prompt="{{x}}", connector=connector, variables={"x": 1}).used_variables == {"x"}

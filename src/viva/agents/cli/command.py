@@ -1,4 +1,4 @@
-"""Any other command: an argv with places to fill in, and how to read what it prints.
+"""Any command: its words with placeholders, and how to parse its output.
 
     command = ["mycli", "--json", "{input}"]          # {input} {session} {model} {workspace} {home}; without {input}: on stdin
     resume = ["mycli", "--json", "--resume", "{session}", "{input}"]
@@ -11,9 +11,9 @@
       {when = {type = "done"}, end = true, error = "$.error", usage = "$.usage"},
     ]
 
-Of text the exit code is the end, for there is nothing else; of lines, only a line that says so. `{session}` is the id
-that the stream names, else one that Viva makes up. Without `resume` each turn is a process that knows nothing: then what
-was said before stands at the top of each message.
+With text output the exit code ends a turn; with lines, only a line that says so. `{session}` is the id in the stream,
+else one that Viva chooses. Without `resume` each process knows nothing of earlier turns, so that they are put before each
+message.
 """
 
 import re
@@ -100,10 +100,10 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 if error
                 else ToolEnded(key, "ok", _value(line, self.result) or "")
             )
-        if isinstance(used := _value(line, self.usage), Mapping | list):
-            yield UsageReported(parse_model_calls(used))
-        if waits := _value(line, self.awaiting):
-            yield InputRequested("input-required", waits if isinstance(waits, str) else "")
+        if isinstance(usage := _value(line, self.usage), Mapping | list):
+            yield UsageReported(parse_model_calls(usage))
+        if hint := _value(line, self.awaiting):
+            yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
             yield EndReported(to_text(error) if error else None)
         elif error and self.result is UNSET:

@@ -86,12 +86,12 @@ def test_a_session_that_changes_its_id_is_a_failed_turn(tmp_path):
     body = 'say(type="init", session_id="new-" + str(os.getpid()))\nsay(type="result", status="success")\n'
     fault = fault_of(gemini(tmp_path, body), "one", "two")
     assert isinstance(fault, AgentFailed)  # P11
-    assert "was to go on, but new-" in fault.message
+    assert "was to be resumed, but new-" in fault.message
 
 
 def test_a_cli_that_names_no_session_cannot_be_gone_on_with(tmp_path):
     fault = fault_of(gemini(tmp_path, DONE), "one", "two")
-    assert fault.message == "its first turn named no session, so that nobody can go on with it"
+    assert fault.message == "its first turn reported no session, so it cannot be resumed"
 
 
 def test_it_gets_a_small_environment_a_private_home_and_its_own_keys(tmp_path):
@@ -136,7 +136,7 @@ def test_a_home_that_cannot_be_set_up_is_nobodys_failure(tmp_path):
             async with gemini(tmp_path, DONE).open(context):
                 pass
 
-    with pytest.raises(Undetermined, match=r"its HOME cannot be set up: .*\.gemini"):
+    with pytest.raises(Undetermined, match=r"its HOME cannot be prepared: .*\.gemini"):
         asyncio.run(scenario())
 
 
@@ -188,7 +188,7 @@ def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
     history = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada."))
     told = hold_conversation(gemini(tmp_path, body), "Who am I?", "And now?", history=history)
     assert told.replies[0].content == (
-        "This conversation went on before, as follows.\n\nuser: My name is Ada.\n\nassistant: Hello Ada.\n\n"
+        "This is the conversation so far.\n\nuser: My name is Ada.\n\nassistant: Hello Ada.\n\n"
         "Now the user says:\n\nWho am I?"
     )
     assert told.replies[1].content == "And now?"
@@ -196,7 +196,7 @@ def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
 
 def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
     message = Message("user", (Text("look"), Image("file://a.png", "a.png")))
-    with pytest.raises(Undetermined, match=r"is given text only, and this message comes with a\.png"):
+    with pytest.raises(Undetermined, match=r"takes text only, but this message has attachments: a\.png"):
         hold_conversation(gemini(tmp_path, INIT + DONE), message)
 
 

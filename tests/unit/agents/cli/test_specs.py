@@ -206,7 +206,7 @@ def test_another_address_is_told_to_those_who_need_a_provider_for_it():
     config = codec.decode(
         OPENCODE.build_variables(TurnRequest(prompt="x", model="m", env=env))["OPENCODE_CONFIG_CONTENT"]
     )
-    assert config["provider"]["elsewhere"]["models"] == {"m": {}}
+    assert config["provider"]["custom"]["models"] == {"m": {}}
     assert "s3cret" not in f"{config} {argv}"
 
 
