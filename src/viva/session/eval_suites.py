@@ -81,7 +81,7 @@ def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settin
     def add_baseline(suite: Suite) -> Suite:
         baseline = _read_baseline(file, text, suite) if file.is_file() else _load_baseline(history, text, suite)
         threshold = suite.threshold or Threshold()
-        threshold = structs.replace(threshold, baseline=baseline, no_worse=options.fail_on_regression)
+        threshold = structs.replace(threshold, baseline=baseline, fail_on_regression=options.fail_on_regression)
         return structs.replace(suite, threshold=threshold)
 
     return [add_baseline(suite) if suite.version else suite for suite in suites]
