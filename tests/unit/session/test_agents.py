@@ -251,6 +251,6 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     assert "connector 'd' has no `model`" in problem.message
     assert "such as y-*" in problem.message
     (problem,) = wrong_with("judge-9")
-    assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.message
+    assert 'add `models = ["judge-*"]` to its connector in viva.toml' in problem.message
     (problem,) = create_evaluator_check(known, settings, "gone")("gone")
     assert problem.message.startswith("--evaluator: no agent or connector is called 'gone'")

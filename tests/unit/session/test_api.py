@@ -47,7 +47,7 @@ def test_values_are_checked_as_strictly_as_a_file():  # N2
 def test_what_no_file_could_hold_is_refused():
     with pytest.raises(viva.errors.BadInput, match=r"inputs\[1\] is not a valid case"):
         run([case(), case("two", metadata={"x": object()})])
-    with pytest.raises(viva.errors.BadInput, match="what shall be run"):
+    with pytest.raises(viva.errors.BadInput, match="No input given"):
         run([])
 
 

@@ -199,7 +199,7 @@ def test_a_conversation_is_open_between_its_doors():
                 chat.expect(viva.check.contains("x"))
             await chat.say("hello")
         chat.expect(viva.check.contains("hello"))
-        with pytest.raises(RuntimeError, match="is over"):
+        with pytest.raises(RuntimeError, match="is closed"):
             await chat.say("hello?")
 
     asyncio.run(hold())
