@@ -8,8 +8,8 @@ import click
 from msgspec import Struct
 
 from viva import catalog, config
-from viva.cli.history import config_option
 from viva.agents.agent_config import AgentStatus, list_nameable_kinds
+from viva.cli.history import config_option
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.model import codec

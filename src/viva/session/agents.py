@@ -24,7 +24,7 @@ from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.player import FILES_KEY
-from viva.schemas.validation import SchemaViolation, find_violations, find_schema_violations
+from viva.schemas.validation import SchemaViolation, find_schema_violations, find_violations
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 from viva.text import credentials

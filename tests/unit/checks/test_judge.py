@@ -96,12 +96,12 @@ def test_the_question_contains_tool_calls_and_files(bench: Bench):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("fine", "it is no JSON object with a boolean `passed`"),
+        ("fine", "it is not a JSON object with a boolean `passed`"),
         ({}, "it has no boolean `passed`"),
         ({"passed": 1}, "it has no boolean `passed`"),
-        ({"passed": True, "score": "high"}, "its `score` is no number"),
-        ({"passed": True, "score": True}, "its `score` is no number"),
-        ({"passed": True, "evidence": "Thank you"}, "its `evidence` is no list"),
+        ({"passed": True, "score": "high"}, "its `score` is not a number"),
+        ({"passed": True, "score": True}, "its `score` is not a number"),
+        ({"passed": True, "evidence": "Thank you"}, "its `evidence` is not a list"),
         ({"passed": True, "evidence": [{"turn": 1}]}, "a piece of `evidence` has no `quote`"),
         ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' is not in the conversation"),
         ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "is not in the conversation"),
@@ -199,7 +199,7 @@ def test_a_judge_that_must_quote_is_an_error_without_a_quote(bench: Bench):  # N
         ({"passed": True, "score": 0.8}, "passed", ""),
         ({"passed": True, "score": 0.5, "reason": "so so"}, "failed", "score 0.5 is below 0.7: so so"),
         ({"passed": False, "score": 0.9, "reason": "no"}, "failed", "no"),
-        ({"passed": True}, "error", "it has no `score`, which is needed against the least score 0.7"),
+        ({"passed": True}, "error", "it has no `score`, which `min_score` 0.7 needs"),
     ],
 )
 def test_min_score_needs_a_score(bench: Bench, answer: Answer, status: str, reason: str):
