@@ -80,7 +80,7 @@ class Safety(LocalCheck, frozen=True, kw_only=True):
 
 
 class SafetyJudge(BaseCheck, frozen=True, kw_only=True):
-    """An agent looks for findings. A reply with an unknown kind or severity is asked for once more, then an error."""
+    """An agent looks for findings. A reply with an unknown kind or severity is an error."""
 
     use: str
     fail_at: Severity = "low"
