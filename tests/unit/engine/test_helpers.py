@@ -13,7 +13,7 @@ from viva.errors import AgentFailed, HelperFailed, Role, RunStopped, TrialFault,
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.protocols import Agent, SessionContext
 from viva.session.agents import ConfiguredAgent
 from viva.testing.check_context import make_trial_state
