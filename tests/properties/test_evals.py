@@ -147,18 +147,19 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
 
     @given(thresholds, st.lists(records, max_size=8, unique_by=lambda each: (each.id, each.trial)))
     def holds_for_all(threshold: Threshold, ended: list[TrialRecord]) -> None:
-        suite = Suite(id="a.evals.b", kind="eval_suite", cases=no_cases, count=3, version="1.0.0", threshold=threshold)
-        tally = SuiteTally(suite)
+        tally = SuiteTally(
+            Suite(id="a.evals.b", kind="eval_suite", version="1.0.0", cases=no_cases, count=3, threshold=threshold)
+        )
         for record in ended:
             tally.add(record)
-        standing = tally.summary()
-        found = json.loads(codec.encode(build_eval_summary(standing, ended, model_class="general")))
+        summary = tally.summary()
+        found = json.loads(codec.encode(build_eval_summary(summary, ended, model_class="general")))
         if validator is not None:
             validator.validate(found)
         assert 0 <= found["aggregateScore"] <= 1
         assert found["passedCount"] <= found["taskCount"] == len(found["tasks"])
         assert found["passedCount"] == sum(task["passed"] for task in found["tasks"])
-        assert found["passed"] is (not standing.unmet)
+        assert found["passed"] is (not summary.unmet)
         if found["passed"] and threshold.pass_score is not None:
             assert found["aggregateScore"] >= threshold.pass_score - 1e-9  # R16
         if found["passed"] and threshold.max_cost_usd is not None:
