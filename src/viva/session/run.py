@@ -33,10 +33,10 @@ from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_private_folder
 from viva.session.hooks import ProjectHooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
-from viva.session.options import dump_options
 from viva.session.report_files import ReportFiles, ask_reporter
 from viva.session.resume import PreviousRun
 from viva.session.run_plan import RunPlan
+from viva.session.saved_options import save_options
 from viva.text.credentials import mask_reference, mask_text
 from viva.text.duration import format_duration
 
@@ -363,7 +363,7 @@ def _started(run: str, prepared: RunPlan, journal: Journal, number: int, *, host
             "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
             "journal": str(journal.path) if options.history else None,
             **options.pass_rule.to_settings(),
-            "options": dump_options(options, prepared.redactor),
+            **save_options(options, prepared.redactor),
             "fingerprint": prepared.fingerprint,
             **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
             **({HOSTED_KEY: True} if hosted else {}),

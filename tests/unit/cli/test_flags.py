@@ -7,7 +7,7 @@ import click
 import pytest
 
 from project import Project, case, contains
-from viva.cli.flag_rules import CHAT_FLAGS, MESSAGE_FLAGS
+from viva.cli.run_flags import list_flags
 from viva.cli.test import command
 
 
@@ -269,7 +269,7 @@ ELSEWHERE = {"host", "resume", "interactive"}
 """These make of the command something else, which says by itself what it does not take."""
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - MESSAGE_FLAGS - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("message") - ELSEWHERE))
 def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, name: str):
     project.write("viva.toml", "")
     project.write("agent.py", "raise SystemExit('it was called')\n")
@@ -278,7 +278,7 @@ def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, na
     assert FLAGS[name].opts[0] in ended.err
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - CHAT_FLAGS - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("chat") - ELSEWHERE))
 def test_a_flag_that_means_nothing_for_a_conversation_by_hand_is_refused(project: Project, name: str):
     project.write("viva.toml", "")
     ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *given(FLAGS[name]))
@@ -326,16 +326,16 @@ def test_inputs_may_stand_without_a_flag(project: Project):
     for words in (("Hello", "there"), ("a.jsonl", "Hello")):
         ended = project.viva("test", *words, *agent)
         assert ended.code == 4
-        assert "there is no file 'Hello'; put a message in quotes" in ended.err
+        assert "There is no file 'Hello'. Put a message in quotes" in ended.err
     assert project.viva("test", *agent).code == 4
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--max-runs", "3"), "--max-runs belongs to --until-decided"),
-        (("--replay-missing", "live"), "--replay-missing belongs to --replay"),
-        (("--force",), "--force belongs to --resume"),
+        (("--max-runs", "3"), "--max-runs needs --until-decided"),
+        (("--replay-missing", "live"), "--replay-missing needs --replay"),
+        (("--force",), "--force needs --resume"),
     ],
 )
 def test_a_flag_without_the_one_that_it_belongs_to_is_refused(project: Project, flags: tuple[str, ...], said: str):

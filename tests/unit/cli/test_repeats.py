@@ -135,11 +135,11 @@ def test_fail_fast_goes_on_as_long_as_the_case_can_pass(three: Project):
     ("flags", "said"),
     [
         (("--until-decided",), "needs --min-pass"),
-        ((*FLAGS, "--runs", "3"), "--until-decided and --runs cannot both be meant"),
-        ((*FLAGS, "--fail-fast"), "--until-decided and --fail-fast cannot both be meant"),
+        ((*FLAGS, "--runs", "3"), "--until-decided and --runs exclude each other"),
+        ((*FLAGS, "--fail-fast"), "--until-decided and --fail-fast exclude each other"),
         (
             (*FLAGS, "--max-runs", "20", "--margin", "0.1"),
-            "to tell 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
+            "to distinguish 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
         ),
         ((*FLAGS, "--margin", "0.95"), "margin is 0.95"),
         ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "their sum below 1"),

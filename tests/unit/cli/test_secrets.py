@@ -111,9 +111,9 @@ def test_a_resumed_run_needs_the_secrets_again(project: Project, server: HttpSer
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line and b'"id":"two"' not in line))
     without = project.viva("test", "--resume", "latest")
-    assert (without.code, "secrets are not kept: give -n again" in without.err) == (4, True), without
+    assert (without.code, "secrets are not saved: pass -n again" in without.err) == (4, True), without
     other = project.viva("test", "--resume", "latest", "-n", server.url)
-    assert (other.code, "-n is not the one that the run had" in other.err) == (4, True), other
+    assert (other.code, "-n differs from that of the run" in other.err) == (4, True), other
     ended = project.viva("test", "--resume", "latest", "-n", url)
     assert ended.code == 0, ended
     assert left_in(project, without.err, other.err, ended.out) == []
@@ -126,7 +126,7 @@ def test_a_run_without_secrets_takes_no_agent_when_it_is_resumed(project: Projec
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line))
     given = project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent")
-    assert (given.code, "leave out -n" in given.err) == (4, True), given
+    assert (given.code, "remove -n" in given.err) == (4, True), given
 
 
 @pytest.mark.parametrize("key", ["passed", "static", "123456", "assertions", "completed", '{"a":1}', "failed"])
@@ -163,12 +163,12 @@ def test_a_proxy_with_a_password_hides_it(project: Project):
     assert project.records("r.jsonl")[0]["turns"][0]["output"] == "***", ended
 
 
-@pytest.mark.parametrize("flag", ["-n", "--reporter", "--simulator", "--evaluator"])
+@pytest.mark.parametrize("flag", ["-n", "-r", "--simulator", "--evaluator"])
 def test_a_complete_run_takes_no_agents_when_its_reports_are_written_again(project: Project, flag: str):
     project.suite(case("one"))
     assert project.test().code == 0
     given = project.viva("test", "--resume", "latest", flag, "python:./agent.py:agent", "-o", "again.jsonl")
-    assert (given.code, "the run is complete" in given.err, f"leave out {flag}" in given.err) == (4, True, True), given
+    assert (given.code, "The run is complete" in given.err, f"remove {flag}" in given.err) == (4, True, True), given
     assert project.records("again.jsonl") == []
     assert project.viva("test", "--resume", "latest", "-o", "again.jsonl").code == 0
     assert [record["id"] for record in project.records("again.jsonl")] == ["one"]
