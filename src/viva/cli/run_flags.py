@@ -74,7 +74,7 @@ def _get_flag_type(option: Option) -> Any:
     if option.choices:
         return click.Choice(option.choices)
     if option.item_type is Path:
-        return click.Path(exists=option.is_existing_file, dir_okay=False, path_type=Path)
+        return click.Path(exists=option.is_existing_file, dir_okay=not option.is_existing_file, path_type=Path)
     if option.range is None:
         return option.item_type if option.item_type in (int, float) else str
     low, high, is_open = option.range
