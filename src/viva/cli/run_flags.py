@@ -84,10 +84,6 @@ def _get_flag_type(option: Option) -> Any:
     return click.FloatRange(low, maximum, min_open=is_open, max_open=is_open and maximum is not None)
 
 
-config_flag = create_flag(RUN_OPTIONS["config"])
-"""The `--config` of all commands."""
-
-
 def list_flags(action: Action) -> frozenset[str]:
     """The names of the flags that an action takes."""
     names = {name for name, option in FLAGS.items() if action in option.actions}
