@@ -1,5 +1,6 @@
 """Values of run options: the same checks for the keywords of `viva.run` and the flags of `viva test`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from viva.cli.test import command
 from viva.errors import BadInput
 from viva.record.redaction import Redactor
 from viva.session.option_values import build_run_options
-from viva.session.run_options import RunOptions
+from viva.session.run_options import RUN_OPTIONS, Option, RunOptions
 from viva.session.saved_options import replace_options, restore_options, restore_secrets, save_options
+from viva.stats.sequential import SequentialTest
 
 
 @pytest.mark.parametrize(
@@ -127,3 +129,27 @@ def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
 def test_an_agent_with_a_secret_must_be_passed_again(before: str, now: str | None, problem: str):
     with pytest.raises(BadInput, match=problem):
         restore_secrets(RunOptions(inputs=(), agent=before), {"agent": now})
+
+
+SAMPLES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, Path: Path("file.md"), bool: None}
+
+
+def sample(option: Option) -> Any:
+    """A value that is not the default."""
+    if option.type is bool:
+        return not option.default
+    if option.type is SequentialTest:
+        return SequentialTest(min_pass=0.9)
+    item = option.choices[-1] if option.choices else SAMPLES.get(option.item_type, "module:name")
+    if option.name == "selected_cases":
+        item = ("suite", "case")
+    return (item,) if option.is_list else item
+
+
+@pytest.mark.parametrize("name", [name for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"])
+def test_a_resumed_run_has_the_value_of_every_option(name: str):
+    values: dict[str, Any] = {"inputs": (), name: sample(RUN_OPTIONS[name])}
+    options = RunOptions(**values)
+    saved = json.loads(json.dumps(save_options(options, Redactor())["options"]))
+    expected = Path("file.md").absolute() if name == "folder" else values[name]
+    assert getattr(restore_options(saved), name) == expected
