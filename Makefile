@@ -56,6 +56,7 @@ schemas: $(VENV)/.dev
 # The pages under docs/reference, made from the code. A test fails when they are stale, or when something has no words.
 reference: $(VENV)/.dev
 	$(BIN)/python tests/agent_schema.py --write
+	$(BIN)/python tests/run_keywords.py --write
 	$(BIN)/python tests/reference.py --write
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.
