@@ -1,0 +1,164 @@
+"""Runs the tests on mutants, inside a sandbox that `mutation.py` makes. It reads jobs and writes answers, a line of JSON each."""
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+import coverage
+import pytest
+
+TEMP, RESULT = Path(os.environ["TMPDIR"]), Path("/tmp/result.json")
+CACHED = type(lru_cache(int))
+
+
+class Server:
+    """Runs in the sandbox as a plugin of pytest: collects once, then forks for each job. Process 1 there is this one."""
+
+    def __init__(self) -> None:
+        if os.getpid() != 1:
+            sys.exit("mutation.py starts this in a sandbox")
+        self.jobs, self.answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)
+        os.dup2(nowhere, 1)  # pytest prints its dots there
+        self.limits: dict[str, float] = {}
+        self.failed: set[str] | None = None  # a set: note what fails and go on
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        objects = gc.get_objects()
+        functions: dict[str, list[FunctionType]] = defaultdict(list)
+        for found in objects:
+            if isinstance(found, FunctionType):
+                functions[found.__code__.co_filename].append(found)
+        caches = [found for found in objects if isinstance(found, CACHED) and found.__module__.startswith("viva.")]
+        items = {item.nodeid: item for item in session.items}
+        self.answer({"tests": list(items), "errors": session.testsfailed})
+        for line in self.jobs:
+            job = json.loads(line)
+            TEMP.mkdir(exist_ok=True)
+            if (child := os.fork()) == 0:
+                try:
+                    chosen = [items[name] for name in job["limits"] if name in items]
+                    self.run(job, chosen, functions, caches)
+                except BaseException as raised:
+                    finish({"result": "killed", "test": f"the test process died: {raised!r}"})
+            while (ended := os.wait())[0] != child:  # processes that lost their parent come to process 1
+                pass
+            end_other_processes()
+            answer = {"result": "killed", "test": f"the test process died with status {ended[1]}"}
+            if os.WIFSIGNALED(ended[1]) and os.WTERMSIG(ended[1]) == signal.SIGALRM:
+                answer = {"result": "timeout", "test": ""}
+            elif RESULT.exists():
+                answer = json.loads(RESULT.read_bytes())
+            RESULT.unlink(missing_ok=True)
+            shutil.rmtree(TEMP, ignore_errors=True)
+            self.answer(answer)
+        return True
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        self.answers.write(json.dumps(answer) + "\n")
+        self.answers.flush()
+
+    def run(
+        self, job: dict[str, Any], items: list[pytest.Item], functions: dict[str, list[FunctionType]], caches: list[Any]
+    ) -> None:
+        from hypothesis import Phase, settings  # not above: pytest has to be the first to import it
+
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a mutant may take memory without end
+        self.limits = job["limits"]
+        if job["changed"] and not replace_code(job["changed"], functions[job["changed"]]):
+            finish({"result": "new process"})
+        for item in items:
+            test = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
+            if (own := getattr(test, "_hypothesis_internal_use_settings", None)) is not None:
+                # The same examples each time; and a counterexample need not be made small.
+                shorter = settings(own, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None)
+                vars(test)["_hypothesis_internal_use_settings"] = shorter
+        if job["cover"]:
+            finish(self.cover(items, job["cover"], caches))
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        finish({"result": "survived", "test": ""})
+
+    def cover(self, items: list[pytest.Item], folders: list[str], caches: list[Any]) -> dict[str, Any]:
+        """How long each test takes, which fail, and for each line the numbers of the tests that execute it."""
+        self.failed = set()
+        measured = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+        measured.start()
+        seconds: list[float] = []
+        for number, item in enumerate(items):
+            for cache in caches:  # each test computes for itself
+                cache.cache_clear()
+            measured.switch_context(str(number))
+            began = time.monotonic()
+            item.config.hook.pytest_runtest_protocol(
+                item=item, nextitem=items[number + 1] if items[number + 1 :] else None
+            )
+            seconds.append(time.monotonic() - began)
+        measured.stop()
+        data = measured.get_data()
+        lines = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        return {"seconds": seconds, "failed": list(self.failed), "lines": lines}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])  # nobody handles the signal: it ends the process
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.failed is None and report.failed:
+            finish({"result": "killed", "test": report.nodeid})
+        if self.failed is not None and (report.failed or report.skipped):
+            self.failed.add(report.nodeid)
+
+
+def finish(result: dict[str, Any]) -> NoReturn:
+    RESULT.write_text(json.dumps(result), encoding="utf-8")
+    os._exit(0)
+
+
+def end_other_processes() -> None:
+    """In the sandbox, all of them come from the mutant."""
+    while others := [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]:
+        for process in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # its own parent was faster
+            os.wait()
+
+
+def replace_code(file: str, functions: Sequence[FunctionType]) -> bool:
+    """Gives the functions of a module the code that its file now has. False: it takes a new process."""
+
+    def nested(code: CodeType) -> Iterator[CodeType]:
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                yield inner
+                yield from nested(inner)
+
+    module = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+    codes = {(code.co_qualname, code.co_firstlineno): code for code in nested(module)}
+    replaced = 0
+    for function in functions:
+        code = codes.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+        if code is not None and code.co_name != "<lambda>" and code != function.__code__:
+            if code.co_freevars != function.__code__.co_freevars:
+                return False
+            function.__code__ = code
+            replaced += 1
+    return replaced > 0 or not functions  # a module that is not imported yet is read from its file
+
+
+if __name__ == "__main__":
+    TEMP.mkdir(exist_ok=True)
+    sys.exit(pytest.main([*sys.argv[1:], "-p", "no:xdist", "--tb=native"], plugins=[Server()]))
