@@ -11,6 +11,8 @@ class bodies, constants) needs a new process.
 
 import argparse
 import compileall
+import contextlib
+import itertools
 import json
 import os
 import queue
@@ -21,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +35,8 @@ from mutants import ROOT, Mutant, draw
 
 TESTS = ("tests/unit", "tests/properties", "tests/contract")
 WORKERS = 2
-START_LIMIT = 300  # seconds to import and to collect
+START_LIMIT = 300.0  # seconds to import and to collect
+MEASURE_LIMIT = 90.0  # seconds for a test under coverage
 
 
 class Sandbox:
@@ -45,10 +48,13 @@ class Sandbox:
         command += ["--size", str(2 << 30), "--tmpfs", "/tmp"]
         for place in (str(ROOT), sys.prefix):  # these may lie in /tmp
             command += ["--ro-bind", place, place]
-        command += ["--ro-bind", str(copy), str(ROOT / "src"), "--chdir", str(ROOT)]
-        command += [sys.executable, str(ROOT / "tests/mutation_server.py"), *tests]
+        command += ["--ro-bind", str(copy), str(ROOT / "src"), "--dir", "/tmp/start", "--chdir", "/tmp/start"]
+        command += [sys.executable, str(ROOT / "tests/mutation_server.py"), "-c", str(ROOT / "pyproject.toml")]
+        command += [str(ROOT / test) for test in tests]
         environment = {**os.environ, "TMPDIR": "/tmp/mutant", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         self.ready = self.read(START_LIMIT)
 
     def read(self, limit: float | None = None) -> dict[str, Any] | None:
@@ -67,7 +73,9 @@ class Sandbox:
         job = {"limits": limits, "changed": changed, "cover": list(cover)}
         self.process.stdin.write(json.dumps(job).encode() + b"\n")
         self.process.stdin.flush()
-        return self.read() or {"result": "killed", "test": "the sandbox died"}
+        if (answer := self.read()) is None:
+            raise RuntimeError("the sandbox died")
+        return answer
 
     def close(self) -> None:
         self.process.kill()
@@ -82,21 +90,21 @@ class Known:
     unfit: list[str] = field(default_factory=list[str])
     lines: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
 
-    def learn(self, tests: list[str], told: dict[str, Any]) -> None:
-        if "seconds" not in told:
-            sys.exit(f"mutation: the tests could not be run under coverage: {told['test']}")
-        self.seconds.update(zip(tests, told["seconds"], strict=True))
-        self.unfit += told["failed"]
-        for file, lines in told["lines"].items():
-            for line, numbers in lines.items():
-                self.lines[file][int(line)].update(tests[int(number)] for number in numbers if number)
+    def learn(self, test: str, answer: dict[str, Any]) -> None:
+        if answer["result"] != "survived":
+            self.unfit.append(test)
+            return
+        self.seconds[test] = answer["ran"]
+        for file, lines in answer["lines"].items():
+            for line in lines:
+                self.lines[file][line].add(test)
 
     def limits(self, mutant: Mutant) -> dict[str, float]:
         """The tests that execute the changed lines, the fastest first, and how long each may take."""
         lines = self.lines[str(ROOT / mutant.file)]
         for first, last in mutant.lines:
             tests = set[str]().union(*(tests for line, tests in lines.items() if first <= line <= last))
-            if tests := tests.difference(self.unfit):
+            if tests:
                 fastest = sorted(tests, key=lambda test: (self.seconds[test], test))
                 return {test: 20 + 5 * self.seconds[test] for test in fastest}
         return {}
@@ -150,38 +158,52 @@ def describe(mutant: Mutant) -> dict[str, Any]:
 
 
 def run_all(mutants: Sequence[Mutant]) -> tuple[Known, list[dict[str, Any]]]:
-    known, free, done = Known(), queue.SimpleQueue[Worker](), Counter[str]()
+    """Ctrl-C ends it early, with the results so far."""
+    known, results, free = Known(), list[dict[str, Any]](), queue.SimpleQueue[Worker]()
+    folders = sorted({str(ROOT / "src/viva" / mutant.package) for mutant in mutants})
 
-    def run(mutant: Mutant) -> dict[str, Any]:
-        worker, began = free.get(), time.monotonic()
-        try:
+    def measure(test: str) -> None:
+        with borrowed(free) as worker:
+            known.learn(test, worker.sandbox.ask({test: MEASURE_LIMIT}, cover=folders))
+        show_progress(f"tests measured: {len(known.seconds)}, left out: {len(known.unfit)}")
+
+    def run(mutant: Mutant) -> None:
+        began = time.monotonic()
+        with borrowed(free) as worker:
             answer = worker.run(mutant, known.limits(mutant))
-        finally:
-            free.put(worker)
-        done[answer["result"]] += 1
-        counts = ", ".join(f"{count} {result}" for result, count in sorted(done.items()))
-        print(f"\rmutation: {done.total()} of {len(mutants)}: {counts}", end="", file=sys.stderr, flush=True)
-        return {**describe(mutant), **answer, "seconds": round(time.monotonic() - began, 2)}
+        outcome = {"result": answer["result"], "test": answer["test"], "seconds": round(time.monotonic() - began, 2)}
+        results.append({**describe(mutant), **outcome})
+        counts = Counter(done["result"] for done in results)
+        show_progress(
+            f"{len(results)} of {len(mutants)}: " + ", ".join(f"{counts[key]} {key}" for key in sorted(counts))
+        )
 
     with tempfile.TemporaryDirectory() as base, ThreadPoolExecutor(WORKERS) as pool:
         workers = list(pool.map(Worker, [Path(base) / str(number) for number in range(WORKERS)]))
         try:
-            tests = workers[0].tests
-            print(f"mutation: running {len(tests)} tests to see which lines they execute", file=sys.stderr, flush=True)
-            shares = [tests[number::WORKERS] for number in range(WORKERS)]
-            folders = sorted({str(ROOT / "src/viva" / mutant.package) for mutant in mutants})
-            measure = [
-                pool.submit(worker.sandbox.ask, dict.fromkeys(share, 600.0), "", folders)
-                for worker, share in zip(workers, shares, strict=True)
-            ]
-            for share, answer in zip(shares, measure, strict=True):
-                known.learn(share, answer.result())
             for worker in workers:
                 free.put(worker)
-            return known, list(pool.map(run, mutants))
+            for _ in itertools.chain(pool.map(measure, workers[0].tests), pool.map(run, mutants)):
+                pass
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
         finally:
             for worker in workers:
                 worker.sandbox.close()
+    return known, results
+
+
+@contextlib.contextmanager
+def borrowed(free: queue.SimpleQueue[Worker]) -> Generator[Worker]:
+    worker = free.get()
+    try:
+        yield worker
+    finally:
+        free.put(worker)
+
+
+def show_progress(text: str) -> None:
+    print(f"\rmutation: {text}\033[K", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -195,11 +217,13 @@ def main() -> None:
         sys.exit(f"mutation: no folder src/viva/{missing[0]}")
     if not bubblewrap.works():
         sys.exit("mutation: bubblewrap does not work here, and mutants do not run without it (make sandbox)")
-    mutants = [mutant for package in options.packages for mutant in draw(package, options.sample, options.seed)]
+    drawn = [draw(package, options.sample, options.seed) for package in options.packages]
+    # The packages take turns.
+    mutants = [mutant for group in itertools.zip_longest(*drawn) for mutant in group if mutant is not None]
     known, results = run_all(mutants)
     print(file=sys.stderr)
     for test in known.unfit:
-        print(f"left out, since it fails in the sandbox without a mutant: {test}")
+        print(f"left out, since it fails in the sandbox or under coverage: {test}")
     for found in results:
         if found["result"] in {"survived", "not covered"}:
             print(f"{found['file']}:{found['line']}: {found['before']} -> {found['after']} ({found['result']})")

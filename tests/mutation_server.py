@@ -11,7 +11,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
@@ -20,7 +19,6 @@ import coverage
 import pytest
 
 TEMP, RESULT = Path(os.environ["TMPDIR"]), Path("/tmp/result.json")
-CACHED = type(lru_cache(int))
 
 
 class Server:
@@ -34,92 +32,82 @@ class Server:
         os.dup2(nowhere, 0)
         os.dup2(nowhere, 1)  # pytest prints its dots there
         self.limits: dict[str, float] = {}
-        self.failed: set[str] | None = None  # a set: note what fails and go on
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        objects = gc.get_objects()
         functions: dict[str, list[FunctionType]] = defaultdict(list)
-        for found in objects:
+        for found in gc.get_objects():
             if isinstance(found, FunctionType):
                 functions[found.__code__.co_filename].append(found)
-        caches = [found for found in objects if isinstance(found, CACHED) and found.__module__.startswith("viva.")]
+        gc.freeze()  # children need not look through all that is loaded
         items = {item.nodeid: item for item in session.items}
         self.answer({"tests": list(items), "errors": session.testsfailed})
         for line in self.jobs:
-            job = json.loads(line)
-            TEMP.mkdir(exist_ok=True)
-            if (child := os.fork()) == 0:
-                try:
-                    chosen = [items[name] for name in job["limits"] if name in items]
-                    self.run(job, chosen, functions, caches)
-                except BaseException as raised:
-                    finish({"result": "killed", "test": f"the test process died: {raised!r}"})
-            while (ended := os.wait())[0] != child:  # processes that lost their parent come to process 1
-                pass
-            end_other_processes()
-            answer = {"result": "killed", "test": f"the test process died with status {ended[1]}"}
-            if os.WIFSIGNALED(ended[1]) and os.WTERMSIG(ended[1]) == signal.SIGALRM:
-                answer = {"result": "timeout", "test": ""}
-            elif RESULT.exists():
-                answer = json.loads(RESULT.read_bytes())
-            RESULT.unlink(missing_ok=True)
-            shutil.rmtree(TEMP, ignore_errors=True)
-            self.answer(answer)
+            self.answer(self.run_in_child(json.loads(line), items, functions))
         return True
 
     def answer(self, answer: dict[str, Any]) -> None:
         self.answers.write(json.dumps(answer) + "\n")
         self.answers.flush()
 
-    def run(
-        self, job: dict[str, Any], items: list[pytest.Item], functions: dict[str, list[FunctionType]], caches: list[Any]
-    ) -> None:
-        from hypothesis import Phase, settings  # not above: pytest has to be the first to import it
+    def run_in_child(
+        self, job: dict[str, Any], items: dict[str, pytest.Item], functions: dict[str, list[FunctionType]]
+    ) -> dict[str, Any]:
+        TEMP.mkdir(exist_ok=True)
+        if (child := os.fork()) == 0:
+            try:
+                if job["changed"] and not replace_code(job["changed"], functions[job["changed"]]):
+                    finish({"result": "new process"})
+                self.run([items[name] for name in job["limits"] if name in items], job["limits"], job["cover"])
+            except BaseException as raised:
+                finish({"result": "killed", "test": f"the test process died: {raised!r}"})
+        while (ended := os.wait())[0] != child:  # processes that lost their parent come to process 1
+            pass
+        end_other_processes()
+        answer = {"result": "killed", "test": f"the test process died with status {ended[1]}"}
+        if os.WIFSIGNALED(ended[1]) and os.WTERMSIG(ended[1]) == signal.SIGALRM:
+            answer = {"result": "timeout", "test": ""}
+        elif RESULT.exists():
+            answer = json.loads(RESULT.read_bytes())
+        RESULT.unlink(missing_ok=True)
+        shutil.rmtree(TEMP, ignore_errors=True)
+        return answer
 
+    def run(self, items: list[pytest.Item], limits: dict[str, float], folders: list[str]) -> NoReturn:
+        """With folders: notes which lines of theirs are executed."""
         resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a mutant may take memory without end
-        self.limits = job["limits"]
-        if job["changed"] and not replace_code(job["changed"], functions[job["changed"]]):
-            finish({"result": "new process"})
+        self.limits = limits
         for item in items:
-            test = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
-            if (own := getattr(test, "_hypothesis_internal_use_settings", None)) is not None:
-                # The same examples each time; and a counterexample need not be made small.
-                shorter = settings(own, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None)
-                vars(test)["_hypothesis_internal_use_settings"] = shorter
-        if job["cover"]:
-            finish(self.cover(items, job["cover"], caches))
+            shorten_search(item)
+        measured = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+        measured.set_option("run:disable_warnings", ["no-data-collected"])
+        if folders:
+            measured.start()
+        began = time.monotonic()
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        finish({"result": "survived", "test": ""})
-
-    def cover(self, items: list[pytest.Item], folders: list[str], caches: list[Any]) -> dict[str, Any]:
-        """How long each test takes, which fail, and for each line the numbers of the tests that execute it."""
-        self.failed = set()
-        measured = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
-        measured.start()
-        seconds: list[float] = []
-        for number, item in enumerate(items):
-            for cache in caches:  # each test computes for itself
-                cache.cache_clear()
-            measured.switch_context(str(number))
-            began = time.monotonic()
-            item.config.hook.pytest_runtest_protocol(
-                item=item, nextitem=items[number + 1] if items[number + 1 :] else None
-            )
-            seconds.append(time.monotonic() - began)
-        measured.stop()
-        data = measured.get_data()
-        lines = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
-        return {"seconds": seconds, "failed": list(self.failed), "lines": lines}
+        seconds, lines = time.monotonic() - began, dict[str, list[int] | None]()
+        if folders:
+            measured.stop()
+            data = measured.get_data()
+            lines = {file: data.lines(file) for file in data.measured_files()}
+        finish({"result": "survived", "test": "", "ran": seconds, "lines": lines})
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])  # nobody handles the signal: it ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self.failed is None and report.failed:
+        if report.failed:
             finish({"result": "killed", "test": report.nodeid})
-        if self.failed is not None and (report.failed or report.skipped):
-            self.failed.add(report.nodeid)
+
+
+def shorten_search(item: pytest.Item) -> None:
+    """Hypothesis tries the same examples each time, and does not make a counterexample small."""
+    from hypothesis import Phase, settings  # not above: pytest has to be the first to import it
+
+    test = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
+    if (own := getattr(test, "_hypothesis_internal_use_settings", None)) is not None:
+        shorter = settings(own, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None)
+        vars(test)["_hypothesis_internal_use_settings"] = shorter
 
 
 def finish(result: dict[str, Any]) -> NoReturn:
