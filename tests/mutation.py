@@ -36,7 +36,7 @@ from mutants import ROOT, Mutant, draw
 TESTS = ("tests/unit", "tests/properties", "tests/contract")
 WORKERS = 2
 START_LIMIT = 300.0  # seconds to import and to collect
-MEASURE_LIMIT = 90.0  # seconds for a test under coverage
+MEASURE_LIMIT = 60.0  # seconds for a test under coverage
 
 
 class Sandbox:
@@ -68,9 +68,9 @@ class Sandbox:
             timer.cancel()
         return json.loads(line) if line else None
 
-    def ask(self, limits: dict[str, float], changed: str = "", cover: Sequence[str] = ()) -> dict[str, Any]:
+    def ask(self, limits: dict[str, float], changed: str = "", folders: Sequence[str] = ()) -> dict[str, Any]:
         assert self.process.stdin is not None
-        job = {"limits": limits, "changed": changed, "cover": list(cover)}
+        job = {"limits": limits, "changed": changed, "folders": list(folders)}
         self.process.stdin.write(json.dumps(job).encode() + b"\n")
         self.process.stdin.flush()
         if (answer := self.read()) is None:
@@ -90,14 +90,20 @@ class Known:
     unfit: list[str] = field(default_factory=list[str])
     lines: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
 
-    def learn(self, test: str, answer: dict[str, Any]) -> None:
-        if answer["result"] != "survived":
-            self.unfit.append(test)
-            return
-        self.seconds[test] = answer["ran"]
-        for file, lines in answer["lines"].items():
-            for line in lines:
-                self.lines[file][line].add(test)
+    def measure(self, sandbox: Sandbox, tests: list[str], folders: list[str]) -> None:
+        """A test that fails or hangs is left out, and the others are run again."""
+        while tests:
+            answer = sandbox.ask(dict.fromkeys(tests, MEASURE_LIMIT), folders=folders)
+            if answer["result"] == "survived":
+                self.seconds.update(answer["seconds"])
+                for file, lines in answer["lines"].items():
+                    for line, executing in lines.items():
+                        self.lines[file][int(line)].update(filter(None, executing))
+                return
+            if answer["test"] not in tests:
+                raise RuntimeError(f"the tests cannot be measured: {answer}")
+            self.unfit.append(answer["test"])
+            tests = [test for test in tests if test != answer["test"]]
 
     def limits(self, mutant: Mutant) -> dict[str, float]:
         """The tests that execute the changed lines, the fastest first, and how long each may take."""
@@ -162,9 +168,9 @@ def run_all(mutants: Sequence[Mutant]) -> tuple[Known, list[dict[str, Any]]]:
     known, results, free = Known(), list[dict[str, Any]](), queue.SimpleQueue[Worker]()
     folders = sorted({str(ROOT / "src/viva" / mutant.package) for mutant in mutants})
 
-    def measure(test: str) -> None:
+    def measure(tests: list[str]) -> None:
         with borrowed(free) as worker:
-            known.learn(test, worker.sandbox.ask({test: MEASURE_LIMIT}, cover=folders))
+            known.measure(worker.sandbox, tests, folders)
         show_progress(f"tests measured: {len(known.seconds)}, left out: {len(known.unfit)}")
 
     def run(mutant: Mutant) -> None:
@@ -183,8 +189,9 @@ def run_all(mutants: Sequence[Mutant]) -> tuple[Known, list[dict[str, Any]]]:
         try:
             for worker in workers:
                 free.put(worker)
-            for _ in itertools.chain(pool.map(measure, workers[0].tests), pool.map(run, mutants)):
-                pass
+            files = itertools.groupby(workers[0].tests, lambda test: test.partition("::")[0])
+            list(pool.map(measure, [list(tests) for _, tests in files]))
+            list(pool.map(run, mutants))
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
         finally:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ import coverage
 import pytest
 
 TEMP, RESULT = Path(os.environ["TMPDIR"]), Path("/tmp/result.json")
+CURRENT = Path("/tmp/current")  # the test that runs
+CACHED = type(lru_cache(int))
 
 
 class Server:
@@ -32,12 +35,15 @@ class Server:
         os.dup2(nowhere, 0)
         os.dup2(nowhere, 1)  # pytest prints its dots there
         self.limits: dict[str, float] = {}
+        self.caches: list[Any] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         functions: dict[str, list[FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
             if isinstance(found, FunctionType):
                 functions[found.__code__.co_filename].append(found)
+            elif isinstance(found, CACHED) and found.__module__.startswith("viva."):
+                self.caches.append(found)
         gc.freeze()  # children need not look through all that is loaded
         items = {item.nodeid: item for item in session.items}
         self.answer({"tests": list(items), "errors": session.testsfailed})
@@ -53,19 +59,20 @@ class Server:
         self, job: dict[str, Any], items: dict[str, pytest.Item], functions: dict[str, list[FunctionType]]
     ) -> dict[str, Any]:
         TEMP.mkdir(exist_ok=True)
+        CURRENT.write_text("", encoding="utf-8")
         if (child := os.fork()) == 0:
             try:
                 if job["changed"] and not replace_code(job["changed"], functions[job["changed"]]):
                     finish({"result": "new process"})
-                self.run([items[name] for name in job["limits"] if name in items], job["limits"], job["cover"])
+                self.run([items[name] for name in job["limits"] if name in items], job["limits"], job["folders"])
             except BaseException as raised:
-                finish({"result": "killed", "test": f"the test process died: {raised!r}"})
+                finish({"result": "killed", "test": CURRENT.read_text(encoding="utf-8"), "died": repr(raised)})
         while (ended := os.wait())[0] != child:  # processes that lost their parent come to process 1
             pass
         end_other_processes()
-        answer = {"result": "killed", "test": f"the test process died with status {ended[1]}"}
+        answer = {"result": "killed", "test": CURRENT.read_text(encoding="utf-8"), "died": ended[1]}
         if os.WIFSIGNALED(ended[1]) and os.WTERMSIG(ended[1]) == signal.SIGALRM:
-            answer = {"result": "timeout", "test": ""}
+            answer["result"] = "timeout"
         elif RESULT.exists():
             answer = json.loads(RESULT.read_bytes())
         RESULT.unlink(missing_ok=True)
@@ -73,26 +80,36 @@ class Server:
         return answer
 
     def run(self, items: list[pytest.Item], limits: dict[str, float], folders: list[str]) -> NoReturn:
-        """With folders: notes which lines of theirs are executed."""
+        """With folders: tells which of their lines are executed."""
         resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # a mutant may take memory without end
         self.limits = limits
         for item in items:
             shorten_search(item)
-        measured = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
-        measured.set_option("run:disable_warnings", ["no-data-collected"])
         if folders:
-            measured.start()
-        began = time.monotonic()
+            finish({"result": "survived", **self.measure(items, folders)})
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        seconds, lines = time.monotonic() - began, dict[str, list[int] | None]()
-        if folders:
-            measured.stop()
-            data = measured.get_data()
-            lines = {file: data.lines(file) for file in data.measured_files()}
-        finish({"result": "survived", "test": "", "ran": seconds, "lines": lines})
+        finish({"result": "survived", "test": ""})
+
+    def measure(self, items: list[pytest.Item], folders: list[str]) -> dict[str, Any]:
+        """How long each test takes, and for each line the tests that execute it."""
+        measured = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+        measured.set_option("run:disable_warnings", ["no-data-collected"])
+        measured.start()
+        seconds: dict[str, float] = {}
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            for cache in self.caches:  # what one test has computed, the next one would not execute
+                cache.cache_clear()
+            measured.switch_context(item.nodeid)
+            began = time.monotonic()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            seconds[item.nodeid] = time.monotonic() - began
+        measured.stop()
+        data = measured.get_data()
+        return {"seconds": seconds, "lines": {file: data.contexts_by_lineno(file) for file in data.measured_files()}}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        CURRENT.write_text(nodeid, encoding="utf-8")
         signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])  # nobody handles the signal: it ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
