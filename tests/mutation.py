@@ -57,15 +57,13 @@ class Sandbox:
         )
         self.ready = self.read(START_LIMIT)
 
-    def read(self, limit: float | None = None) -> dict[str, Any] | None:
+    def read(self, limit: float = 3600.0) -> dict[str, Any] | None:
         """None: the server died, or did not answer in time."""
         assert self.process.stdout is not None
-        timer = threading.Timer(limit, self.process.kill) if limit else None
-        if timer:
-            timer.start()
+        timer = threading.Timer(limit, self.process.kill)
+        timer.start()
         line = self.process.stdout.readline()
-        if timer:
-            timer.cancel()
+        timer.cancel()
         return json.loads(line) if line else None
 
     def ask(self, limits: dict[str, float], changed: str = "", folders: Sequence[str] = ()) -> dict[str, Any]:
@@ -197,7 +195,7 @@ def run_all(mutants: Sequence[Mutant]) -> tuple[Known, list[dict[str, Any]]]:
         finally:
             for worker in workers:
                 worker.sandbox.close()
-    return known, results
+    return known, sorted(results, key=lambda result: (result["file"], result["line"], result["after"]))
 
 
 @contextlib.contextmanager
