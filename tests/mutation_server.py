@@ -118,12 +118,13 @@ class Server:
 
 
 def shorten_search(item: pytest.Item) -> None:
-    """Hypothesis tries the same examples each time, and does not make a counterexample small."""
+    """Hypothesis tries the same examples each time, takes its time, and does not make a counterexample small."""
     from hypothesis import Phase, settings  # not above: pytest has to be the first to import it
 
     test = getattr(item.obj, "__func__", item.obj) if isinstance(item, pytest.Function) else None
     if (own := getattr(test, "_hypothesis_internal_use_settings", None)) is not None:
-        shorter = settings(own, phases=(Phase.explicit, Phase.generate), derandomize=True, database=None)
+        phases = (Phase.explicit, Phase.generate)
+        shorter = settings(own, phases=phases, derandomize=True, database=None, deadline=None)
         vars(test)["_hypothesis_internal_use_settings"] = shorter
 
 
