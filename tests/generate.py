@@ -36,7 +36,7 @@ COMMON = {f"every_{each.name}": each.schema for each in list_fields(AssertionFie
 
 
 def build_native_schema() -> Schema:
-    """The checked-in schema of native cases, with the part that describes assertions made anew."""
+    """The checked-in schema of native cases, with its part about assertions replaced."""
     schema: Schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     rest = {
         key: value

@@ -158,10 +158,11 @@ class Pages:
         tree, _, rest = self._said("errors", errors.__doc__).partition("\n\nErrors carry")
         first, _, drawn = tree.partition("\n\n")
         yield f"{first}\n\n```text\n{textwrap.dedent(drawn)}\n```\n\nErrors carry{rest}\n"
-        yield "| error | when | `viva.` |\n| --- | --- | --- |"
+        yield "Import them from `viva.errors`.\n"
+        yield "| error | when |\n| --- | --- |"
         for name, each in vars(errors).items():
             if isinstance(each, type) and issubclass(each, errors.VivaError):
-                yield _row(f"`{name}`", _prose(self._said(name, _own_doc(each))), "yes" if name in viva.__all__ else "")
+                yield _row(f"`{name}`", _prose(self._said(name, _own_doc(each))))
         yield ""
         yield "## Exit codes\n\n| code | meaning |\n| --- | --- |"
         for code, meaning in _exit_codes():
@@ -226,9 +227,16 @@ class Pages:
     def _python(self) -> Iterator[str]:
         yield "# Python\n"
         yield _prose(self._said("viva", viva.__doc__)) + "\n"
-        names = [name for name in viva.__all__ if name != "__version__"]
-        for name in sorted(names, key=lambda name: _shelf(getattr(viva, name))):
-            yield from self._api(f"viva.{name}", getattr(viva, name))
+        things = {name: getattr(viva, name) for name in viva.__all__ if name != "__version__"}
+        modules = {name: thing for name, thing in things.items() if inspect.ismodule(thing)}
+        for name in sorted(things.keys() - modules.keys(), key=lambda name: (_shelf(things[name]), name)):
+            yield from self._api(f"viva.{name}", things[name])
+        yield "The errors are in `viva.errors`: see [errors](errors.md).\n"
+        for name, module in ((name, modules[name]) for name in ("check", "plugins")):
+            yield f"# viva.{name}\n"
+            yield _prose(self._said(f"viva.{name}", module.__doc__)) + "\n"
+            for member in _public_names(module):
+                yield from self._api(f"viva.{name}.{member}", getattr(module, member))
 
     def _testing(self) -> Iterator[str]:
         yield "# viva.testing\n"
@@ -266,6 +274,12 @@ def _tool_names() -> Iterator[str]:
     for name, *others in tool_names.CLI_TOOLS:
         yield f"| `{name}` | {', '.join(f'`{other}`' for other in others)} |"
     yield ""
+
+
+def _public_names(module: Any) -> list[str]:
+    """`__all__` or, without it, the public functions and classes that the module defines."""
+    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
 
 
 def _shelf(thing: Any) -> int:

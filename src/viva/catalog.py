@@ -86,7 +86,13 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     },
 }
 
-AGENT_KIND_BY_FIELD = {"prompt": "prompt", "url": "http", "replies": "scripted", "file": "scripted", "connector": "chat"}
+AGENT_KIND_BY_FIELD = {
+    "prompt": "prompt",
+    "url": "http",
+    "replies": "scripted",
+    "file": "scripted",
+    "connector": "chat",
+}
 """The kind of an agent without `type` and `use`, by the first of these fields that it has."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""

@@ -1,4 +1,4 @@
-"""`viva.toml`, the environment and flags become Settings. The only place that reads the environment."""
+"""Settings from `viva.toml` and the environment. No other module reads the environment."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from viva.errors import BadInput, Problem
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
@@ -23,19 +23,28 @@ from viva.text import credentials
 from viva.text.duration import parse_duration
 
 CONFIG_FILE = "viva.toml"
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
-_ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
-"""Where the providers' own programs look for another address; who has set one means all that speaks to the provider."""
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+_BASE_URL_VARIABLES = {
+    "openai": "OPENAI_BASE_URL",
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "gemini": "GOOGLE_GEMINI_BASE_URL",
+}
+"""Variables in which the providers' own programs look for another base URL."""
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_CONNECTOR_FIELDS = (
+    *("model", "temperature", "seed", "max_tokens", "retries", "requests_per_minute", "tokens_per_minute"),
+    "structured",
+)
+"""Fields that the config and Connector share."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 _WRONG_PREFIX = re.compile(r"agents?:(.+)", re.IGNORECASE)
-_PLACE = re.compile(r"[\w.-]+:\d+(/\S*)?")
-"""An address that misses its scheme."""
+_ADDRESS = re.compile(r"[\w.-]+:\d+(/\S*)?")
+"""A URL without its scheme."""
 
 
 class Defaults(Struct, frozen=True):
-    """`[defaults]`: what a flag or a case may say otherwise."""
+    """`[defaults]`: what flags and cases may override."""
 
     agent: str | None = None
     timeout_s: float | None = None
@@ -51,7 +60,7 @@ class Defaults(Struct, frozen=True):
 
 
 class OpenwopSettings(Struct, frozen=True):
-    """`[openwop]`: how eval suites are run."""
+    """`[openwop]`: how eval suites run."""
 
     pass_score: float | None = None
     judge: str | None = None
@@ -64,15 +73,15 @@ class OpenwopSettings(Struct, frozen=True):
     """What `viva serve` offers, to all and to each tenant."""
 
 
-class Settings(Struct, kw_only=True):
-    """What a run knows of its surroundings. `folder` is where paths of the config start."""
+class Settings(Struct, frozen=True, kw_only=True):
+    """The settings of a project. Paths in the config are relative to `folder`."""
 
     folder: Path
     file: Path | None = None
     defaults: Defaults = Defaults()
     agents: Mapping[str, Mapping[str, Any]] = {}
     connectors: Mapping[str, Connector] = {}
-    """Those of the config; as `Connectors`, also those that well-known models need no config for."""
+    """The connectors of the config; `Connectors` also has those of well-known models."""
     plugins: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     confirmation_tools: tuple[str, ...] = ()
@@ -81,65 +90,64 @@ class Settings(Struct, kw_only=True):
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     redactor: Redactor = field(default_factory=Redactor)
-    """Knows every secret of the project. It is the only one: agents that are built later add theirs to it."""
+    """The only redactor of the project. It knows all secrets of config and environment; agents add theirs."""
     source_text: str = ""
     unset_variables: list[str] | None = None
-    """Where a variable that is not set is no reason to stop: what is to be said of it."""
+    """Collects messages about unset variables. None: an unset variable is an error."""
 
     @property
     def data_folder(self) -> Path:
-        """Where runs are kept."""
+        """The folder of runs and history."""
         return self.folder / ".viva"
 
     def describe_place(self, *place: str) -> str:
-        """Where a value of the config was written: `viva.toml:12`."""
+        """The file and line of a value: `viva.toml:12`."""
         return f"{self.file.name}:{find_toml_line(self.source_text, place)}" if self.file else "the defaults"
 
-    def problem(self, what: str, *place: str) -> BadInput:
+    def problem(self, message: str, *place: str) -> BadInput:
+        """A BadInput with the file and line of a value."""
         file = str(self.file) if self.file else ""
-        return BadInput.of(what, file, find_toml_line(self.source_text, place) if file else 0)
+        return BadInput.of(message, file, find_toml_line(self.source_text, place) if file else 0)
 
     def expand_variables(self, text: str, *place: str) -> str:
-        """`$NAME` and `${NAME}` from the environment; what is found is kept secret, what is missing is a problem."""
+        """Replace `$NAME` and `${NAME}` by values of the environment, which become secrets."""
 
-        def value_of(match: re.Match[str]) -> str:
+        def get_value(match: re.Match[str]) -> str:
             name = match[1] or match[2]
             if name not in self.environ:
-                missing = self.problem(f"the environment variable {name} is not set", *place)
+                problem = self.problem(f"the environment variable {name} is not set", *place)
                 if self.unset_variables is None:
-                    raise missing
-                self.unset_variables.append(str(missing))
+                    raise problem
+                self.unset_variables.append(str(problem))
                 return match[0]
             self.redactor.add_secrets([self.environ[name]])
             return self.environ[name]
 
-        return _VARIABLE.sub(value_of, text)
+        return _VARIABLE.sub(get_value, text)
 
     def explain_unknown_connector(self, name: str) -> str:
-        """No connector has that name: the near ones, or all."""
         known = list(self.connectors)
-        near = get_close_matches(name, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        similar = get_close_matches(name, known, 3, 0.5)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
     def unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
-        """Nobody has that name: the near ones, or all."""
         known, name = list(self.agents), credentials.mask_reference(name)
-        if mistyped := _WRONG_PREFIX.fullmatch(name):
-            return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{mistyped[1]}")
-        if _PLACE.fullmatch(name):
+        if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
+            return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
+        if _ADDRESS.fullmatch(name):
             return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
-        near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
-        if near:
-            return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(near)}?")
-        where = f"{self.file} knows " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
+        similar = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
+        if similar:
+            return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
+        where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
         return BadInput.of(
-            f"there is no agent {name!r}: {where}; or give a reference such as python:./agent.py:agent or http://..."
+            f"there is no agent {name!r}: {where}; or pass a reference such as python:./agent.py:agent or http://..."
         )
 
 
 def find_config(start: Path) -> Path | None:
-    """The nearest viva.toml upward from a folder."""
+    """The nearest viva.toml in a folder and its parents."""
     for folder in (start, *start.parents):
         if (folder / CONFIG_FILE).is_file():
             return folder / CONFIG_FILE
@@ -149,206 +157,190 @@ def find_config(start: Path) -> Path | None:
 def load_settings(
     file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False
 ) -> Settings:
-    """The settings of a project; those of an empty config where there is none. With `only_look` nothing will be called,
-    and variables need not be set.
-    """
-    added = {} if env_file is None else _env_file(env_file)
-    os.environ.update(added)  # an agent that is Python code looks there by itself
+    """The settings of a project; without a config, the defaults. With `allow_unset`, variables may be unset."""
+    added = {} if env_file is None else _read_env_file(env_file)
+    os.environ.update(added)  # Python agents read it themselves
     environ = dict(os.environ)
-    redactor = Redactor([*_secrets_of(environ), *credentials.find_in_environment(added)])
+    redactor = Redactor([*_find_environment_secrets(environ), *credentials.find_in_environment(added)])
+    unset_variables: list[str] | None = [] if allow_unset else None
+    default_connectors = _create_default_connectors(environ)
     if file is None and (file := find_config(start)) is None:
-        connectors = Connectors({}, _default_connectors(environ))
-        unset = [] if allow_unset else None
-        return Settings(folder=start, environ=environ, redactor=redactor, connectors=connectors, unset_variables=unset)
-    text, value = _read(file)
+        return Settings(
+            folder=start,
+            environ=environ,
+            redactor=redactor,
+            connectors=Connectors({}, default_connectors),
+            unset_variables=unset_variables,
+        )
+    text, config = _read_config(file)
     settings = Settings(
         folder=file.resolve().parent,
         file=file,
         environ=environ,
         redactor=redactor,
         source_text=text,
-        unset_variables=[] if allow_unset else None,
+        unset_variables=unset_variables,
     )
-    problems = {_problem(file, text, c.path, c.message, c.unknown_key) for c in find_violations("config", value)}
-    settings.connectors = Connectors(dict(_connectors(value, settings, problems)), _default_connectors(environ))
+    problems = {
+        _create_problem(file, text, c.path, c.message, c.unknown_key) for c in find_violations("config", config)
+    }
+    connectors = dict(_load_connectors(config, settings, problems))
     if problems:
         raise BadInput(*sorted(problems))
-    settings.defaults = _defaults(value.get("defaults", {}), settings)
-    settings.agents = value.get("agents", {})
-    settings.plugins = tuple(value.get("plugins", ()))
-    settings.attachment_roots = tuple(str(settings.folder / root) for root in value.get("attachment_roots", ()))
-    settings.confirmation_tools = tuple(value.get("awaiting", {}).get("confirmation_tools", ()))
-    settings.provider_packages |= set(value.get("faults", {}).get("provider_packages", ()))
-    settings.openwop = _openwop(value.get("openwop", {}), settings)
-    settings.serve = value.get("serve", {})
-    return settings
+    return structs.replace(
+        settings,
+        connectors=Connectors(connectors, default_connectors),
+        defaults=_load_defaults(config.get("defaults", {}), settings),
+        agents=config.get("agents", {}),
+        plugins=tuple(config.get("plugins", ())),
+        attachment_roots=tuple(str(settings.folder / root) for root in config.get("attachment_roots", ())),
+        confirmation_tools=tuple(config.get("awaiting", {}).get("confirmation_tools", ())),
+        provider_packages=settings.provider_packages | set(config.get("faults", {}).get("provider_packages", ())),
+        openwop=_load_openwop(config.get("openwop", {}), settings),
+        serve=config.get("serve", {}),
+    )
 
 
-def _read(file: Path) -> tuple[str, dict[str, Any]]:
+def _read_config(file: Path) -> tuple[str, dict[str, Any]]:
+    """The text of the file, and its content."""
     try:
         text = file.read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(file)) from wrong
-    except UnicodeDecodeError as wrong:
-        raise BadInput.of("is not UTF-8", str(file)) from wrong
-    except tomllib.TOMLDecodeError as wrong:
-        line = re.search(r"line (\d+)", str(wrong))
-        raise BadInput.of(f"is not TOML: {wrong}", str(file), int(line[1]) if line else 1) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(file)) from error
+    except UnicodeDecodeError as error:
+        raise BadInput.of("is not UTF-8", str(file)) from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        raise BadInput.of(f"is not TOML: {error}", str(file), int(line[1]) if line else 1) from error
 
 
-def _problem(file: Path, text: str, path: KeyPath, what: str, key: str | None) -> Problem:
+def _create_problem(file: Path, text: str, path: KeyPath, message: str, key: str | None) -> Problem:
     place = (*path, key) if key is not None else path
-    shown = ".".join(str(step) for step in path)
-    return Problem(str(file), find_toml_line(text, place), shown, what)
+    return Problem(str(file), find_toml_line(text, place), ".".join(str(step) for step in path), message)
 
 
-def _defaults(written: Mapping[str, Any], settings: Settings) -> Defaults:
+def _load_defaults(table: Mapping[str, Any], settings: Settings) -> Defaults:
     return Defaults(
-        agent=written.get("agent"),
-        timeout_s=_duration(written, "timeout", settings, "defaults"),
-        turn_timeout_s=_duration(written, "turn_timeout", settings, "defaults"),
-        parallel=written.get("parallel"),
-        simulator=written.get("simulator"),
-        evaluator=written.get("evaluator"),
-        judge=written.get("judge"),
-        workspace=written.get("workspace"),
-        link_mode=written.get("link_mode"),
-        keep_workspace=written.get("keep_workspace", False),
-        sandbox=written.get("sandbox"),
+        timeout_s=_parse_duration(table, "timeout", settings, "defaults"),
+        turn_timeout_s=_parse_duration(table, "turn_timeout", settings, "defaults"),
+        **{name: value for name, value in table.items() if name not in ("timeout", "turn_timeout")},
     )
 
 
-def _openwop(written: Mapping[str, Any], settings: Settings) -> OpenwopSettings:
+def _load_openwop(table: Mapping[str, Any], settings: Settings) -> OpenwopSettings:
     folder = settings.folder
-    keys = [key if key.startswith("ed25519:") else str(folder / key) for key in written.get("trusted_keys", ())]
-    if written.get("require_signature") and not keys:
-        what = "require_signature needs the keys of signers: name them as `trusted_keys`"
-        raise settings.problem(what, "openwop", "require_signature")
-    return OpenwopSettings(
-        pass_score=written.get("pass_score"),
-        judge=written.get("judge"),
-        safety_judge=written.get("safety_judge"),
-        fail_at=written.get("fail_at", "low"),
-        trusted_keys=tuple(keys),
-        require_signature=written.get("require_signature", False),
-        suites=tuple(written.get("suites", ())),
-        tenants=written.get("tenants", {}),
-    )
+    keys = [key if key.startswith("ed25519:") else str(folder / key) for key in table.get("trusted_keys", ())]
+    if table.get("require_signature") and not keys:
+        message = "require_signature needs the keys of signers: add them as `trusted_keys`"
+        raise settings.problem(message, "openwop", "require_signature")
+    fields: dict[str, Any] = {**table, "trusted_keys": tuple(keys), "suites": tuple(table.get("suites", ()))}
+    return OpenwopSettings(**fields)
 
 
-def _duration(written: Mapping[str, Any], key: str, settings: Settings, *place: str) -> float | None:
-    if key not in written:
+def _parse_duration(table: Mapping[str, Any], key: str, settings: Settings, *place: str) -> float | None:
+    if key not in table:
         return None
     try:
-        return parse_duration(written[key])
-    except ValueError as wrong:
-        raise settings.problem(str(wrong), *place, key) from wrong
+        return parse_duration(table[key])
+    except ValueError as error:
+        raise settings.problem(str(error), *place, key) from error
 
 
-def _default_connectors(environ: Mapping[str, str]) -> dict[str, Connector]:
-    """How a well-known model is reached for which nothing is configured: at its provider's own address, with its usual key."""
+def _create_default_connectors(environ: Mapping[str, str]) -> dict[str, Connector]:
+    """A connector for each provider, with its own base URL and its usual key, for models without a config."""
     return {
         provider: Connector(
             name=provider,
             provider=provider,
-            base_url=environ.get(_ADDRESSES[provider], "").rstrip("/"),
+            base_url=environ.get(_BASE_URL_VARIABLES[provider], "").rstrip("/"),
             api_key=Secret(key) if (key := environ.get(variable)) else None,
             key_source=variable,
             is_default=True,
         )
-        for provider, variable in _KEYS.items()
+        for provider, variable in _KEY_VARIABLES.items()
     }
 
 
-def _provider(name: str, written: Mapping[str, Any]) -> str:
-    """Its `provider`; else the one that it is called after, or whose model it is for; else OpenAI's API, which many speak."""
-    if "provider" in written:
-        return str(written["provider"])
-    if name in _KEYS:
+def _find_provider(name: str, table: Mapping[str, Any]) -> str:
+    """From `provider`, the name of the connector, or its model. The default is OpenAI's API, which many servers have."""
+    if "provider" in table:
+        return str(table["provider"])
+    if name in _KEY_VARIABLES:
         return name
-    return (None if written.get("base_url") else provider_of(str(written.get("model", "")))) or "openai"
+    return (None if table.get("base_url") else provider_of(str(table.get("model", "")))) or "openai"
 
 
-def _connectors(
-    value: Mapping[str, Any], settings: Settings, problems: set[Problem]
+def _load_connectors(
+    config: Mapping[str, Any], settings: Settings, problems: set[Problem]
 ) -> Iterator[tuple[str, Connector]]:
-    """The connectors; what is wrong with one is added to the problems. After others, those that fit by themselves are checked."""
-    written: Any = value.get("connectors", {})
-    fits = not problems
-    for name, each in cast("Mapping[str, Any]", written).items() if isinstance(written, Mapping) else ():
-        if fits or not find_violations("config", {"connectors": {name: each}}):
+    """The valid connectors. Problems of the others are added to `problems`."""
+    tables: Any = config.get("connectors", {})
+    is_valid = not problems
+    for name, table in cast("Mapping[str, Any]", tables).items() if isinstance(tables, Mapping) else ():
+        if is_valid or not find_violations("config", {"connectors": {name: table}}):
             try:
-                yield name, _connector(name, each, settings)
-            except BadInput as wrong:
-                problems.update(wrong.problems)
+                yield name, _load_connector(name, table, settings)
+            except BadInput as error:
+                problems.update(error.problems)
 
 
-def _connector(name: str, written: Mapping[str, Any], settings: Settings) -> Connector:
-    provider = _provider(name, written)
-    address = settings.expand_variables(str(written.get("base_url", "")), "connectors", name, "base_url")
-    if address and (wrong := find_url_problem(address)):
-        raise settings.problem(f"connector {name!r}: `base_url` {wrong}", "connectors", name, "base_url")
-    key_from = str(written.get("api_key_env", _KEYS[provider]))
-    key = settings.environ.get(key_from)
+def _load_connector(name: str, table: Mapping[str, Any], settings: Settings) -> Connector:
+    provider = _find_provider(name, table)
+    base_url = settings.expand_variables(str(table.get("base_url", "")), "connectors", name, "base_url")
+    if base_url and (url_problem := find_url_problem(base_url)):
+        raise settings.problem(f"connector {name!r}: `base_url` {url_problem}", "connectors", name, "base_url")
+    key_source = str(table.get("api_key_env", _KEY_VARIABLES[provider]))
+    api_key = settings.environ.get(key_source)
     headers = {
-        k: settings.expand_variables(v, "connectors", name, "headers") for k, v in written.get("headers", {}).items()
+        header: settings.expand_variables(value, "connectors", name, "headers")
+        for header, value in table.get("headers", {}).items()
     }
-    settings.redactor.add_secrets([key] if key else [])
-    settings.redactor.add_secrets(credentials.find_in_table({**written, "headers": headers, "base_url": address}))
-    price = written.get("price")
+    literal_secrets = credentials.find_in_table({**table, "headers": headers, "base_url": base_url})
+    settings.redactor.add_secrets([*([api_key] if api_key else []), *literal_secrets])
+    price = table.get("price")
     try:
         return Connector(
             name=name,
             provider=provider,
-            model=written.get("model", ""),
-            base_url=(address or settings.environ.get(_ADDRESSES[provider], "")).rstrip("/"),
-            api_key=Secret(key) if key else None,
-            key_source=key_from,
+            base_url=(base_url or settings.environ.get(_BASE_URL_VARIABLES[provider], "")).rstrip("/"),
+            api_key=Secret(api_key) if api_key else None,
+            key_source=key_source,
             headers=headers,
-            temperature=written.get("temperature"),
-            seed=written.get("seed"),
-            max_tokens=written.get("max_tokens"),
-            timeout_s=_duration(written, "timeout", settings, "connectors", name) or 120.0,
-            retries=written.get("retries", 4),
-            requests_per_minute=written.get("requests_per_minute"),
-            tokens_per_minute=written.get("tokens_per_minute"),
+            timeout_s=_parse_duration(table, "timeout", settings, "connectors", name) or 120.0,
             price=Price(price["input"], price["output"]) if price else None,
-            models=tuple(written.get("models", ())),
-            structured=written.get("structured", "schema"),
-            extra=cast("Mapping[str, object]", written.get("body", {})),
+            models=tuple(table.get("models", ())),
+            extra=cast("Mapping[str, object]", table.get("body", {})),
+            **{field: table[field] for field in _CONNECTOR_FIELDS if field in table},
         )
-    except ValueError as wrong:
-        raise settings.problem(f"connector {name!r}: {wrong}", "connectors", name, "seed") from wrong
+    except ValueError as error:
+        raise settings.problem(f"connector {name!r}: {error}", "connectors", name, "seed") from error
 
 
-def _secrets_of(environ: Mapping[str, str]) -> list[str]:
-    """The providers' keys, and what the addresses of providers and proxies hold."""
-    keys = [environ[name] for name in _KEYS.values() if environ.get(name)]
-    addresses = [environ.get(name, "") for name in (*_ADDRESSES.values(), *_PROXIES, *map(str.lower, _PROXIES))]
-    return [*keys, *(found for text in addresses for found in credentials.find_in_text(_as_address(text)))]
+def _find_environment_secrets(environ: Mapping[str, str]) -> list[str]:
+    """The providers' keys, and the credentials in the URLs of providers and proxies."""
+    keys = [environ[name] for name in _KEY_VARIABLES.values() if environ.get(name)]
+    variables = (*_BASE_URL_VARIABLES.values(), *_PROXY_VARIABLES, *map(str.lower, _PROXY_VARIABLES))
+    values = [environ.get(name, "") for name in variables]
+    urls = [value if "://" in value else f"http://{value}" for value in values]  # a proxy may have no scheme
+    return [*keys, *(secret for url in urls for secret in credentials.find_in_text(url))]
 
 
-def _as_address(text: str) -> str:
-    """A proxy may be written without `http://`."""
-    return text if "://" in text else f"http://{text}"
-
-
-def _env_file(path: Path) -> dict[str, str]:
+def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=value` lines; quotes around a value and `export` before a name are allowed."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise BadInput.of(f"cannot be read: {wrong}", str(path)) from wrong
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput.of(f"cannot be read: {error}", str(path)) from error
     for number, line in enumerate(lines, 1):
-        bare = line.strip().removeprefix("export ").strip()
-        if not bare or bare.startswith("#"):
+        assignment = line.strip().removeprefix("export ").strip()
+        if not assignment or assignment.startswith("#"):
             continue
-        name, equals, value = bare.partition("=")
+        name, equals, value = assignment.partition("=")
         if not equals or not name.strip().isidentifier():
             raise BadInput.of("is not NAME=value", str(path), number)  # the line itself may be a secret
         value = value.strip()
-        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-        found[name.strip()] = value[1:-1] if quoted else value
-    return found
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        variables[name.strip()] = value[1:-1] if is_quoted else value
+    return variables

@@ -196,7 +196,9 @@ def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
 
     project.suite(state | {"turns": [state["turns"][0], {"input": "three"}], "final_assertions": [judge]})
     said = divergence()
-    assert said.startswith("not in the cassette: case 't', trial 1, turn 2: the request to the agent 'shop' has changed: ")
+    assert said.startswith(
+        "not in the cassette: case 't', trial 1, turn 2: the request to the agent 'shop' has changed: "
+    )
     assert said.endswith('message.content: "two" when recorded, "three" now')
     project.suite(state | {"final_assertions": [judge | {"criteria": "It is polite"}]})
     said = divergence()

@@ -228,7 +228,7 @@ def test_cases_that_do_not_load_are_asked_for_again(
     assert ended.code == code, ended
     assert "inptu" in helpers.prompts("generator")[1]
     if code:
-        assert re.match(r"generator viva\.generator: (it holds no JSON|agents:.*unknown key 'inptu')", ended.err)
+        assert re.match(r"generator viva\.generator: (it contains no JSON|agents:.*unknown key 'inptu')", ended.err)
 
 
 def test_the_reporter_writes_the_report(project: Project, helpers: Helpers, on: Callable[..., None]) -> None:  # N28

@@ -444,11 +444,11 @@ def test_without_a_terminal_nobody_is_asked(folder: Path, flags: list[str]) -> N
     """Cases that want a person are skipped, the others run, and one line says so."""
     ended = run(folder, *suite(folder, SCRIPT, WANTING), *flags)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("no terminal, so nobody can be asked") == 1
+    assert ended.stdout.count("no terminal to ask a person on") == 1
     assert "1 case with interactive.enabled skipped" in ended.stdout
     script, wanting = records(folder)
     assert (script["status"], wanting["status"]) == ("passed", "skipped")
-    assert wanting["error"] == "needs a person, and nobody can be asked here"
+    assert wanting["error"] == "needs a person; there is no terminal to ask on"
     assert said(script) == [("one", "static"), ("bye", "static")]
 
 
@@ -462,7 +462,7 @@ def test_cases_that_want_a_person_can_be_left_out(folder: Path) -> None:
     assert script["status"] == "passed"
     assert (wanting["status"], wanting["error"]) == (
         "skipped",
-        "needs a person, and --skip-interactive leaves such cases out",
+        "needs a person; skipped by --skip-interactive",
     )
 
 

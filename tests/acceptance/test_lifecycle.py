@@ -182,8 +182,8 @@ def agent(messages):
     return "heard"
 
 CASES = [
-    {{"id": "a", "input": "quick", "assertions": [viva.contains("heard")]}},
-    {{"id": "b", "input": "slow", "assertions": [viva.contains("heard")]}},
+    {{"id": "a", "input": "quick", "assertions": [viva.check.contains("heard")]}},
+    {{"id": "b", "input": "slow", "assertions": [viva.check.contains("heard")]}},
 ]
 
 def own(number, frame):
@@ -382,7 +382,7 @@ def test_a_report_that_is_lost_is_told_the_same_everywhere(project: Project):  #
     ended = project.test("-o", "gone/r.md", "-o", "r.json", "-o", "r.md")
     assert ended.code == 1, ended
     assert "a bug in Viva" not in ended.err
-    assert "report gone/r.md: No such file or directory; it is not written" in ended.out
+    assert "report gone/r.md: No such file or directory; not written" in ended.out
     lost = ["gone/r.md: No such file or directory"]
     last = events(project)[-1]
     assert (last["event"], last["exit_code"], last["summary"]["lost_reports"]) == ("run_ended", 1, lost)

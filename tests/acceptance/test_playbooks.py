@@ -462,7 +462,7 @@ def test_playbooks_and_native_cases_in_one_folder(books: Books):
     )
     ended = books.viva("test", "-i", "books", "--evaluator", "judge")
     assert ended.code == 4
-    assert "which agent? books is for 'gemini', the others are not: give -n NAME, or run them apart" in ended.err
+    assert "The suites name different agents: books is for 'gemini'. Pass -n NAME, or run them separately" in ended.err
     books.write(
         "books/cases.jsonl",
         json.dumps({"id": "n", "input": "write a hi", "assertions": [{"type": "file_exists", "path": "a"}]}),
@@ -582,7 +582,7 @@ def test_native_cases_of_an_agent_that_is_a_command_have_a_workspace_too(books: 
     name = books.suite(case)
     ended = books.viva("test", "-i", name, "-n", "shell", "-o", "out.jsonl")
     assert ended.code == 0, ended
-    assert "shell runs in auto-approve mode: every tool runs unasked, unconfined (--sandbox bwrap)" in ended.out
+    assert "shell runs in auto-approve mode: every tool runs without asking, unconfined (--sandbox bwrap)" in ended.out
     assert name not in books.record["turns"][0]["output"]  # it cannot read what it is examined in
     assert not (books.folder / "made.txt").exists()
 

@@ -11,16 +11,16 @@ from viva.reporters.report import Report
 from contextlib import asynccontextmanager
 from msgspec import Struct
 
-@viva.register("check", "max_words")
+@viva.plugins.register("check", "max_words")
 class MaxWords(Cheap, frozen=True, kw_only=True):
     value: int
     label = "max_words"
 
     def check(self, evidence):
         words = len(evidence.text.split())
-        return viva.Verdict("passed" if words <= self.value else "failed", f"{words} words")
+        return viva.plugins.Verdict("passed" if words <= self.value else "failed", f"{words} words")
 
-@viva.register("agent", "shouting")
+@viva.plugins.register("agent", "shouting")
 class Shouting(Struct, frozen=True, kw_only=True):
     end: str = "!"
     provides = frozenset()
@@ -32,7 +32,7 @@ class Shouting(Struct, frozen=True, kw_only=True):
     async def send(self, message, options):
         return viva.Reply(message.text.upper() + self.end)
 
-@viva.register("reporter", ".count")
+@viva.plugins.register("reporter", ".count")
 class Count(Report):
     def write(self, out, ended):
         out.write(f"{ended.summary.passed} passed".encode())

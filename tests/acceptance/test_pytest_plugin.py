@@ -186,7 +186,7 @@ import viva as v
 def test_talk(viva):
     chat = viva.chat()
     assert chat.say("hello").content == "You said: hello"
-    chat.expect(viva.contains("hello"), v.max_turns(1))
+    chat.expect(viva.check.contains("hello"), v.max_turns(1))
     assert chat.say("again").data == {"count": 3}
     assert chat.judge("It repeats", use="judge").passed
     assert len(chat.messages) == 4
@@ -195,7 +195,7 @@ def test_talk(viva):
 def test_unmet(viva):
     chat = viva.chat("echo", timeout="5s")
     chat.say("hello")
-    chat.expect(viva.contains("bye"))
+    chat.expect(viva.check.contains("bye"))
 
 def test_broken_agent(viva):
     with pytest.raises(v.AgentFailed, match="boom"):
@@ -207,7 +207,7 @@ def test_nobody(viva):
 def test_function(viva):
     chat = viva.chat(lambda messages: "hi")
     chat.say("hello")
-    chat.expect(viva.equals("hi"))
+    chat.expect(viva.check.equals("hi"))
 
 def test_suite(viva):
     result = viva.run("cases/one.jsonl")
@@ -216,8 +216,8 @@ def test_suite(viva):
 def test_two_at_once(viva):
     one, two = viva.chat(), viva.chat("other")
     one.say("a"), two.say("b")
-    one.expect(viva.contains("a"))
-    two.expect(viva.contains("else"))
+    one.expect(viva.check.contains("a"))
+    two.expect(viva.check.contains("else"))
 """,
     )
     out, outcomes = inner.run()
@@ -270,17 +270,17 @@ def test_plain(ctx):
 def test_by_viva(t, viva):
     chat = viva.chat("echo")
     chat.say("hello")
-    chat.expect(viva.contains("hello"))
+    chat.expect(viva.check.contains("hello"))
 
 async def test_async_by_viva(viva):
     async with viva.Conversation(lambda messages: "hi") as chat:
         await chat.say("hello")
-        chat.expect(viva.contains("hi"))
+        chat.expect(viva.check.contains("hi"))
 
 async def test_async_unmet(viva):
     chat = viva.chat("echo")
     chat.say("hello")
-    chat.expect(viva.contains("bye"))
+    chat.expect(viva.check.contains("bye"))
 
 def test_skip(t):
     t.skip("not today")

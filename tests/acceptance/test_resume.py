@@ -241,7 +241,7 @@ def test_changes_are_refused_unless_forced(project: Project, file: str, text: st
     project.write(file, text)
     refused = project.viva("test", "--resume", "latest")
     assert refused.code == 4
-    assert f"changed since the run began: {what}; --force goes on all the same" in refused.err
+    assert f"changed since the run began: {what}; --force resumes it anyway" in refused.err
     forced = project.viva("test", "--resume", "latest", "--force")
     assert forced.code in (0, 1), forced
     assert [r["id"] for r in project.records()] == (

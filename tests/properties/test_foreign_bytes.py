@@ -38,7 +38,7 @@ from viva.agents.tools import Tool, Toolbox
 from viva.awaiting.detector import detect
 from viva.checks.compare import is_same_json
 from viva.checks.json import JsonSchema
-from viva.checks.judge import _Parser
+from viva.checks.judge import _ReplyParser
 from viva.engine.records import turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import open_documents
@@ -525,8 +525,8 @@ DECODERS: dict[str, tuple[list[Any], Callable[[bytes], None]]] = {
     "journal": ([codec.encode(Note("a", "warning"))], kept(lambda path: list(read_events(path)))),
     "journal, resumed": ([{"event": "trial_ended", "index": 1, "record": {}}], kept(journal)),
     "cassette": ([b'{"type":"definition","agent":"a"}'], kept(lambda path: list(read_cassette(path)), CASSETTE)),
-    "judge": ([VERDICT], helper(lambda reply: _Parser(evidence(), "paid", 0.5, must_quote=True).verdict(reply))),
-    "judge without quotes": ([VERDICT], helper(lambda reply: _Parser(evidence(), "paid", None, must_quote=False).verdict(reply))),
+    "judge": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", 0.5, must_quote=True).parse(reply))),
+    "judge without quotes": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", None, must_quote=False).parse(reply))),
     "simulator": ([SPOKEN], helper(spoken)),
     "generator": ([CASES], helper(generated)),
     "tool arguments": ([{"a": 1}], tool_arguments),

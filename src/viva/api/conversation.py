@@ -1,4 +1,4 @@
-"""A conversation with an agent that Python code holds turn by turn, with the same checks as a suite."""
+"""`viva.Conversation`: Python code talks to an agent turn by turn, with the assertions of suites."""
 
 import secrets
 import warnings
@@ -13,7 +13,6 @@ from msgspec import Struct, structs
 from viva.api.failure_text import build_partial_record, format_failed_assertions
 from viva.api.project import Project
 from viva.check import build_assertion
-from viva.check import judge as build_judge
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, merge_options, send_in_session
 from viva.errors import BadInput, CheckError
@@ -35,41 +34,40 @@ from viva.state.evaluation import evaluate
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
 
-_TEXT_ROOM = 2000
+_MAX_TEXT = 2000
 
 
-class _Held(Struct, frozen=True):
-    """A conversation that is open."""
-
+class _OpenConversation(Struct, frozen=True):
     state: TrialState
     send: Send
-    around: Project
+    project: Project
 
 
-def _judged_now(assertion: Assertion, context: CheckContext) -> AssertionResult:
-    """The verdict of a check that has it at once; TypeError for one that has to wait for somebody."""
-    found = None if assertion.check.costly else evaluate(assertion, context)
-    if isinstance(found, AssertionResult):
-        return found
+def _evaluate_now(assertion: Assertion, context: CheckContext) -> AssertionResult:
+    """The result of an assertion that needs no await. Raises TypeError for others."""
+    result = None if assertion.check.costly else evaluate(assertion, context)
+    if isinstance(result, AssertionResult):
+        return result
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # it will never be awaited: that is what is said below
-        del found
-    raise TypeError(f"{assertion.check.label}: has to wait for somebody; use chat.judge(…) for it")
+        warnings.simplefilter("ignore", RuntimeWarning)  # the coroutine is never awaited; the error below says so
+        del result
+    raise TypeError(f"{assertion.check.label}: needs an await; use chat.judge(…)")
 
 
 class Conversation:
-    """One session with an agent, held by your own code.
+    """One session with an agent, controlled by your code.
 
         async with viva.Conversation("assistants.expense", timeout="30s") as chat:
             reply = await chat.say("I want to submit an expense")
-            chat.expect(viva.contains("type of expense"))
+            chat.expect(viva.check.contains("type of expense"))
             await chat.say("Travel, 3500 dollars")
-            chat.expect(viva.tool_called("submit_expense", arguments={"amount": 3500}), over="case")
+            chat.expect(viva.check.tool_called("submit_expense", arguments={"amount": 3500}), scope="case")
             await chat.judge("The assistant confirms the amount")
 
     The agent is a name from the nearest `viva.toml`, a reference (`python:./agent.py:agent`, `http://…`), a function, an
-    object with `reply`, or an Agent; without one, the config's default. `history` was said before; `options` reach the
-    agent; `timeout` is for each reply. An agent that breaks raises AgentFailed, one that cannot be reached Unreachable.
+    object with `reply`, or an Agent. The default is the agent of the config. `history` are earlier messages, `options`
+    go to the agent, `timeout` is the limit for each reply. Raises AgentFailed if the agent fails, Unreachable if it
+    cannot be reached.
     """
 
     def __init__(
@@ -91,42 +89,42 @@ class Conversation:
         self._timeout_s = parse_timeout(timeout)
         self._folder = Path(folder) if folder is not None else Path.cwd()
         self._exits = AsyncExitStack()
-        self._held: _Held | None = None
-        self._over = False
+        self._conversation: _OpenConversation | None = None
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        around = Project.load(self._config, self._folder, self._connector)
-        named = around.agents.find_agent_under_test(self._agent)
+        project = Project.load(self._config, self._folder, self._connector)
+        agent = project.agents.find_agent_under_test(self._agent)
         session_id = f"viva-{secrets.token_hex(4)}"
-        case = Case(
-            id=named.name, user=Script(()), history=self._history, limits=Limits(turn_timeout_s=self._timeout_s)
+        limits = Limits(turn_timeout_s=self._timeout_s)
+        state = project.create_state(
+            Case(id=agent.name, user=Script(()), history=self._history, limits=limits), session_id
         )
-        state = around.create_state(case, session_id)
         context = SessionContext(
             key=state.key,
             history=self._history,
-            options=named.options,
+            options=agent.options,
             meter=state.calls.append,
-            http=around.http,
+            http=project.http,
             progress=state.progress,
-            connectors=around.settings.connectors,
-            empty_workspaces=around.empty_workspaces,
+            connectors=project.settings.connectors,
+            empty_workspaces=project.empty_workspaces,
         )
-        async with AsyncExitStack() as opening:
-            opening.push_async_callback(around.http.close)
-            session = await opening.enter_async_context(named.agent.open(context))
-            self._exits = opening.pop_all()
-        base = merge_options({"session_id": session_id, "referer": "agent-test"}, named.options, self._options)
-        chosen = {"connector": self._connector} if self._connector else {}
-        send = send_in_session(session, merge_options(base, chosen), chosen, case.limits, state.progress)
-        self._held = _Held(state, send, around)
+        async with AsyncExitStack() as exits:
+            exits.push_async_callback(project.http.close)
+            session = await exits.enter_async_context(agent.agent.open(context))
+            self._exits = exits.pop_all()
+        base = merge_options({"session_id": session_id, "referer": "agent-test"}, agent.options, self._options)
+        overrides = {"connector": self._connector} if self._connector else {}
+        send = send_in_session(session, merge_options(base, overrides), overrides, limits, state.progress)
+        self._conversation = _OpenConversation(state, send, project)
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over = True
-        await self._exits.__aexit__(kind, raised, trace)
+        self._is_closed = True
+        await self._exits.__aexit__(kind, error, trace)
 
     async def say(
         self,
@@ -134,32 +132,33 @@ class Conversation:
         *,
         attachments: Sequence[AttachmentInput] = (),
         options: Mapping[str, Any] | None = None,
-        timeout: str | float | None = None,  # noqa: ASYNC109 -- whose time it is, the agent's, has to be told
+        timeout: str | float | None = None,  # noqa: ASYNC109 -- charged to the agent, so asyncio.timeout does not do
     ) -> AgentReply:
-        """Says something, and gives the agent's reply: `reply = await chat.say("Hello", attachments=["receipt.png"])`."""
-        state = self._opened.state
-        if self._over:
-            raise RuntimeError("the conversation is over; it can still be read and judged")
-        line = build_user_message(message, attachments=attachments, options=options, timeout=timeout)
-        if line.history:
-            raise BadInput.of("one message at a time; what was said before belongs into `history`")
-        turn = Turn(len(state.turns) + 1, structs.replace(line, history=None))
+        """Send a message and return the reply: `reply = await chat.say("Hello", attachments=["receipt.png"])`."""
+        conversation = self._opened
+        if self._is_closed:
+            raise RuntimeError("the conversation is closed; expect, judge and transcript still work")
+        user_message = build_user_message(message, attachments=attachments, options=options, timeout=timeout)
+        if user_message.history:
+            raise BadInput.of("one message at a time; pass earlier messages as `history` of the Conversation")
+        state = conversation.state
+        turn = Turn(len(state.turns) + 1, structs.replace(user_message, history=None))
         state.turns.append(turn)
-        await run_turn(state, turn, self._opened.send)
+        await run_turn(state, turn, conversation.send)
         assert turn.reply is not None
         return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
     def expect(self, *assertions: Mapping[str, Any], scope: TurnScope = "turn") -> None:
-        """Every one of these holds of the last reply; with `over="case"`, tools and limits of the whole conversation count.
+        """Check assertions on the last reply; with `scope="case"`, on tools and limits of the whole conversation.
 
-        Raises AssertionError with all that do not hold and the conversation so far, and CheckBroken where one could not
-        be evaluated. What a model has to judge cannot be said at once: that is `await chat.judge(…)`.
+        Raises AssertionError with all that failed and the conversation so far, and CheckError if one could not be
+        evaluated. Assertions that ask a model need `await chat.judge(…)`.
         """
         __tracebackhide__ = True
-        turn = self._last
-        built = [self._assertion(each, scope) for each in assertions]
+        turn = self._last_turn
+        checked = [self._build_assertion(assertion, scope) for assertion in assertions]
         context = CheckContext(self._opened.state, turn, turn_scope=scope)
-        self._settle(turn, [_judged_now(assertion, context) for assertion in built])
+        self._add_results(turn, [_evaluate_now(assertion, context) for assertion in checked])
 
     async def judge(
         self,
@@ -171,55 +170,57 @@ class Conversation:
         metadata: Mapping[str, Any] | None = None,
         scope: TurnScope = "turn",
     ) -> Verdict:
-        """A judge agrees: `await chat.judge("The reply is polite", votes=3)`; or any assertion, `chat.judge(viva.rubric(…))`.
+        """Ask a judge: `await chat.judge("The reply is polite", votes=3)`; or check any assertion, such as a rubric.
 
-        Gives the verdict with its reason and evidence. Raises as `expect` does; a judge that breaks is CheckBroken.
+        Returns the verdict with its reason and evidence. Raises as `expect` does; a judge that fails is a CheckError.
         """
         __tracebackhide__ = True
-        turn = self._last
+        turn = self._last_turn
         if isinstance(criteria, str):
-            criteria = build_judge(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata)
-        found = await evaluate_assertion(
-            self._assertion(criteria, scope), CheckContext(self._opened.state, turn, turn_scope=scope)
-        )
-        self._settle(turn, [found])
-        return found.verdict
+            options = {"use": use, "min_score": min_score, "votes": votes, "metadata": metadata}
+            given = {name: value for name, value in options.items() if value is not None}
+            criteria = {"type": "agent", "criteria": criteria, **given}
+        context = CheckContext(self._opened.state, turn, turn_scope=scope)
+        result = await evaluate_assertion(self._build_assertion(criteria, scope), context)
+        self._add_results(turn, [result])
+        return result.verdict
 
     @property
     def messages(self) -> list[Message]:
-        """All that was said so far, the history included."""
+        """All messages so far, including the history."""
         return self._opened.state.messages()
 
     @property
     def transcript(self) -> str:
-        """The conversation so far, as text for people."""
-        held = self._opened
-        return held.around.redactor.redact_text(format_transcript(build_partial_record(held.state), _TEXT_ROOM))
+        """The conversation so far, as readable text."""
+        conversation = self._opened
+        text = format_transcript(build_partial_record(conversation.state), _MAX_TEXT)
+        return conversation.project.redactor.redact_text(text)
 
     @property
-    def _opened(self) -> _Held:
-        if self._held is None:
+    def _opened(self) -> _OpenConversation:
+        if self._conversation is None:
             raise RuntimeError("the conversation is not open: write `async with viva.Conversation(…) as chat:`")
-        return self._held
+        return self._conversation
 
     @property
-    def _last(self) -> Turn:
-        last = self._opened.state.last_turn
-        if last is None or last.reply is None:
-            raise RuntimeError("there is no reply yet: say something first")
-        return last
+    def _last_turn(self) -> Turn:
+        turn = self._opened.state.last_turn
+        if turn is None or turn.reply is None:
+            raise RuntimeError("there is no reply yet: call say() first")
+        return turn
 
-    def _assertion(self, assertion: Mapping[str, Any], over: TurnScope) -> Assertion:
-        return build_assertion(assertion, str(self._opened.around.settings.folder), scope=over)
+    def _build_assertion(self, assertion: Mapping[str, Any], scope: TurnScope) -> Assertion:
+        return build_assertion(assertion, str(self._opened.project.settings.folder), scope=scope)
 
-    def _settle(self, turn: Turn, found: list[AssertionResult]) -> None:
+    def _add_results(self, turn: Turn, results: list[AssertionResult]) -> None:
         __tracebackhide__ = True
-        turn.results += found
-        unmet = [each for each in found if not each.verdict.passed]
-        if not unmet:
+        turn.results += results
+        failed = [result for result in results if not result.verdict.passed]
+        if not failed:
             return
-        held = self._opened
-        text = held.around.redactor.redact_text(format_failed_assertions(unmet, held.state))
-        if any(each.verdict.status == "failed" for each in unmet):
+        conversation = self._opened
+        text = conversation.project.redactor.redact_text(format_failed_assertions(failed, conversation.state))
+        if any(result.verdict.status == "failed" for result in failed):
             raise AssertionError(text)
         raise CheckError(text)

@@ -1,4 +1,4 @@
-"""What did not hold, in words for an AssertionError: each claim with its reason, and the conversation so far."""
+"""Text for failed assertions and failed trials: each reason, and the conversation."""
 
 from collections.abc import Sequence
 
@@ -12,27 +12,24 @@ from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.state.trial_state import TrialState
 
 _WIDTH = 100
-_TEXT_ROOM = 2000
+_MAX_TEXT = 2000
 
 
-def format_failed_assertions(unmet: Sequence[AssertionResult], state: TrialState) -> str:
-    """Of a conversation that goes on."""
-    lines = [
-        line
-        for each in unmet
-        for line in format_failed_check(build_failed_check(assertion_record(each), ""), Palette(colour=False), _WIDTH)
-    ]
-    said = format_transcript(build_partial_record(state), _TEXT_ROOM)
-    return "\n".join([*lines, *(["", "The conversation so far:", said] if said else [])])
+def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialState) -> str:
+    """The failed assertions of a running conversation."""
+    checks = (build_failed_check(assertion_record(result), "") for result in failed)
+    lines = [line for check in checks for line in format_failed_check(check, Palette(colour=False), _WIDTH)]
+    transcript = format_transcript(build_partial_record(state), _MAX_TEXT)
+    return "\n".join([*lines, *(["", "The conversation so far:", transcript] if transcript else [])])
 
 
 def format_record(record: TrialRecord) -> str:
-    """Of a trial that has ended."""
-    parts = [format_failure_text(explain_failure(record)), *(record.warnings or ()), *(record.notes or ())]
-    said = format_transcript(record, _TEXT_ROOM)
-    return "\n".join([*parts, *(["", said] if said else [])])
+    """The failure of a trial that has ended."""
+    lines = [format_failure_text(explain_failure(record)), *(record.warnings or ()), *(record.notes or ())]
+    transcript = format_transcript(record, _MAX_TEXT)
+    return "\n".join([*lines, *(["", transcript] if transcript else [])])
 
 
 def build_partial_record(state: TrialState) -> TrialRecord:
-    """What could be kept of a conversation now."""
+    """The record of a conversation as it is now."""
     return trial_record(state, Outcome("passed"))

@@ -1,4 +1,4 @@
-"""What code outside of a run has around it: the project's settings, its agents, and a way to reach them."""
+"""A project outside a run: its settings, its agents, and the connections to them."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
@@ -20,32 +20,36 @@ from viva.state.trial_state import TrialState
 
 
 class Project(Struct, frozen=True):
-    """Found once for a conversation, or for a file of tests. Whoever finds them closes `http`."""
+    """Loaded once for a conversation or a file of tests. The caller of `load` closes `http`."""
 
     settings: Settings
     agents: AgentFactory
     http: HttpTransport
     helpers: HelperPool
-    redactor: Redactor
     empty_workspaces: WorkspaceFactory
 
     @classmethod
     def load(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Project":
-        """By the given config, or the nearest one upward from the folder."""
+        """Load the given config, or the nearest one in the folder and its parents."""
         settings = config.load_settings(file, folder.resolve())
         catalog.load_plugins(settings.plugins, settings.folder)
         agents = AgentFactory(settings, connector)
         http = HttpTransport()
-        spare = EmptyWorkspaces(settings)
-        helper_pool = HelperPool(agents.find_helper, http, settings.connectors, empty_workspaces=spare)
-        return cls(settings, agents, http, helper_pool, settings.redactor, spare)
+        empty_workspaces = EmptyWorkspaces(settings)
+        helpers = HelperPool(agents.find_helper, http, settings.connectors, empty_workspaces=empty_workspaces)
+        return cls(settings, agents, http, helpers, empty_workspaces)
+
+    @property
+    def redactor(self) -> Redactor:
+        return self.settings.redactor
 
     def create_state(self, case: Case, session_id: str) -> TrialState:
-        asking = frozenset(self.settings.confirmation_tools)
-        return TrialState(case, Key("", session_id), self.helpers, _NoLimit(), confirmation_tools=asking)
+        confirmation_tools = frozenset(self.settings.confirmation_tools)
+        key = Key("", session_id)
+        return TrialState(case, key, self.helpers, _NoTimeLimit(), confirmation_tools=confirmation_tools)
 
-    def create_calls(self, state: TrialState, under_test: Any = None) -> AgentCaller:
-        """How code that belongs to a talk calls agents by name."""
+    def create_caller(self, state: TrialState, under_test: Any = None) -> AgentCaller:
+        """Calls agents by name for code that belongs to a trial."""
 
         def find(name: str | None) -> NamedAgent:
             return self.agents.find_agent_under_test(under_test) if name is None else self.agents.find_agent(name)
@@ -62,8 +66,8 @@ class Project(Struct, frozen=True):
         )
 
 
-class _NoLimit:
-    """No clock runs: how long it may take is up to the code that talks."""
+class _NoTimeLimit:
+    """A Clock without a limit: the calling code decides how long a conversation takes."""
 
     def pause(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

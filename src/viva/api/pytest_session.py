@@ -1,4 +1,4 @@
-"""The sync side of Viva, for test runners: a loop in a thread, conversations, `t` and `ctx`, and single trials."""
+"""Viva for pytest: a loop in a thread, trials of suites, the fixtures `viva`, `t` and `ctx`."""
 
 import asyncio
 import secrets
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 import viva
 from viva.api.conversation import Conversation
@@ -23,8 +23,8 @@ from viva.model.message import Message
 from viva.model.record import TrialRecord
 from viva.model.turn import Turn, Verdict
 from viva.protocols import PlannedTrial
-from viva.session.hooks import ProjectHooks
-from viva.session.loop_bridge import LoopThread
+from viva.session.hooks import add_hooks
+from viva.session.loop import LoopThread
 from viva.session.messages import AgentReply, AttachmentInput, MessageInput, build_agent_reply
 from viva.session.options import RunOptions
 from viva.session.run import RunResult, create_run_context
@@ -38,23 +38,23 @@ _INTERRUPTED = 2
 
 
 class PytestSession:
-    """What all tests of a session share. `agent` is the one under test where a test names none; `evaluator` grades playbooks."""
+    """Shared by all tests of a pytest session. `agent` is the default agent under test; `evaluator` grades playbooks."""
 
     def __init__(self, agent: str | None = None, evaluator: str | None = None) -> None:
         self.agent = agent
         self._evaluator = evaluator
         self.loop = LoopThread()
-        self._around: dict[Path, Project] = {}
+        self._projects: dict[Path, Project] = {}
         self._suites: list[LoadedSuite] = []
 
     def find_project(self, folder: Path) -> Project:
-        if folder not in self._around:
-            self._around[folder] = Project.load(None, folder)
-        return self._around[folder]
+        if folder not in self._projects:
+            self._projects[folder] = Project.load(None, folder)
+        return self._projects[folder]
 
     def load_suite(self, file: Path, folder: Path) -> "LoadedSuite":
-        """The cases of a file, checked and ready; paths are shown as seen from `folder`. Raises BadInput."""
-        asked = RunOptions(
+        """The cases of a file. Messages show paths relative to `folder`. Raises BadInput."""
+        options = RunOptions(
             inputs=(str(file),),
             agent=self.agent,
             evaluator=self._evaluator,
@@ -62,32 +62,32 @@ class PytestSession:
             folder=folder,
             history=False,
         )
-        opened = self.loop.run_blocking(_opened(asked))
-        self._suites.append(opened)
-        return opened
+        suite = self.loop.run_blocking(_load_suite(options))
+        self._suites.append(suite)
+        return suite
 
     def run_trial(self, suite: "LoadedSuite", planned: PlannedTrial) -> TrialRecord:
         return self.loop.run_blocking(run_trial(suite.run_context, planned))
 
     def close(self) -> None:
-        for opened in (*self._around.values(), *(suite.run_context for suite in self._suites)):
-            self.loop.run_blocking(opened.http.close())
+        for owner in (*self._projects.values(), *(suite.run_context for suite in self._suites)):
+            self.loop.run_blocking(owner.http.close())
         self.loop.close()
 
 
 class LoadedSuite(Struct, frozen=True):
-    """The cases of a file, each with its trials, and what they share."""
+    """The trials of a file, grouped by case."""
 
     run_context: RunContext
     trials: list[list[PlannedTrial]]
 
 
-async def _opened(asked: RunOptions) -> LoadedSuite:
-    prepared = await build_run_plan(asked)
-    run_context = create_run_context(prepared, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
-    run_context = structs.replace(run_context, hooks=ProjectHooks(run_context))
+async def _load_suite(options: RunOptions) -> LoadedSuite:
+    plan = await build_run_plan(options)
+    run_context = create_run_context(plan, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
+    run_context, _hooks = add_hooks(run_context)
     trials: list[list[PlannedTrial]] = []
-    async for planned in prepared.iterate_trials():
+    async for planned in plan.iterate_trials():
         if planned.trial == 1:
             trials.append([])
         trials[-1].append(planned)
@@ -95,24 +95,24 @@ async def _opened(asked: RunOptions) -> LoadedSuite:
 
 
 class TestContext:
-    """`t` and `ctx` of one test that a runner other than ours runs."""
+    """`t` and `ctx` of one test that pytest runs."""
 
-    def __init__(self, studio: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
-        around = studio.find_project(folder)
+    def __init__(self, session: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
+        project = session.find_project(folder)
         case = Case(id=name, user=Script(()), sessions="each_message")
-        self._state = state = around.create_state(case, f"viva-{secrets.token_hex(4)}")
-        self._redact = around.redactor.redact_text
-        calls = around.create_calls(state, studio.agent)
+        self._state = state = project.create_state(case, f"viva-{secrets.token_hex(4)}")
+        self._redact = project.redactor.redact_text
+        caller = project.create_caller(state, session.agent)
 
-        async def ask(line: UserMessage) -> AgentReply:
-            turn = Turn(len(state.turns) + 1, line)
+        async def send(message: UserMessage) -> AgentReply:
+            turn = Turn(len(state.turns) + 1, message)
             state.turns.append(turn)
-            await run_turn(state, turn, calls.send)
+            await run_turn(state, turn, caller.send)
             assert turn.reply is not None
             return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
-        self.t = T(state, studio.loop.run_blocking)
-        self.ctx = create_context(function, ask, studio.loop.bridge, state.variables)
+        self.t = T(state, session.loop.run_blocking)
+        self.ctx = create_context(function, send, session.loop.bridge, state.variables)
 
     @property
     def log_text(self) -> str:
@@ -120,39 +120,39 @@ class TestContext:
 
     @property
     def unchecked_reason(self) -> str | None:
-        """What is said of a test that noted nothing: as in a run of ours, it does not pass."""
+        """Why a test that recorded nothing does not pass, as in `viva test`."""
         return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNCHECKED_HINT}"
 
     def format_failures(self) -> str | None:
-        """What does not hold, or could not be evaluated, with the conversation; None if all is well."""
-        unmet = [each for each in collect_results(self._state) if not each.verdict.passed]
-        return self._redact(format_failed_assertions(unmet, self._state)) if unmet else None
+        """The assertions that failed or could not be evaluated, with the conversation; None if there are none."""
+        failed = [result for result in collect_results(self._state) if not result.verdict.passed]
+        return self._redact(format_failed_assertions(failed, self._state)) if failed else None
 
 
 class VivaFixture:
-    """The fixture `viva`: runs suites, holds conversations, and has all names of the module `viva` as well.
+    """The fixture `viva`: runs suites, opens conversations, and has all names of the module `viva`.
 
     def test_refund(viva):
         chat = viva.chat("assistants.support", timeout="30s")
         reply = chat.say("I want my money back")
-        chat.expect(viva.contains("order number"), viva.tool_not_called("refund"))
+        chat.expect(viva.check.contains("order number"), viva.check.tool_not_called("refund"))
         chat.judge("The assistant stays polite")
 
     def test_suite(viva):
         assert viva.run("cases/refund.jsonl").passed
     """
 
-    def __init__(self, studio: PytestSession, folder: Path) -> None:
-        self._studio = studio
+    def __init__(self, session: PytestSession, folder: Path) -> None:
+        self._session = session
         self._folder = folder
         self._chats: list[SyncConversation] = []
 
     def run(self, inputs: RunInputs, agent: Any = None, **options: Any) -> RunResult:
-        """As `viva.run`, with paths and config as seen from the test's own folder, and nothing left in `.viva`."""
-        asked: dict[str, Any] = {"history": False, "folder": self._folder, **options}
-        result = run(inputs, agent if agent is not None else self._studio.agent, **asked)
+        """As `viva.run`, with paths and config relative to the test's folder, and without history."""
+        keywords: dict[str, Any] = {"history": False, "folder": self._folder, **options}
+        result = run(inputs, agent if agent is not None else self._session.agent, **keywords)
         if result.exit_code == _INTERRUPTED:
-            raise KeyboardInterrupt  # the run took it for itself, but all tests were meant
+            raise KeyboardInterrupt  # the run has handled the signal, which was meant for pytest
         return result
 
     def chat(
@@ -163,10 +163,10 @@ class VivaFixture:
         history: MessageInput = (),
         timeout: str | float | None = None,
     ) -> "SyncConversation":
-        """Opens a conversation, which ends with the test."""
-        asked = agent if agent is not None else self._studio.agent
-        held = Conversation(asked, options=options, history=history, timeout=timeout, folder=self._folder)
-        chat = SyncConversation(self._studio.loop, held)
+        """Open a conversation, which is closed at the end of the test."""
+        agent = agent if agent is not None else self._session.agent
+        conversation = Conversation(agent, options=options, history=history, timeout=timeout, folder=self._folder)
+        chat = SyncConversation(self._session.loop, conversation)
         self._chats.append(chat)
         return chat
 
@@ -184,8 +184,8 @@ class SyncConversation:
     def __init__(self, loop: LoopThread, conversation: Conversation) -> None:
         self._loop = loop
         self._conversation = conversation
-        self._asked: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
-        self._holding = self._loop.run_blocking(self._open())
+        self._requests: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
+        self._task = self._loop.run_blocking(self._open())
 
     def say(
         self,
@@ -195,30 +195,30 @@ class SyncConversation:
         options: Mapping[str, Any] | None = None,
         timeout: str | float | None = None,
     ) -> AgentReply:
-        """Says something, and gives the agent's reply."""
+        """Send a message and return the reply."""
         __tracebackhide__ = True
         say = self._conversation.say
-        return self._done(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
+        return self._run(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
 
     def expect(self, *assertions: Mapping[str, Any], scope: TurnScope = "turn") -> None:
-        """Every one of these holds of the last reply: `chat.expect(viva.contains("Hello"))`."""
+        """Check assertions on the last reply: `chat.expect(viva.check.contains("Hello"))`."""
         __tracebackhide__ = True
         self._conversation.expect(*assertions, scope=scope)
 
-    def judge(self, criteria: str | Mapping[str, Any], **asked: Any) -> Verdict:
-        """A judge agrees: `chat.judge("The reply is polite", votes=3)`."""
+    def judge(self, criteria: str | Mapping[str, Any], **options: Any) -> Verdict:
+        """Ask a judge: `chat.judge("The reply is polite", votes=3)`."""
         __tracebackhide__ = True
         judge = self._conversation.judge
-        return self._done(lambda: judge(criteria, **asked))
+        return self._run(lambda: judge(criteria, **options))
 
     @property
     def messages(self) -> list[Message]:
-        """All that was said so far, the history included."""
+        """All messages so far, including the history."""
         return self._conversation.messages
 
     @property
     def transcript(self) -> str:
-        """The conversation so far, as text for people."""
+        """The conversation so far, as readable text."""
         return self._conversation.transcript
 
     def close(self) -> None:
@@ -226,39 +226,39 @@ class SyncConversation:
 
     async def _open(self) -> "asyncio.Future[None]":
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        holding = asyncio.ensure_future(self._hold(opened))
-        await asyncio.wait((opened, holding), return_when=asyncio.FIRST_COMPLETED)
-        if holding.done():
-            await holding  # it could not be opened: raises why
-        return holding
+        task = asyncio.ensure_future(self._serve_requests(opened))
+        await asyncio.wait((opened, task), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task  # raises why it could not be opened
+        return task
 
-    async def _hold(self, opened: "asyncio.Future[None]") -> None:
-        """All in one task: a session of an agent may hold what must be left where it was entered."""
+    async def _serve_requests(self, opened: "asyncio.Future[None]") -> None:
+        """All in one task: an agent session may hold a context that only the task which entered it can exit."""
         async with self._conversation:
             opened.set_result(None)
-            while (asked := await self._asked.get()) is not None:
-                work, answered = asked
+            while (request := await self._requests.get()) is not None:
+                work, future = request
                 try:
-                    value, error = await work(), None
-                except Exception as raised:  # it belongs to the one who asked
-                    value, error = None, raised
-                if answered.cancelled():
-                    continue  # who asked no longer waits
+                    result, error = await work(), None
+                except Exception as raised:  # passed on to the caller
+                    result, error = None, raised
+                if future.cancelled():
+                    continue  # the caller no longer waits
                 if error is not None:
-                    answered.set_exception(error)
+                    future.set_exception(error)
                 else:
-                    answered.set_result(value)
+                    future.set_result(result)
 
     async def _close(self) -> None:
-        self._asked.put_nowait(None)
-        await self._holding
+        self._requests.put_nowait(None)
+        await self._task
 
-    def _done(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    def _run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         __tracebackhide__ = True
 
-        async def ask() -> Any:
-            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._asked.put_nowait((work, answered))
-            return await answered
+        async def request() -> Any:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._requests.put_nowait((work, future))
+            return await future
 
-        return self._loop.run_blocking(ask())
+        return self._loop.run_blocking(request())

@@ -1,4 +1,4 @@
-"""`viva.run`: the command `viva test` as a function, and the one door from sync to async."""
+"""`viva.run`: the command `viva test` as a function."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,8 +11,7 @@ from viva.formats.sources import Format, PlainMessage, parse_input
 from viva.model import codec
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.record.cassette import MissingPolicy
-from viva.session.loop import run_coroutine
-from viva.session.loop_bridge import LoopThread
+from viva.session.loop import LoopThread, run_coroutine
 from viva.session.messages import parse_timeout
 from viva.session.options import RunOptions
 from viva.session.run import RunResult, execute
@@ -76,7 +75,7 @@ def run(
         result = viva.run("tests/expense.jsonl", "assistants.expense", parallel=8, outputs="report.xml")
         assert result.passed, result
 
-        result = viva.run([{"id": "hi", "input": "Hello", "assertions": [viva.contains("Hello")]}], my_agent)
+        result = viva.run([{"id": "hi", "input": "Hello", "assertions": [viva.check.contains("Hello")]}], my_agent)
         for record in result.records():
             print(record.id, record.status, record.turns[0].output)
 
@@ -90,7 +89,7 @@ def run(
     place = _path(folder) or Path()
     if sequential is not None:
         _check_sequential(sequential, alone=runs == 1 and min_pass is None and not fail_fast)
-    texts, cases = _split(inputs, place)
+    texts, cases = _split_inputs(inputs, place)
     options = RunOptions(
         inputs=texts,
         cases=cases,
@@ -137,7 +136,7 @@ def run(
         history=history,
         folder=place,
     )
-    return _waited_for(_run(options))
+    return _run_blocking(_execute(options))
 
 
 def _path(given: str | Path | None) -> Path | None:
@@ -146,7 +145,7 @@ def _path(given: str | Path | None) -> Path | None:
 
 def _check_sequential(test: SequentialTest, *, alone: bool) -> None:
     if not alone:
-        raise BadInput.of("sequential and runs, min_pass or fail_fast cannot both be meant: the test has its own")
+        raise BadInput.of("sequential excludes runs, min_pass and fail_fast: the test has its own")
     if test.min_passes > test.max_runs:
         raise BadInput.of(
             f"to tell {test.min_pass:g} from {test.too_low:g} takes {test.min_passes} passes in a row, more than "
@@ -154,21 +153,15 @@ def _check_sequential(test: SequentialTest, *, alone: bool) -> None:
         )
 
 
-async def _run(options: RunOptions) -> RunResult:
+async def _execute(options: RunOptions) -> RunResult:
     return await execute(await build_run_plan(options))
 
 
-def _is_loop_running() -> bool:
+def _run_blocking(work: Coroutine[Any, Any, R]) -> R:
+    """Run the coroutine; in a thread if this one has a running loop (a notebook, an async test)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
-
-
-def _waited_for(work: Coroutine[Any, Any, R]) -> R:
-    """Where a loop runs already (a notebook, an async test) the work is done on another, in a thread."""
-    if not _is_loop_running():
         return run_coroutine(work)
     thread = LoopThread()
     try:
@@ -177,41 +170,35 @@ def _waited_for(work: Coroutine[Any, Any, R]) -> R:
         thread.close()
 
 
-def _split(inputs: RunInputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """What the command line could have named, and cases."""
-    given = [inputs] if isinstance(inputs, str | Path | Mapping) else list(inputs)
-    if given and all(_is_message(each) for each in given):
-        return (), (_written({"id": "message", "input": given}, 0),)
+def _split_inputs(inputs: RunInputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The inputs that `-i` takes, and the cases."""
+    items = [inputs] if isinstance(inputs, str | Path | Mapping) else list(inputs)
+    if items and all(isinstance(item, Mapping) and "content" in item and "id" not in item for item in items):
+        return (), (_to_definition({"id": "message", "input": items}, 0),)
     texts: list[str] = []
     cases: list[Any] = []
-    for at, each in enumerate(given):
-        if isinstance(each, str | Path):
-            text = str(each)
-            if isinstance(each, str) and _is_words(each, folder):
-                cases.append({"id": f"message-{len(cases) + 1}", "input": text})
-            else:
-                texts.append(text)
+    for index, item in enumerate(items):
+        if not isinstance(item, str | Path):
+            cases.append(_to_definition(item, index))
+        elif isinstance(item, str) and _is_plain_message(item, folder):
+            cases.append({"id": f"message-{len(cases) + 1}", "input": item})
         else:
-            cases.append(_written(each, at))
+            texts.append(str(item))
     if not texts and not cases:
-        raise BadInput.of("what shall be run? Give a file, a folder, a message, or cases")
+        raise BadInput.of("No input given. Pass a file, a folder, a message or cases")
     return tuple(texts), tuple(cases)
 
 
-def _is_message(given: RunInput) -> bool:
-    return isinstance(given, Mapping) and "content" in given and "id" not in given
-
-
-def _is_words(text: str, folder: Path) -> bool:
+def _is_plain_message(text: str, folder: Path) -> bool:
     try:
         return isinstance(parse_input(text, folder), PlainMessage)
     except BadInput:
-        return False  # what is wrong with it is said when it is loaded
+        return False  # reported when it is loaded
 
 
-def _written(case: Mapping[str, Any], at: int) -> Any:
-    """The case as a file would hold it."""
+def _to_definition(case: Mapping[str, Any], index: int) -> Any:
+    """The case as a suite file would contain it."""
     try:
         return codec.to_definition(cast("Any", case))
-    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
-        raise BadInput.of(f"inputs[{at}] cannot stand in a suite: {wrong}") from wrong
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadInput.of(f"inputs[{index}] is not a valid case: {error}") from error

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from viva.awaiting.languages import Language, Pattern, language_of
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AwaitingState
-from viva.text.text_cache import cache_short_texts
+from viva.text.pattern import cache_short_texts
 
 CONFIRMATION_TOOLS: Final = frozenset(
     [

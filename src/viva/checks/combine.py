@@ -18,7 +18,7 @@ from viva.state.trial_state import CheckContext
 
 
 class _Combination(BaseCheck, frozen=True, kw_only=True):
-    """Assertions are built by the format, which knows where each one stands in its file."""
+    """Assertions are built by the format, which knows the place of each in its file."""
 
     is_combination: ClassVar[bool] = True
 

@@ -110,21 +110,21 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
 
 def _find_missing(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
     """The texts that are not in the file, and the beginning of the file. Reads one piece at a time."""
-    wanted = {value: [value.encode(errors="surrogateescape")] for value in values}
-    for value, encodings in wanted.items():
+    missing = {value: [value.encode(errors="surrogateescape")] for value in values}
+    for value, encodings in missing.items():
         if "\n" in value:  # lines may end in two ways
             encodings.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
-    overlap = max(len(each) for encodings in wanted.values() for each in encodings) - 1
+    overlap = max(len(each) for encodings in missing.values() for each in encodings) - 1
     head, piece = b"", b""
     with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 -- it is open already
-        while wanted and (read := file.read(_CHUNK)):
+        while missing and (read := file.read(_CHUNK)):
             head = head or read[:8192]
             piece += read
-            wanted = {
-                value: encodings for value, encodings in wanted.items() if not any(each in piece for each in encodings)
+            missing = {
+                value: encodings for value, encodings in missing.items() if not any(each in piece for each in encodings)
             }
             piece = piece[-overlap:] if overlap else b""
-    return list(wanted), head
+    return list(missing), head
 
 
 def _suggest(path: str, root: str) -> str:

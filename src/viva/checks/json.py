@@ -43,8 +43,9 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         reason = f"expected {quote_value(self.value)}, was {quote_value(shown)}"
         if actual is UNSET:
             reason += " (a text, not data)"
-        kept = truncate_text(shown) if isinstance(shown, str) else shown
-        return Verdict("failed", reason, expected=self.value, actual=kept)
+        if isinstance(shown, str):
+            shown = truncate_text(shown)
+        return Verdict("failed", reason, expected=self.value, actual=shown)
 
 
 def _structured(context: CheckContext) -> Any:
@@ -106,7 +107,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
         return PASSED
 
     def _operators(self) -> Iterator[tuple[str, Any]]:
-        """The operators that are given, each with its sign."""
+        """The operators of this check, each with its sign."""
         operators = {
             "=": self.value,
             "matches": self.matches,

@@ -41,7 +41,7 @@ class Judge(_HelperCheck, frozen=True, kw_only=True):
     """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on."""
 
     spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling("criteria")}
-    example: ClassVar[Mapping[str, Any]] = {"criteria": "what must hold, in words, so that somebody else can judge it"}
+    example: ClassVar[Mapping[str, Any]] = {"criteria": "what must hold, in words, so that another person can judge it"}
     criteria: str = ""
     """What must hold, in words."""
     min_score: float | UnsetType = UNSET
@@ -106,10 +106,10 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
         )
         _raise_stop(answers)
         verdicts = [_raise_error(answer) for answer in answers]
-        judged = list(zip(criteria, verdicts, strict=True))
-        score = sum(each.weight for each, verdict in judged if verdict.passed) / sum(each.weight for each in criteria)
+        pairs = list(zip(criteria, verdicts, strict=True))
+        score = sum(each.weight for each, verdict in pairs if verdict.passed) / sum(each.weight for each in criteria)
         lines = [
-            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})" for each, verdict in judged
+            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})" for each, verdict in pairs
         ]
         return Verdict(
             "passed" if score >= self.min_score - 1e-9 else "failed",
@@ -212,7 +212,7 @@ class _Answer(dict[str, Any]):
 
 
 class _ReplyParser(Struct, frozen=True):
-    """Makes a verdict of a judge's reply. ValueError says what is wrong with the reply."""
+    """Parses a judge's reply. Raises ValueError for a reply that cannot be used."""
 
     context: CheckContext
     criteria: str
@@ -224,11 +224,11 @@ class _ReplyParser(Struct, frozen=True):
         passed = True in answer.verdicts
         score = answer.get("score")
         if score is not None and not is_score(score):
-            raise ValueError("its `score` is no number")
+            raise ValueError("its `score` is not a number")
         reason = str(answer.get("reason") or "")
         if self.min_score is not None:
             if passed and score is None:
-                raise ValueError(f"it has no `score`, which is needed against the least score {self.min_score:g}")
+                raise ValueError(f"it has no `score`, which `min_score` {self.min_score:g} needs")
             if passed and score is not None and score < self.min_score:
                 passed, reason = False, f"score {score:g} is below {self.min_score:g}: {reason}"
         return Verdict(
@@ -245,7 +245,7 @@ class _ReplyParser(Struct, frozen=True):
                 raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
             return ()
         if not isinstance(items, list):
-            raise ValueError("its `evidence` is no list of {turn, quote}")
+            raise ValueError("its `evidence` is not a list of {turn, quote}")
         turns = self._quotable_turns()
         return tuple(self._parse_quote(item, turns) for item in cast("list[Any]", items))
 
@@ -277,7 +277,7 @@ def _find_answer(reply: Reply) -> _Answer:
     else:
         objects = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []
     if not objects:
-        raise ValueError("it is no JSON object with a boolean `passed`")
+        raise ValueError("it is not a JSON object with a boolean `passed`")
     answers = [each for each in objects if each.verdicts]
     if not answers:
         raise ValueError("it has no boolean `passed`")

@@ -145,7 +145,7 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
 
 
 def _luhn(digits: str) -> bool:
-    doubled = [int(d) * (2 if place % 2 else 1) for place, d in enumerate(reversed(digits))]
+    doubled = [int(d) * (2 if index % 2 else 1) for index, d in enumerate(reversed(digits))]
     return digits[0] in "3456" and len(set(digits)) > 2 and sum(n - 9 if n > 9 else n for n in doubled) % 10 == 0
 
 
@@ -168,11 +168,11 @@ def _reveals_prompt(sentence: str) -> bool:
     return match is not None and not is_refusal(sentence[: match.start()]) and not _WITHHELD.search(match.group())
 
 
-def _shares_words(text: str, prompt: str, asked: str) -> bool:
-    return bool((_runs(prompt) & _runs(text)) - _runs(asked))
+def _shares_words(text: str, prompt: str, user_text: str) -> bool:
+    return bool((_list_runs(prompt) & _list_runs(text)) - _list_runs(user_text))
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+def _list_runs(text: str) -> set[tuple[str, ...]]:
     """All runs of `_RUN_LENGTH` words."""
     words = _WORDS.findall(text.casefold())
     return set(zip(*(words[start:] for start in range(_RUN_LENGTH)), strict=False))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva import catalog, config
 from viva.agents.agent_config import AgentStatus, list_nameable_kinds
@@ -48,8 +48,8 @@ def command(config_file: Path | None, as_json: bool) -> int:
     """
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
-    unset = settings.unset_variables or []
-    settings.unset_variables = None  # from here on each agent reports its own
+    unset = settings.unset_variables or []  # of connectors
+    settings = structs.replace(settings, unset_variables=None)  # each agent reports its own
     rows, clis = run_coroutine(_inspect_agents(settings))
     if as_json:
         print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())

@@ -15,7 +15,7 @@ from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, Tur
 from viva.model.turn import AssertionResult, CheckpointState, Turn, Verdict
 from viva.state.evaluation import assertion_label, is_live
 from viva.state.trial_state import TrialState
-from viva.state.unstubbed import unstubbed_tools
+from viva.text.tool_names import find_unstubbed_tools
 
 
 def turn_record(turn: Turn) -> TurnRecord:
@@ -174,7 +174,7 @@ def _findings(state: TrialState) -> tuple[Finding, ...]:
     findings = {finding for result in all_results(state) for finding in result.verdict.findings}
     for turn in state.turns:
         if turn.reply is None and turn.partial_reply is not None:  # no check has seen it
-            findings.update(unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
+            findings.update(find_unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
     return tuple(sorted(findings))
 
 

@@ -117,8 +117,8 @@ class AssertionBuilder(Struct):
         return structs.replace(self._build_now(fill_variables(definition, {})), definition=definition)  # only escapes
 
     def _build_now(self, definition: Mapping[str, Any]) -> Assertion:
-        found = _find_check(definition)
-        check = found.build(normalize_fields(found, definition), self._context)
+        check_type = _find_check(definition)
+        check = check_type.build(normalize_fields(check_type, definition), self._context)
         for name in getattr(check, "references", ()):
             self._add_reference(name)
             self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)

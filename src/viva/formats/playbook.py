@@ -85,7 +85,13 @@ def join_suites(parts: Sequence[Suite]) -> Suite:
 
     first = parts[0]
     return Suite(
-        id=first.id, kind="playbook", cases=cases, count=len(parts), digest=digest, origin=Origin(first.id), target=first.target
+        id=first.id,
+        kind="playbook",
+        cases=cases,
+        count=len(parts),
+        digest=digest,
+        origin=Origin(first.id),
+        target=first.target,
     )
 
 

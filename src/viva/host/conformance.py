@@ -246,6 +246,7 @@ async def dispatch_agent(request: Request) -> Response:
 
 
 async def reject_deployment(request: Request) -> Response:
+    """Answers 501: deployments are not provided."""
     authenticate(request)
     raise not_provided("agents.deployment")
 

@@ -191,6 +191,7 @@ SCHEMAS: dict[str, Any] = {
     "Agents": _object(agents=_array(_ref("Agent")), total=_COUNT),
     "Any": _OPEN,
 }
+_EVENT_STREAM = "EventStream"
 _DESCRIPTIONS = {
     200: "OK.",
     201: "Created.",
@@ -221,24 +222,23 @@ def _endpoint(
     errors: tuple[int, ...],
     *parameters: dict[str, Any],
     body: str | None = None,
-    media: str = "application/json",
-    public: bool = False,
 ) -> dict[str, Any]:
     status, schema = response
-    content = {"schema": {"type": "string"} if media == "text/event-stream" else _ref(schema)}
-    responses: dict[str, Any] = {str(status): {"description": _DESCRIPTIONS[status], "content": {media: content}}}
+    content = {"text/event-stream": {"schema": _TEXT}} if schema == _EVENT_STREAM else _json_content(schema)
+    responses: dict[str, Any] = {str(status): {"description": _DESCRIPTIONS[status], "content": content}}
     for code in errors:
-        body_schema = {} if code == 304 else {"content": {"application/json": {"schema": _ref("Error")}}}
-        responses[str(code)] = {"description": _DESCRIPTIONS[code], **body_schema}
+        error = {} if code == 304 else {"content": _json_content("Error")}
+        responses[str(code)] = {"description": _DESCRIPTIONS[code], **error}
     endpoint: dict[str, Any] = {"operationId": name, "summary": summary, "responses": responses}
     if parameters:
         endpoint["parameters"] = list(parameters)
     if body is not None:
-        endpoint["requestBody"] = {
-            "required": body != "Cancel",
-            "content": {"application/json": {"schema": _ref(body)}},
-        }
-    return {**endpoint, "security": []} if public else endpoint
+        endpoint["requestBody"] = {"required": body != "Cancel", "content": _json_content(body)}
+    return endpoint
+
+
+def _json_content(schema: str) -> dict[str, Any]:
+    return {"application/json": {"schema": _ref(schema)}}
 
 
 def build_openapi(public_url: str) -> dict[str, Any]:
@@ -261,9 +261,9 @@ _RUN_ERRORS = (401, 403, 404)
 def _public_paths() -> dict[str, Any]:
     return {
         "/.well-known/openwop": {
-            "get": _endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,), public=True)
+            "get": {**_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
         },
-        "/v1/openapi.json": {"get": _endpoint("openapi", "This document.", (200, "Any"), (), public=True)},
+        "/v1/openapi.json": {"get": {**_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
     }
 
 
@@ -329,13 +329,12 @@ def _event_paths() -> dict[str, Any]:
             "get": _endpoint(
                 "streamEvents",
                 "Stream the events of a run.",
-                (200, "Any"),
+                (200, _EVENT_STREAM),
                 (400, *_RUN_ERRORS),
                 _RUN_ID,
                 _query("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
                 _query("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
                 {"name": "Last-Event-ID", "in": "header", "schema": _TEXT},
-                media="text/event-stream",
             )
         },
         "/v1/runs/{runId}/events/poll": {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from msgspec import Struct, field
 
 from viva.model.message import Reply
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 
 _RECENT_S = 0.1
 

@@ -11,8 +11,7 @@ from viva.errors import Fault
 from viva.model.case import InputSource, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
-from viva.model.tracebacks import Traceback
-from viva.model.turn import AwaitingReason, FileChange
+from viva.model.turn import AwaitingReason, FileChange, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from msgspec import Struct
-
 from viva.errors import to_valid_text
+from viva.model.turn import Frame, Traceback
 
 _MAX_ERRORS = 3
 _MAX_FRAMES = 20
@@ -25,34 +24,6 @@ _VIVA = str(Path(__file__).parents[1])
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple({_PATHS["stdlib"], _PATHS["platstdlib"], _PATHS["purelib"], _PATHS["platlib"]})
-
-
-class Frame(Struct, frozen=True):
-    """One frame of a traceback."""
-
-    file: str
-    """The source file."""
-    line: int
-    """The line number."""
-    function: str
-    """The function."""
-    source: str = ""
-    """The source line."""
-
-
-class Traceback(Struct, frozen=True, omit_defaults=True):
-    """One error in the user's own Python code."""
-
-    where: str
-    """What was running: the agent, a tool, a check, a hook."""
-    error: str
-    """The exception: its type and message."""
-    frames: tuple[Frame, ...] = ()
-    """The frames of the user's files, outermost first; those of installed packages if there are no others."""
-    printed: str = ""
-    """The end of what the code printed to stdout and stderr in this turn."""
-    turn: int | None = None
-    """The turn in which it happened, from 1."""
 
 
 class PrintedOutput:

@@ -1,4 +1,4 @@
-"""One turn of a conversation: the reply, the verdicts, the file changes."""
+"""One turn of a conversation: the reply, the verdicts, the file changes, errors of the user's code."""
 
 from typing import Any, Literal
 
@@ -92,6 +92,34 @@ class FileImage(Struct, frozen=True, omit_defaults=True):
     link: str | None = None
     executable: bool = False
     folder: bool = False
+
+
+class Frame(Struct, frozen=True):
+    """One frame of a traceback."""
+
+    file: str
+    """The source file."""
+    line: int
+    """The line number."""
+    function: str
+    """The function."""
+    source: str = ""
+    """The source line."""
+
+
+class Traceback(Struct, frozen=True, omit_defaults=True):
+    """One error in the user's own Python code."""
+
+    where: str
+    """What was running: the agent, a tool, a check, a hook."""
+    error: str
+    """The exception: its type and message."""
+    frames: tuple[Frame, ...] = ()
+    """The frames of the user's files, outermost first; those of installed packages if there are no others."""
+    printed: str = ""
+    """The end of what the code printed to stdout and stderr in this turn."""
+    turn: int | None = None
+    """The turn in which it happened, from 1."""
 
 
 class Turn(Struct):

@@ -20,12 +20,11 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.tracebacks import Traceback
-from viva.model.turn import FileChange, FileImage
+from viva.model.turn import FileChange, FileImage, Traceback
 from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
 from viva.record.private_files import open_private
 
-VERSION = 3
+VERSION = 4
 MissingPolicy = Literal["error", "live", "skip"]
 T = TypeVar("T")
 ConversationKey = tuple[Role, str, Key]

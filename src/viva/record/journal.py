@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput, RunStopped
 from viva.model import codec
-from viva.model.event import AnyEvent, Event, RunStarted, TrialEnded
+from viva.model.event import JOURNAL_VERSION, AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import append_atomically, find_last_line_end, truncate_partial_line
 from viva.record.locks import WriterLock, exclusive_lock
@@ -28,6 +28,13 @@ class _EventIndex(Struct):
 
     event: str
     index: int = -1
+
+
+class _Header(Struct):
+    """The part of the first event that has the version of the journal's format."""
+
+    event: str
+    journal_version: int = 1
 
 
 class Journal:
@@ -161,11 +168,23 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                 if not line.endswith(b"\n"):
                     return
                 try:
+                    if number == 1:
+                        _check_version(line, path)
                     yield decoder.decode(line)
                 except codec.DecodeError as error:
                     raise BadInput.of(f"is not an event of a journal: {error}", str(path), number) from error
     except OSError as error:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
+
+
+def _check_version(line: bytes, path: Path) -> None:
+    """BadInput if another version of Viva wrote the journal in a format that this one does not read."""
+    header = codec.decode_kept(line, type=_Header)
+    if header.event == "run_started" and header.journal_version != JOURNAL_VERSION:
+        age = "a newer" if header.journal_version > JOURNAL_VERSION else "an older"
+        raise BadInput.of(
+            f"was written by {age} Viva, whose format this one cannot read; run the tests again", str(path)
+        )
 
 
 def next_run_number(home: Path) -> int:

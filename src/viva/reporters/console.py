@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
 
+from msgspec import Struct
+
 from viva.model.event import (
     Event,
     Note,
@@ -116,33 +118,31 @@ class ProgressLine:
         return f"{known}+" if known and self._unpriced_calls else known
 
 
+class ConsoleOptions(Struct, frozen=True, kw_only=True):
+    """`full_replies` is for people who answer the agent: replies are not cut, and no line stays open."""
+
+    verbose: bool = False
+    quiet: bool = False
+    colour: bool = False
+    is_terminal: bool = False
+    width: int = 100
+    parallel: int = 1
+    full_replies: bool = False
+
+
 class Console:
-    """Writes one line per case, or the tree of `-v`, and the summary.
+    """Writes one line per case, or the tree of `-v`, and the summary."""
 
-    `full_replies` is for people who answer the agent: replies are not cut, and no line stays open.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        verbose: bool,
-        quiet: bool,
-        colour: bool,
-        is_terminal: bool,
-        width: int,
-        parallel: int,
-        full_replies: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, stream: TextIO, options: ConsoleOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
-        self._verbose = verbose and not quiet
-        self._quiet = quiet
-        self._palette = Palette(colour)
-        self._width = max(width, 40)
-        self._full_replies = full_replies
-        self.live = self._verbose and parallel == 1
-        self._progress = ProgressLine(clock) if is_terminal and not quiet and not self.live else None
+        self._quiet = options.quiet
+        self._verbose = options.verbose and not options.quiet
+        self._palette = Palette(options.colour)
+        self._width = max(options.width, 40)
+        self._full_replies = options.full_replies
+        self.live = self._verbose and options.parallel == 1
+        has_progress = options.is_terminal and not self._quiet and not self.live
+        self._progress = ProgressLine(clock) if has_progress else None
         self._is_progress_shown = False
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from viva.model.record import Status
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.reporters.failures import FailedCheck, TrialFailure
 from viva.reporters.formatting import display_width, escape_controls, fit_line, wrap_text
 

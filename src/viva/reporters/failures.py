@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 
 from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.formatting import escape_controls, find_question, format_value
 

@@ -29,7 +29,8 @@ class JsonReport(Report):
 
     def _describe_run(self, ended: RunEnded) -> dict[str, Any]:
         run: dict[str, Any] = codec.to_builtins(self._started) if self._started else {"run": ended.run}
-        run.pop("event", None)
+        for key in ("event", "journal_version"):
+            run.pop(key, None)
         run |= {"ended": ended.at, "exit_code": ended.exit_code}
         stop = {"stopped": ended.stopped, "stop_message": ended.stop_message}
         return run | {key: value for key, value in stop.items() if value is not None}

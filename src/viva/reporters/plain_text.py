@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from viva.model.record import TrialRecord, TurnRecord
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.reporters.failures import FailedCheck, TrialFailure, get_turn_status
 from viva.reporters.formatting import escape_controls, escape_multiline, format_count, format_ms, format_value
 

@@ -41,13 +41,13 @@ def list_fields(struct: type[Struct], references: Mapping[Any, str] | None = Non
     """
     hints = get_type_hints(struct, include_extras=True)
     docs = read_field_docs(struct)
-    found: list[FieldSchema] = []
+    schemas: list[FieldSchema] = []
     for field in sorted(fields(struct), key=lambda field: (not field.required, _find_depth(struct, field.name))):
         hint = hints[field.name]
         if (schema := type_schema(hint, references or {})) is not None:
             described = {**schema, **_default(field), "description": docs.get(field.name, "")}
-            found.append(FieldSchema(field.encode_name, hint, described, field.required))
-    return found
+            schemas.append(FieldSchema(field.encode_name, hint, described, field.required))
+    return schemas
 
 
 def _find_depth(struct: type, field: str) -> int:
@@ -57,9 +57,9 @@ def _find_depth(struct: type, field: str) -> int:
 
 def struct_schema(struct: type[Struct], references: Mapping[Any, str] | None = None) -> Schema:
     """The schema of an object that is decoded as `struct`."""
-    found = list_fields(struct, references)
-    schema: Schema = {"type": "object", "properties": {each.name: each.schema for each in found}}
-    if required := [each.name for each in found if each.is_required]:
+    members = list_fields(struct, references)
+    schema: Schema = {"type": "object", "properties": {each.name: each.schema for each in members}}
+    if required := [each.name for each in members if each.is_required]:
         schema["required"] = required
     return {**schema, "additionalProperties": False}
 

@@ -1,6 +1,6 @@
-"""Cases that nobody wrote down: `-i agents:id?count=10` and `-i scripts:module.function?k=v`.
+"""Generated cases: `-i agents:id?count=10` and `-i scripts:module.function?k=v`.
 
-They are validated like hand-written ones. What a generator gets wrong is asked for once more, and then is its fault.
+They are validated like cases in files. An agent whose answer does not load is asked once more; then it is at fault.
 """
 
 import inspect
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from viva.catalog import find_script
 from viva.concurrency.threads import run_in_thread
@@ -19,98 +19,108 @@ from viva.formats import native
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import GeneratedCases
+from viva.model.event import CaseGenerated
 from viva.model.message import Reply
 from viva.model.tracebacks import error_text
 from viva.session.agents import ConfiguredAgent
 from viva.state.trial_state import structured_answer
+from viva.text.credentials import MASK
 
 DEFAULT_CASE_COUNT = 5
-"""How many cases an agent is asked for, unless `?count=` says otherwise."""
-_ASK = 'Write the cases now, as JSON: {"cases": [...]}'
+"""Number of cases to ask for, unless `?count=` sets it."""
+_REQUEST = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
-async def generate_cases(
-    made: GeneratedCases,
-    target: ConfiguredAgent,
-    helper_pool: HelperPool,
-    settings: Settings,
-    reading: LoadOptions,
-    timeout_s: float,
-) -> list[Any]:
-    """The cases that an agent or a script makes for the agent under test; each of them loads. An agent has so much time."""
-    about = {
-        "target_agent": target.name,
-        "target_description": target.description,
-        "target_tools": list(target.tools),
-        "count": DEFAULT_CASE_COUNT,
-        **made.query,
-    }
+class CaseGenerator(Struct, frozen=True):
+    """Asks agents and scripts for cases that test `target`. A generator agent has `timeout_s` for its answer."""
 
-    def checked(answer: Any) -> list[Any]:
+    target: ConfiguredAgent
+    helpers: HelperPool
+    settings: Settings
+    load_options: LoadOptions
+    timeout_s: float
+
+    async def generate(self, source: GeneratedCases) -> list[Any]:
+        """The generated cases. Each of them loads; secrets in an agent's answer are masked, as in the journal."""
+        if MASK in source.query.values():
+            raise BadInput.of(f"-i {source.name}: {MASK} stands for a secret; write the secret itself")
+        metadata = {
+            "target_agent": self.target.name,
+            "target_description": self.target.description,
+            "target_tools": list(self.target.tools),
+            "count": DEFAULT_CASE_COUNT,
+            **source.query,
+        }
+        if source.source == "scripts":
+            answer = await _call_script(source.reference, metadata, self.settings)
+            try:
+                return self._load_cases(answer, source.name)
+            except ValueError as error:
+                raise BadInput.of(f"{source.name}: what it returned cannot be used: {error}") from error
+        # A resumed run reads these cases from the journal and must find the same ones.
+        redact = self.settings.redactor.redact
+        return [redact(CaseGenerated(source.name, case)).case for case in await self._ask_agent(source, metadata)]
+
+    async def _ask_agent(self, source: GeneratedCases, metadata: Mapping[str, Any]) -> list[Any]:
+        def parse(reply: Reply) -> list[Any]:
+            try:
+                return self._load_cases(structured_answer(reply), source.name)
+            except BadInput as error:
+                raise ValueError(str(error)) from error
+
+        session = self.helpers.open("generator", source.reference, None, {"metadata": metadata})
+        try:
+            async with helper_time_limit("generator", self.timeout_s), session as generator:
+                return await generator.ask(_REQUEST, parse)
+        except HelperFailed as error:
+            raise HelperFailed("generator", f"generator {source.reference}: {error.message}") from error
+
+    def _load_cases(self, answer: Any, name: str) -> list[Any]:
+        """The cases of an answer. Raises ValueError or BadInput if one does not load."""
         cases = parse_cases(answer)
-        native.load(wrap_values(cases, made.name), made.name, settings.folder, reading)
+        native.load(wrap_values(cases, name), name, self.settings.folder, self.load_options)
         return list(cases)
-
-    if made.source == "scripts":
-        answer = await _from_script(made.reference, about, settings)
-        try:
-            return checked(answer)
-        except ValueError as wrong:
-            raise BadInput.of(f"{made.name}: what it returned cannot be used: {wrong}") from wrong
-
-    def parse(reply: Reply) -> list[Any]:
-        try:
-            return checked(structured_answer(reply))
-        except BadInput as wrong:
-            raise ValueError(str(wrong)) from wrong
-
-    try:
-        asked = helper_pool.open("generator", made.reference, None, {"metadata": about})
-        async with helper_time_limit("generator", timeout_s), asked as generator:
-            return await generator.ask(_ASK, parse)
-    except HelperFailed as broken:
-        raise HelperFailed("generator", f"generator {made.reference}: {broken.message}") from broken
 
 
 def parse_cases(answer: Any) -> Sequence[Any]:
-    """`{cases|test_cases: [...]}`, a bare array, or one case."""
+    """Accepts `{cases|test_cases: [...]}`, a bare array, or one case."""
     if isinstance(answer, list):
         return cast("list[Any]", answer)
     if isinstance(answer, Mapping):
-        given = cast("Mapping[str, Any]", answer)
+        fields = cast("Mapping[str, Any]", answer)
         for key in ("cases", "test_cases"):
-            if key in given:
-                if not isinstance(given[key], list):
-                    raise ValueError(f"its `{key}` is no list")
-                return given[key]
-        return [given]
-    raise ValueError("it holds no JSON" if answer is UNSET else "it is no list of cases")
+            if key in fields:
+                if not isinstance(fields[key], list):
+                    raise ValueError(f"`{key}` is not a list")
+                return fields[key]
+        return [fields]
+    raise ValueError("it contains no JSON" if answer is UNSET else "it is not a list of cases")
 
 
-async def _from_script(reference: str, about: Mapping[str, Any], settings: Settings) -> Any:
-    """Calls `generate`, or the named function, with the query and the target by parameter name."""
+async def _call_script(reference: str, metadata: Mapping[str, Any], settings: Settings) -> Any:
+    """Calls `generate`, or the named function, with the metadata that it has parameters for."""
     try:
         module, function = find_script(reference, (str(settings.folder), str(Path.cwd())))
-    except ValueError as wrong:
-        raise BadInput.of(f"scripts:{reference}: {wrong}") from wrong
+    except ValueError as error:
+        raise BadInput.of(f"scripts:{reference}: {error}") from error
     if function is None:
         function = getattr(module, "generate", None)
     if not callable(function):
         raise BadInput.of(f"scripts:{reference}: {module.__name__} has neither test_* functions nor `generate`")
     call = cast("Callable[..., Any]", function)
     parameters = inspect.signature(call).parameters
-    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    given = {key: value for key, value in about.items() if open_ended or key in parameters}
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    arguments = {key: value for key, value in metadata.items() if takes_all or key in parameters}
     missing = [
-        n
-        for n, p in parameters.items()
-        if p.default is p.empty and n not in given and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and name not in arguments and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     if missing:
-        names = "&".join(f"{each}=..." for each in missing)
-        raise BadInput.of(f"scripts:{reference} needs {', '.join(missing)}; give it as scripts:{reference}?{names}")
+        query = "&".join(f"{name}=..." for name in missing)
+        raise BadInput.of(f"scripts:{reference} needs {', '.join(missing)}; pass it as scripts:{reference}?{query}")
     try:
-        made = await run_in_thread(lambda: call(**given))
-        return await made if inspect.isawaitable(made) else made
-    except Exception as raised:  # the script is other people's code: name it, whatever it raised
-        raise BadInput.of(f"scripts:{reference} raised {error_text(raised)}") from raised
+        result = await run_in_thread(lambda: call(**arguments))
+        return await result if inspect.isawaitable(result) else result
+    except Exception as error:  # user code may raise anything; the message names the script
+        raise BadInput.of(f"scripts:{reference} raised {error_text(error)}") from error

@@ -1,14 +1,16 @@
-"""Hooks: functions of the project that are called before and after cases, and before and after the run.
+"""Hooks: functions of the project that run before and after a case, and before and after the run.
 
-before(ctx, case)               on a case: a dict that it returns sets `{{variables}}`; if it raises, the case is an error
+before(ctx, case)               for a case: a dict that it returns sets `{{variables}}`; if it raises, the case is an error
 after(ctx, case, result, data)  `data` is what `before` returned; if it raises, the result has a warning
---before before(ctx, cases)     of the run: a dict that it returns sets variables of all cases; if it raises, the run ends
+--before before(ctx, cases)     for the run: a dict that it returns sets variables of all cases; if it raises, the run stops
 --after  after(ctx, results, data)
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
+
+from msgspec import Struct, structs
 
 from viva.engine.trial import RunContext
 from viva.errors import BadInput, RunStopped, Undetermined
@@ -18,61 +20,68 @@ from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import PlannedTrial
-from viva.session.loop_bridge import LoopBridge, run_user_function
+from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
+from viva.session.options import RunOptions
 from viva.session.script_context import create_context
 from viva.state.trial_state import TrialState
 
 _NO_KEY = Key("", "")
 
 
+class RunHooks(Struct, frozen=True):
+    """The hooks of `--before` and `--after`."""
+
+    before: Hook | None = None
+    after: Hook | None = None
+
+
 class ProjectHooks:
-    """Calls the hooks of a run and of its cases. `stage` is how they reach agents."""
+    """Calls the hooks of a run and of its cases; `run_context` connects them to agents."""
 
-    def __init__(self, run_context: RunContext, before: Hook | None = None, after: Hook | None = None) -> None:
+    def __init__(self, run_context: RunContext, run_hooks: RunHooks) -> None:
         self._run_context = run_context
-        self._before = before
-        self._after = after
+        self._run_hooks = run_hooks
         self._data: Any = None
-        self._set_up = False
+        self._is_set_up = False
 
-    async def before_run(self, plan: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
-        """Hands over all cases that will run. They are held only if somebody wants to see them."""
-        if self._before is None:
-            self._set_up = True
-            return
-        cases = [planned.case async for planned in plan() if planned.trial == 1]
-        try:
-            self._data = await self._called(self._before, None, {}, cases)
-        except RunStopped:
-            raise
-        except Exception as raised:  # the project's own code: without its set-up no case can be held
-            raise RunStopped(f"--before {_said(self._before, raised)}") from raised
-        self._set_up = True
+    async def before_run(self, iterate_trials: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
+        """Call `--before` with all cases of the run. They are read only if there is such a hook."""
+        hook = self._run_hooks.before
+        if hook is not None:
+            cases = [planned.case async for planned in iterate_trials() if planned.trial == 1]
+            try:
+                self._data = await self._call(hook, None, {}, cases)
+            except RunStopped:
+                raise
+            except Exception as error:  # user code may raise anything; without its set-up no case can run
+                raise RunStopped(f"--before {_describe_failure(hook, error)}") from error
+        self._is_set_up = True
 
     async def after_run(self, records: Callable[[], Iterable[TrialRecord]]) -> str | None:
-        """Hands over the results of a run whose `before` went well; returns what went wrong with it, if anything did."""
-        if self._after is None or not self._set_up:
+        """Call `--after` with all results, if `--before` succeeded. Returns what went wrong, if anything."""
+        hook = self._run_hooks.after
+        if hook is None or not self._is_set_up:
             return None
         try:
-            await self._called(self._after, None, _variables(self._data), list(records()), self._data)
-        except Exception as raised:  # the project's own code: what was examined stands
-            return f"--after {_said(self._after, raised)}"
+            await self._call(hook, None, _as_variables(self._data), list(records()), self._data)
+        except Exception as error:  # user code may raise anything; the results stand
+            return f"--after {_describe_failure(hook, error)}"
         return None
 
     async def before(self, state: TrialState) -> None:
-        state.variables.update(_variables(self._data))
+        state.variables.update(_as_variables(self._data))
         hook, data = state.case.before, None
         if hook is not None:
             state.waiting_for = "script"
             try:
-                data = await self._called(hook, state, state.variables, state.case)
+                data = await self._call(hook, state, state.variables, state.case)
             except RunStopped:
                 raise
-            except Exception as raised:  # the project's own code: nobody has said anything yet
-                state.tracebacks += describe_error(raised, f"before hook {hook.reference}")
-                raise Undetermined(f"before {_said(hook, raised)}") from raised
-            state.variables.update(_variables(data))
+            except Exception as error:  # user code may raise anything; the conversation has not begun
+                state.tracebacks += describe_error(error, f"before hook {hook.reference}")
+                raise Undetermined(f"before {_describe_failure(hook, error)}") from error
+            state.variables.update(_as_variables(data))
         state.before_result = data
 
     async def after(self, state: TrialState, record: TrialRecord) -> str | None:
@@ -81,54 +90,67 @@ class ProjectHooks:
             return None
         try:
             async with asyncio.timeout(state.case.limits.timeout_s):
-                await self._called(hook, state, state.variables, state.case, record, state.before_result)
+                await self._call(hook, state, state.variables, state.case, record, state.before_result)
         except RunStopped:
             raise
-        except Exception as raised:  # the project's own code: the verdict stands
-            state.tracebacks += describe_error(raised, f"after hook {hook.reference}")
-            return f"after {_said(hook, raised)}"
+        except Exception as error:  # user code may raise anything; the verdict stands
+            state.tracebacks += describe_error(error, f"after hook {hook.reference}")
+            return f"after {_describe_failure(hook, error)}"
         return None
 
-    async def _called(self, hook: Hook, state: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
+    async def _call(self, hook: Hook, state: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
         bridge = LoopBridge(asyncio.get_running_loop())
+        run_context = self._run_context
 
         def meter(call: ModelCall) -> None:
             if state is not None:
                 state.calls.append(call)
-            self._run_context.meter(call)
+            if run_context.meter is not None:
+                run_context.meter(call)
 
         key = state.key if state is not None else _NO_KEY
-        calls = self._run_context.caller(key, meter, f"viva-{self._run_context.run}-hook", state)
+        caller = run_context.caller(key, meter, f"viva-{run_context.run}-hook", state)
 
-        async def send(line: UserMessage) -> AgentReply:
-            return build_agent_reply(await calls.send(line))
+        async def send(message: UserMessage) -> AgentReply:
+            return build_agent_reply(await caller.send(message))
 
+        ctx = create_context(hook.function, send, bridge, variables)
         try:
-            return await run_user_function(
-                hook.function, create_context(hook.function, send, bridge, variables), *arguments
-            )
+            return await run_user_function(hook.function, ctx, *arguments)
         finally:
             bridge.close()
 
 
-def resolve_run_hook(given: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
-    """A hook of the run, by reference or as a function. Raises BadInput if it cannot be called as such."""
-    if given is None:
+def add_hooks(run_context: RunContext, run_hooks: RunHooks = RunHooks()) -> tuple[RunContext, ProjectHooks]:  # noqa: B008 -- frozen
+    """The context with hooks for its trials, and the hooks themselves. Hooks call agents by the context without hooks."""
+    hooks = ProjectHooks(run_context, run_hooks)
+    return structs.replace(run_context, hooks=hooks), hooks
+
+
+def resolve_run_hooks(options: RunOptions, roots: Sequence[str]) -> RunHooks:
+    return RunHooks(
+        resolve_run_hook(options.before, "--before", roots), resolve_run_hook(options.after, "--after", roots)
+    )
+
+
+def resolve_run_hook(hook: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
+    """The hook of `--before` or `--after`, given by reference or as a function. Raises BadInput if it does not fit."""
+    if hook is None:
         return None
-    if callable(given):
-        return Hook(getattr(given, "__qualname__", repr(given)), given)
+    if callable(hook):
+        return Hook(getattr(hook, "__qualname__", repr(hook)), hook)
     try:
-        return find_hook(given, roots, BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS)
-    except ValueError as wrong:
-        raise BadInput.of(f"{flag} {wrong}") from wrong
+        return find_hook(hook, roots, BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS)
+    except ValueError as error:
+        raise BadInput.of(f"{flag} {error}") from error
 
 
-def _variables(data: Any) -> dict[str, Any]:
+def _as_variables(data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         return {}
     return {str(name): value for name, value in cast("Mapping[Any, Any]", data).items()}
 
 
-def _said(hook: Hook, raised: Exception) -> str:
-    at = error_place(raised)
-    return f"{hook.reference}: {error_text(raised)}" + (f" ({at})" if at else "")
+def _describe_failure(hook: Hook, error: Exception) -> str:
+    place = error_place(error)
+    return f"{hook.reference}: {error_text(error)}" + (f" ({place})" if place else "")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends what is at work, and the run still writes its reports; the second leaves at once."""
+"""Ctrl-C and SIGTERM: the first stops the run, which still writes its reports; the second exits at once."""
 
 import asyncio
 import os
@@ -10,40 +10,38 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class RunInterrupted(Exception):  # noqa: N818 -- no error: somebody asked for it
-    """The work was ended because the run is to stop."""
+class RunInterrupted(Exception):  # noqa: N818 -- requested by the user, not an error
+    """A part of the run was cancelled because the run stops."""
 
 
 class InterruptHandler:
-    """Ends the parts of a run one by one when it is asked to stop. `stop` says that no further trial is to begin.
+    """Runs the parts of a run and cancels the current one when the run must stop. `stop` prevents further trials.
 
-    A run that is cancelled from outside (its thread is interrupted) ends in order too, unless it is `hosted`: then its
-    host knows better.
+    A cancellation from outside stops the run in the same way, except for a hosted run: its host handles it.
     """
 
     def __init__(self, stop: Callable[[], object], *, is_hosted: bool = False) -> None:
         self._stop = stop
-        self._hosted = is_hosted
+        self._is_hosted = is_hosted
         self._task: asyncio.Task[Any] | None = None
         self.is_requested = False
         self.is_cancelled = False
-        """Was the whole run cancelled from outside? Then it is told so when it has ended in order."""
+        """Was the whole run cancelled from outside? Then CancelledError is raised after its end."""
 
     def request_stop(self) -> None:
-        """The run is to stop."""
         self.is_requested = True
         self._stop()
         if self._task is not None:
             self._task.cancel()
 
     async def run_part(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits one part of the run; raises Interrupted if it is ended before it is done."""
+        """Await one part of the run. Raises RunInterrupted if it is cancelled."""
         self._task = asyncio.ensure_future(work)
         try:
             return await self._task
         except asyncio.CancelledError:
             if not self.is_requested:
-                if self._hosted:
+                if self._is_hosted:
                     raise
                 self.is_cancelled = True
                 self.request_stop()
@@ -54,26 +52,26 @@ class InterruptHandler:
 
 @contextmanager
 def handle_stop_signals(stop: Callable[[], object]) -> Generator[None]:
-    """The first SIGINT or SIGTERM calls `stop` on the loop; the second leaves at once, with code 2."""
+    """The first SIGINT or SIGTERM calls `stop` on the loop; the second exits at once with code 2."""
     loop = asyncio.get_running_loop()
-    asked = False
+    is_stopping = False
 
-    # A handler of the loop's own would wait for its turn; an agent that blocks the loop must not keep anybody here.
+    # Not a signal handler of the loop: an agent that blocks the loop would block that too.
     def interrupt(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal is_stopping
+        if is_stopping:
             os._exit(2)
-        asked = True
+        is_stopping = True
         loop.call_soon_threadsafe(stop)
 
-    before: dict[signal.Signals, Any] = {}
+    previous: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, interrupt)
-    except ValueError:  # not the main thread: signals are not ours to handle
+            previous[number] = signal.signal(number, interrupt)
+    except ValueError:  # not the main thread: only that can handle signals
         pass
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,16 +1,115 @@
-"""The one door from sync to async."""
+"""Event loops for synchronous code: user functions block in a thread while agents are called on the loop."""
 
 import asyncio
-from collections.abc import Coroutine
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from viva.concurrency.threads import run_in_thread
+from viva.errors import VivaError
+
+R = TypeVar("R")
 
 
-def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
-    """Runs async work to its end: on uvloop where there is one."""
+def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
+    """Run async code to its end, on uvloop if it is installed. The only way from sync to async."""
     try:
         import uvloop
     except ImportError:
         return asyncio.run(work)
     return uvloop.run(work)
+
+
+class LoopBridge:
+    """Runs coroutines on a loop for other threads, until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pending: set[Future[Any]] = set()
+        self._is_closed = False
+
+    def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run the coroutine on the loop and block this thread until it ends."""
+        __tracebackhide__ = True
+        future = self._submit(work)
+        try:
+            return future.result()
+        except VivaError as error:  # frames of Viva do not help the author of a test
+            raise error.with_traceback(None) from error.__cause__
+        except BaseException:  # also Ctrl-C in this thread: the result is no longer needed
+            future.cancel()
+            raise
+        finally:
+            self._pending.discard(future)
+
+    async def run_async(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run the coroutine on the loop and await it on the loop of this thread."""
+        __tracebackhide__ = True
+        future = self._submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except VivaError as error:
+            raise error.with_traceback(None) from error.__cause__
+        finally:
+            self._pending.discard(future)
+
+    def _submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        __tracebackhide__ = True
+        if self._is_closed:
+            work.close()
+            raise RuntimeError("this belongs to a test that has ended")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._pending.add(future)
+        return future
+
+    def close(self) -> None:
+        """Cancel everything that is still running."""
+        self._is_closed = True
+        for future in tuple(self._pending):
+            future.cancel()
+
+
+class LoopThread:
+    """An event loop in its own thread, for code that cannot await."""
+
+    def __init__(self) -> None:
+        self._ready: Future[tuple[LoopBridge, Callable[[], None]]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: run_coroutine(self._run_until_stopped()), name="viva-loop", daemon=True
+        )
+        self._thread.start()
+        self.bridge, self._stop = self._ready.result()
+
+    def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
+        """As `LoopBridge.run_blocking`, on the loop of this thread."""
+        __tracebackhide__ = True
+        return self.bridge.run_blocking(work)
+
+    def close(self) -> None:
+        self.bridge.close()
+        self._stop()
+        self._thread.join()
+
+    async def _run_until_stopped(self) -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set_result((LoopBridge(loop), lambda: loop.call_soon_threadsafe(stopped.set) and None))
+        await stopped.wait()
+
+
+async def run_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user in a thread; an `async def` runs on its own loop there."""
+
+    def call() -> Any:
+        try:
+            result = function(*arguments)
+            return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
+        except SystemExit as error:  # sys.exit() ends the function, not the run
+            raise RuntimeError(f"it called sys.exit({error.code!r})").with_traceback(error.__traceback__) from None
+
+    return await run_in_thread(call)
+
+
+async def _await(result: Awaitable[R]) -> R:
+    return await result

@@ -1,4 +1,4 @@
-"""What Python code says to an agent (a text, a message, a list of messages, attachments), and what it hears."""
+"""Messages that Python code sends to an agent (a text, messages, attachments), and the replies it gets."""
 
 import mimetypes
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from viva.state.trial_state import reply_text
 from viva.text.duration import parse_duration
 
 MessageInput = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
-"""What can be said: a text, a message, or a list of messages of which the last is sent and the others were said before."""
+"""A text, a message, or a list of messages: the last is sent, the others are the history."""
 
 AttachmentInput = str | Path | Mapping[str, Any]
-"""A file, or an attachment as a case writes it: `{"type": "image", "source": "https://…"}`."""
+"""A file, or an attachment as in a suite: `{"type": "image", "source": "https://…"}`."""
 
 
 class AgentReply(Reply, frozen=True):
-    """A reply, and whether the agent now waits for the user.
+    """A reply, and whether the agent waits for the user.
 
     reply = await chat.say("What time is it?")
-    reply.content, reply.data, reply.tool_calls     # what it said and did
-    reply.awaiting, reply.awaiting_reason           # does it wait, and how we know
+    reply.content, reply.data, reply.tool_calls     # content and tool calls
+    reply.awaiting, reply.awaiting_reason           # does it wait, and how Viva knows
     """
 
     awaiting: bool = False
@@ -38,83 +38,83 @@ class AgentReply(Reply, frozen=True):
 
     @property
     def text(self) -> str:
-        """What text checks look at: the content or, where it is empty, the data as compact JSON."""
+        """The text that checks see: the content or, if that is empty, the data as compact JSON."""
         return reply_text(self)
 
 
 def build_agent_reply(reply: Reply, awaiting: AwaitingState | None = None, latency_ms: float = 0.0) -> AgentReply:
-    known = awaiting or detect(reply)
+    state = awaiting or detect(reply)
     fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
-    return AgentReply(**fields, awaiting=known.is_awaiting, awaiting_reason=known.reason, latency_ms=latency_ms)
+    return AgentReply(**fields, awaiting=state.is_awaiting, awaiting_reason=state.reason, latency_ms=latency_ms)
 
 
 def build_user_message(
-    words: MessageInput,
+    message_input: MessageInput,
     *,
     attachments: Sequence[AttachmentInput] = (),
     options: Mapping[str, Any] | None = None,
     timeout: str | float | None = None,
 ) -> UserMessage:
-    """What is said, as a line of a conversation; what was said before stands in its history."""
-    messages = parse_messages(words)
+    """The last message with its attachments; the messages before it become its history."""
+    messages = parse_messages(message_input)
     if not messages or messages[-1].role != "user":
-        raise BadInput.of("the last message has to be the user's: it is the one that is sent")
-    *before, message = messages
+        raise BadInput.of("the last message must be a user message: it is the one that is sent")
+    *history, message = messages
     if attachments:
-        parts = _parts([_attachment(each) for each in attachments])
+        parts = _parse_parts([_parse_attachment(each) for each in attachments])
         message = Message("user", (*Attachments("").to_parts(message.content), *parts), data=message.data)
-    return UserMessage(message, options=options or {}, timeout_s=parse_timeout(timeout), history=tuple(before))
+    return UserMessage(message, options=options or {}, timeout_s=parse_timeout(timeout), history=tuple(history))
 
 
-def parse_messages(words: MessageInput) -> list[Message]:
-    """Messages, however they were written. BadInput says what cannot be one."""
-    if isinstance(words, str):
-        return [Message("user", words)]
-    if isinstance(words, Message | Mapping):
-        return [_message(words, 0)]
-    return [_message(each, at) for at, each in enumerate(words)]
+def parse_messages(message_input: MessageInput) -> list[Message]:
+    """Raises BadInput for what is not a message."""
+    if isinstance(message_input, str):
+        return [Message("user", message_input)]
+    if isinstance(message_input, Message | Mapping):
+        return [_parse_message(message_input, 0)]
+    return [_parse_message(each, index) for index, each in enumerate(message_input)]
 
 
 def parse_timeout(timeout: str | float | None) -> float | None:
-    """A duration as files write it (`30s`), or a number of seconds."""
+    """Seconds, from a duration as in files (`30s`) or a number of seconds."""
     if timeout is None:
         return None
     try:
-        parsed = parse_duration(timeout)
-    except ValueError as wrong:
-        raise BadInput.of(str(wrong)) from wrong
-    if not parsed:
-        raise BadInput.of("a timeout must be more than nothing")
-    return parsed
+        seconds = parse_duration(timeout)
+    except ValueError as error:
+        raise BadInput.of(str(error)) from error
+    if not seconds:
+        raise BadInput.of("a timeout must be greater than 0")
+    return seconds
 
 
-def _message(written: Message | Mapping[str, Any], at: int) -> Message:
-    if isinstance(written, Message):
-        return written
+def _parse_message(message: Message | Mapping[str, Any], index: int) -> Message:
+    if isinstance(message, Message):
+        return message
     try:
-        fields: dict[str, Any] = {"role": "user", **written}
+        fields: dict[str, Any] = {"role": "user", **message}
         calls = parse_tool_calls(fields.pop("tool_calls", None))
         content = fields.pop("content", None) or ""
-        content = content if isinstance(content, str) else _parts(cast("Sequence[Mapping[str, Any]]", content))
+        content = content if isinstance(content, str) else _parse_parts(cast("Sequence[Mapping[str, Any]]", content))
         return codec.convert({**fields, "content": content, "tool_calls": calls}, Message)
-    except (codec.ValidationError, AgentFailed, TypeError) as wrong:
-        raise BadInput.of(f"messages[{at}] is no message: {wrong}") from wrong
+    except (codec.ValidationError, AgentFailed, TypeError) as error:
+        raise BadInput.of(f"messages[{index}] is not a message: {error}") from error
 
 
-def _attachment(attached: AttachmentInput) -> Mapping[str, Any]:
-    if isinstance(attached, Mapping):
-        return attached
-    path = Path(attached).resolve()
+def _parse_attachment(attachment: AttachmentInput) -> Mapping[str, Any]:
+    if isinstance(attachment, Mapping):
+        return attachment
+    path = Path(attachment).resolve()
     kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
     return {"type": kind if kind in ("image", "audio") else "file", "source": f"file://{path}"}
 
 
-def _parts(written: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
-    """Parts with their files read. The one who names them here is the author of the code: any file will do."""
-    checked = [codec.to_builtins(part) for part in codec.convert(list(written), list[Part])]
-    here = Path.cwd()
-    return Attachments(str(here), (here.anchor,)).build_parts(checked, (), _refuse, read_files=True)
+def _parse_parts(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    """Parts with their files read. Any file is allowed: the author of the code names it, not a suite."""
+    checked = [codec.to_builtins(part) for part in codec.convert(list(parts), list[Part])]
+    folder = Path.cwd()
+    return Attachments(str(folder), (folder.anchor,)).build_parts(checked, (), _raise_problem, read_files=True)
 
 
-def _refuse(_at: KeyPath, what: str, _key: str | None) -> None:
-    raise BadInput.of(what)
+def _raise_problem(_path: KeyPath, message: str, _key: str | None) -> None:
+    raise BadInput.of(message)

@@ -1,9 +1,9 @@
-"""Names of agents and connectors in flags and files: those that nobody has are found before anything runs."""
+"""Checks names of agents, connectors and evaluators in flags and files before anything runs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from viva.agents.agent_config import find_kind
+from viva.agents.agent_config import find_kind, find_reference_kind
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
@@ -15,68 +15,114 @@ FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]
 
 
 def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Any = None) -> FindProblems:
-    """Says why there can be no agent of a name. One that only the config names, as the default simulator, is wrong there."""
-    given = (
+    """A function that finds out why an agent cannot be used as a helper. The agent under test always can."""
+    name_under_test = (
         under_test if isinstance(under_test, str) else getattr(under_test, "__qualname__", type(under_test).__name__)
     )
-    default = (settings.defaults.simulator or "").removeprefix("agents:")
+    default_simulator = (settings.defaults.simulator or "").removeprefix("agents:")
 
-    def wrong_with(name: str) -> tuple[Problem, ...]:
-        if under_test is not None and name == given:
+    def find_problems(name: str) -> tuple[Problem, ...]:
+        if under_test is not None and name == name_under_test:
             return ()
-        wrong = agents.find_agent_problems(name)
-        if name == default and any(not each.file for each in wrong):
-            return settings.problem(f"simulator: {wrong[0].message}", "defaults", "simulator").problems
-        return wrong
+        problems = agents.find_agent_problems(name)
+        if name == default_simulator and any(not problem.file for problem in problems):
+            return settings.problem(f"simulator: {problems[0].message}", "defaults", "simulator").problems
+        return problems
 
-    return wrong_with
+    return find_problems
 
 
 def create_connector_check(agents: AgentFactory, settings: Settings, options: RunOptions) -> FindConnectorProblems:
-    """Says why `options.connector` of a case cannot be used: by the agent under test, or by a helper.
+    """A function that finds out why `options.connector` of a case cannot be used by the agent under test or a helper.
 
-    An agent that is no model of ours gets its options as they are: what a connector is called there, only it knows.
+    An agent that uses no connector of the config receives the option unchecked.
     """
-    asked = options.agent or settings.defaults.agent
-    candidates = [asked] if asked is not None else list(settings.agents)
+    agent = options.agent or settings.defaults.agent
+    agents_under_test = [agent] if agent is not None else list(settings.agents)
 
-    def wrong_with(name: str, helper: str | None = None) -> tuple[Problem, ...]:
+    def find_problems(name: str, helper: str | None = None) -> tuple[Problem, ...]:
         if helper is None and options.connector is not None:
-            return ()  # -c stands over what cases say
-        who = candidates if helper is None else [helper]
-        if not who or not all(_uses_connectors(each, settings) for each in who):
+            return ()  # -c overrides the cases
+        users = agents_under_test if helper is None else [helper]
+        if not users or not all(_uses_connector(user, settings) for user in users):
             return ()
         return agents.find_connector_problems(name)
 
-    return wrong_with
+    return find_problems
 
 
-def _uses_connectors(agent: Any, settings: Settings) -> bool:
-    """Is it an agent that reaches a model through a connector of the config?"""
+def _uses_connector(agent: Any, settings: Settings) -> bool:
     if not isinstance(agent, str):
         return False
     name = agent.removeprefix("agents:")
-    written = settings.agents.get(name)
-    if written is None:
-        named = name in settings.connectors or find_connector(name, settings.connectors) is not None
-        return named or (name.startswith("viva.") and name != "viva.rules")
-    kind = written.get("type")
+    entry = settings.agents.get(name)
+    if entry is None:
+        is_connector = name in settings.connectors or find_connector(name, settings.connectors) is not None
+        return is_connector or (name.startswith("viva.") and name != "viva.rules")
+    kind = entry.get("type")
     if kind is None:
-        return "use" not in written and ("prompt" in written or "connector" in written)
+        return "use" not in entry and ("prompt" in entry or "connector" in entry)
     return getattr(find_kind(kind), "calls_model", False)
 
 
+def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value: str | None = None) -> FindProblems:
+    """A function that finds out why a connector, agent or model cannot grade playbooks and play the user in them.
+
+    `flag_value` is the name that --evaluator gives.
+    """
+
+    def add_place(name: str, problem: Problem) -> tuple[Problem, ...]:
+        """The problem with the flag or config line that gives the name, unless it names a file already."""
+        if problem.file:
+            return (problem,)
+        if name == flag_value:
+            return (Problem("", 0, "", f"--evaluator: {problem.message}"),)
+        if name == settings.defaults.evaluator:
+            return settings.problem(f"evaluator: {problem.message}", "defaults", "evaluator").problems
+        return (problem,)
+
+    def find_problems(name: str) -> tuple[Problem, ...]:
+        bare = name.removeprefix("agents:")
+        is_agent = bare in settings.agents
+        is_named = is_agent or bare in settings.connectors or bare.startswith("viva.")
+        is_named = is_named or find_reference_kind(bare) is not None
+        if not is_named and find_connector(bare, settings.connectors) is None:
+            return add_place(name, Problem("", 0, "", _explain_unknown_evaluator(bare)))
+        connector = None if is_agent else settings.connectors.get(bare)
+        if connector is not None and not connector.model:
+            hint = (
+                f"; or name a model that its `models` match, such as {connector.models[0]}" if connector.models else ""
+            )
+            return settings.problem(f"connector {bare!r} has no `model`; add one{hint}", "connectors", bare).problems
+        try:
+            for role in ("judge", "simulator"):
+                agents.find_helper(bare, role)
+        except BadInput as error:
+            return tuple(placed for problem in error.problems for placed in add_place(name, problem))
+        return ()
+
+    return find_problems
+
+
+def _explain_unknown_evaluator(name: str) -> str:
+    family = name.partition("-")[0]
+    return (
+        f"no agent or connector is called {name!r}, and no connector reaches a model of that name; for a model, add "
+        f'`models = ["{family}-*"]` to its connector in viva.toml, for example below [connectors.{family}]'
+    )
+
+
 def find_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:
-    """Flags that name an agent which there cannot be."""
-    named: list[tuple[str, str | None, Role]] = [
+    """Problems of the flags that name an agent as helper."""
+    helpers: list[tuple[str, str | None, Role]] = [
         ("--simulator", options.simulator, "simulator"),
         ("-r", options.reporter, "reporter"),
     ]
-    for flag, name, role in named:
+    for flag, name, role in helpers:
         if name is None:
             continue
         try:
             agents.find_helper(name, role)
-        except BadInput as wrong:
-            for each in wrong.problems:
-                yield each if each.file else Problem("", 0, "", f"{flag}: {each.message}")
+        except BadInput as error:
+            for problem in error.problems:
+                yield problem if problem.file else Problem("", 0, "", f"{flag}: {problem.message}")

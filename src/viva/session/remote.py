@@ -1,4 +1,4 @@
-"""Eval suites on another host: what is asked for here, where it runs, and what comes back: events and a summary."""
+"""Eval runs on another OpenWOP host: the request, the events and the summary."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.openwop import TOKEN_VARIABLE, parse_address
+from viva.agents.openwop import OpenwopAgent, parse_address, parse_reference
 from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
@@ -21,9 +21,11 @@ from viva.model import codec
 from viva.model.connector import Secret
 from viva.protocols import Transport
 
+TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
+
 
 class RemoteRunRequest(Struct, frozen=True, kw_only=True):
-    """Which suite shall run there, on which agent, and how."""
+    """Which suite the host runs on which agent, and how."""
 
     suite: str
     agent: str
@@ -32,72 +34,70 @@ class RemoteRunRequest(Struct, frozen=True, kw_only=True):
     allow_agent_mismatch: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        asked = {
+        options = {
             "evalModes": list(self.modes) or None,
             "baselineRunId": self.baseline,
             "allowAgentMismatch": self.allow_agent_mismatch or None,
         }
-        configurable = {key: value for key, value in asked.items() if value is not None}
+        configurable = {key: value for key, value in options.items() if value is not None}
         body: dict[str, Any] = {"mode": "eval", "evalSuiteRef": self.suite, "agentId": self.agent}
         return {**body, "configurable": configurable} if configurable else body
 
 
 def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
-    """The suite's name there and the agent's id. A local file or pack says which suite is meant; the host has its own copy."""
-    suite: EvalSuite | None = None
+    """The reference of the suite and the id of the agent. A local file or pack only names them; the host has its own copy."""
     path = folder / text
     if path.exists():
-        suite, target = _read(path, text)
-        ref, agent = f"{suite.suite_id}@{suite.version}", agent or target
+        suite, target = _read_suite(path, text)
+        reference, agent = f"{suite.suite_id}@{suite.version}", agent or target
     elif "@" in text and "/" not in text:
-        ref = text
+        reference = text
     else:
-        raise BadInput.of(f"there is no file {text!r}; a suite that only the host has is named ID@VERSION")
+        raise BadInput.of(f"there is no file {text!r}; name a suite that only the host has as ID@VERSION")
     if agent is None:
-        raise BadInput.of("which agent of the host? Give its id with -n; the suite names none")
-    return ref, agent
+        raise BadInput.of("No agent given, and the suite names none. Pass the id of an agent on the host with -n")
+    return reference, agent
 
 
-def _read(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
+def _read_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
+    """The suite of a file or pack, and the agent that it names."""
     if not is_pack(path):
         try:
             raw = path.read_bytes()
-        except OSError as wrong:
-            raise BadInput.of(f"is no suite and no pack: {wrong.strerror}", shown) from wrong
+        except OSError as error:
+            raise BadInput.of(f"is neither a suite nor a pack: {error.strerror}", shown) from error
         suite = parse_suite(parse_json_document(raw, shown))[0]
         return suite, suite.target_agent_id
     pack = open_pack(path, shown)
-    found = [(at, agent) for at, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
-    if len(found) != 1:
-        raise BadInput.of(f"holds {len(found)} suites; name the one that is meant as ID@VERSION", shown)
-    at, agent = found[0]
-    raw = pack.read(str(agent.eval_suite_ref), ("agents", at, "evalSuiteRef"))
+    agents = [(index, agent) for index, agent in enumerate(pack.manifest.agents) if agent.eval_suite_ref is not None]
+    if len(agents) != 1:
+        raise BadInput.of(f"contains {len(agents)} suites; name one of them as ID@VERSION", shown)
+    index, agent = agents[0]
+    raw = pack.read(str(agent.eval_suite_ref), ("agents", index, "evalSuiteRef"))
     suite = parse_suite(parse_json_document(raw, f"{shown}/{agent.eval_suite_ref}"))[0]
     return suite, suite.target_agent_id or agent.agent_id
 
 
 class RemoteRun:
-    """A run on a host, from here."""
+    """A run on a host."""
 
     def __init__(self, url: str, settings: Settings, http: Transport) -> None:
         try:
             address = parse_address(url, "https://host")
-        except ValueError as wrong:
-            raise BadInput.of(f"--host: {wrong}") from wrong
+        except ValueError as error:
+            raise BadInput.of(f"--host: {error}") from error
         self.client = HostClient(url=address, token=find_token(settings), http=http)
         self.run_id: str | None = None
 
-    async def start(self, what: RemoteRunRequest) -> str:
-        """The run's id. A host that refuses says why: that is bad input, found before anything ran."""
+    async def start(self, request: RemoteRunRequest) -> str:
+        """Create the run and return its id. Raises BadInput if the host refuses it: nothing has run then."""
         try:
-            self.run_id = await self.client.create_run(what.to_json())
-        except HostRefused as refused:
-            if refused.status in (400, 501):
-                raise BadInput.of(refused.message) from refused
-            if refused.status == 401 and self.client.token is None:
-                raise Unreachable(
-                    f"{refused.message}; a token is read from {TOKEN_VARIABLE}, which is not set"
-                ) from refused
+            self.run_id = await self.client.create_run(request.to_json())
+        except HostRefused as error:
+            if error.status in (400, 501):
+                raise BadInput.of(error.message) from error
+            if error.status == 401 and self.client.token is None:
+                raise Unreachable(f"{error.message}; set {TOKEN_VARIABLE} to a token of the host") from error
             raise
         return self.run_id
 
@@ -105,18 +105,31 @@ class RemoteRun:
         return self.client.iterate_events(str(self.run_id), "updates")
 
     async def fetch_summary(self) -> EvalSummary:
-        found = await self.client.get(f"/v1/runs/{quote(str(self.run_id), safe='')}/eval-summary")
-        return parse_eval_summary(codec.encode(found), f"the summary of {self.run_id}")
+        summary = await self.client.get(f"{self._path}/eval-summary")
+        return parse_eval_summary(codec.encode(summary), f"the summary of {self.run_id}")
 
     async def cancel(self) -> None:
         with suppress(Unreachable):
-            await self.client.post(f"/v1/runs/{quote(str(self.run_id), safe='')}/cancel", {})
+            await self.client.post(f"{self._path}/cancel", {})
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/runs/{quote(str(self.run_id), safe='')}"
 
 
-def find_token(settings: Settings) -> Secret | None:
-    """The token of OPENWOP_TOKEN. It is a secret from then on."""
-    token = settings.environ.get(TOKEN_VARIABLE)
+def find_token(settings: Settings, value: str | None = None, *place: str) -> Secret | None:
+    """The token of a host, from the config or else from OPENWOP_TOKEN."""
+    token = settings.expand_variables(value, *place) if value else settings.environ.get(TOKEN_VARIABLE)
     if not token:
         return None
     settings.redactor.add_secrets([token])
     return Secret(token)
+
+
+def build_remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
+    """The agent that `openwop:URL#agent` refers to."""
+    try:
+        url, agent = parse_reference(str(fields.get("use", "")))
+    except ValueError as wrong:
+        raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
+    return OpenwopAgent(url=url, agent=agent, token=find_token(settings, fields.get("token"), "agents", name, "token"))

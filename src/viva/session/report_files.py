@@ -1,9 +1,9 @@
-"""The reports of a run: files by their ending, and what an agent as reporter (`--reporter`) writes instead."""
+"""The reports of a run: files by their ending, and texts that an agent as reporter (`--reporter`) writes instead."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from viva import catalog
 from viva.engine.helpers import HelperPool, helper_time_limit
@@ -19,16 +19,16 @@ from viva.stats.pass_rule import PassRule
 
 
 class ReportFiles:
-    """All report files of a run. A Sink that hears of everything but the end, and writes when it is told to.
+    """All report files of a run: a Sink that passes on every event but the end, which `write_files` does.
 
-    They are written before the run's end is journaled, because a report that is lost changes the exit code.
+    The files are written before the end is journaled, because a lost report changes the exit code.
     """
 
     def __init__(self, outputs: Sequence[Path], journal: Journal, eval_summary: Path | None = None) -> None:
         self._sinks: dict[Path, Sink] = {}
         self._lost: dict[Path, str] = {}
         for path in outputs:
-            # Where only an agent knows the kind, Markdown stands in until that has written.
+            # Markdown is the fallback for an ending that only the agent as reporter knows.
             reporter = catalog.find_component("reporter", path.suffix) or catalog.find_component("reporter", ".md")
             if reporter is not None:
                 self._sinks[path] = reporter(path, journal)
@@ -37,22 +37,21 @@ class ReportFiles:
         self.live = any(sink.live for sink in self._sinks.values())
 
     def receive(self, events: Sequence[Event]) -> None:
-        told = [event for event in events if not isinstance(event, RunEnded)]
+        without_end = [event for event in events if not isinstance(event, RunEnded)]
         for path, sink in self._sinks.items():
-            if path not in self._lost and told:
-                self._tell(path, sink, told)
+            if path not in self._lost and without_end:
+                self._send(path, sink, without_end)
 
     def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
-        """Writes all files, and gives the end as it is then: with what was lost, and the exit code that follows.
+        """Write all files and return the end event with the lost reports and the exit code that follows from them.
 
-        `texts` are written as they are, in the place of the built-in reports. If a report is lost, the others are written
-        again, so that they say so.
+        `texts` replace built-in reports. If a report is lost, the others are written again to say so.
         """
         self._write_all(ended, texts or {})
         if self._lost:
-            ended = self._with_losses(ended)
+            ended = self._add_losses(ended)
             self._write_all(ended, texts or {})
-            ended = self._with_losses(ended)
+            ended = self._add_losses(ended)
         return ended
 
     def _write_all(self, ended: RunEnded, texts: Mapping[Path, str]) -> None:
@@ -60,50 +59,52 @@ class ReportFiles:
             if path in self._lost:
                 continue
             if path not in texts:
-                self._tell(path, sink, (ended,))
+                self._send(path, sink, (ended,))
                 continue
             try:
                 replace_file(path, texts[path].encode())
-            except OSError as wrong:
-                self._lost[path] = wrong.strerror or str(wrong)
+            except OSError as error:
+                self._lost[path] = error.strerror or str(error)
 
-    def _tell(self, path: Path, sink: Sink, events: Sequence[Event]) -> None:
+    def _send(self, path: Path, sink: Sink, events: Sequence[Event]) -> None:
         try:
             sink.receive(events)
-        except OSError as wrong:
-            self._lost[path] = wrong.strerror or str(wrong)
-        except VivaError as wrong:
-            self._lost[path] = str(wrong)
-        except Exception as raised:  # a reporter, perhaps of a plugin, is never worth the run
-            self._lost[path] = f"{type(sink).__name__} raised {type(raised).__name__}: {raised}"
+        except OSError as error:
+            self._lost[path] = error.strerror or str(error)
+        except VivaError as error:
+            self._lost[path] = str(error)
+        except Exception as error:  # a reporter may belong to a plugin; its bug must not stop the run
+            self._lost[path] = f"{type(sink).__name__} raised {type(error).__name__}: {error}"
 
-    def _with_losses(self, ended: RunEnded) -> RunEnded:
-        lost = tuple(f"{path}: {why}" for path, why in self._lost.items())
+    def _add_losses(self, ended: RunEnded) -> RunEnded:
+        lost = tuple(f"{path}: {reason}" for path, reason in self._lost.items())
         summary = structs.replace(ended.summary, lost_reports=lost)
         return structs.replace(ended, summary=summary, exit_code=ended.exit_code or 1)
 
 
-async def ask_reporter(
-    helper_pool: HelperPool,
-    reporter: str,
-    journal: Journal,
-    rule: PassRule,
-    summary: RunSummary,
-    form: str,
-    timeout_s: float,
-) -> str:
-    """The agent's words for a report in that form. Raises HelperFailed if it breaks, or takes longer than that."""
-    from viva.reporters.json import encode_case  # few runs have such a reporter
-    from viva.reporters.report import group_by_case
+class AgentReporter(Struct, frozen=True):
+    """An agent that writes reports of a run from its journal, with `timeout_s` for each."""
 
-    cases = [codec.Raw(encode_case(case)) for case in group_by_case(journal, rule)]
-    body = codec.encode({"summary": summary, "cases": cases, "format": form}).decode()
-    about = {"metadata": {"format": form}}
-    async with helper_time_limit("reporter", timeout_s), helper_pool.open("reporter", reporter, None, about) as session:
-        return await session.ask(body, _words)
+    helpers: HelperPool
+    agent: str
+    journal: Journal
+    pass_rule: PassRule
+    timeout_s: float
+
+    async def write_report(self, summary: RunSummary, report_format: str) -> str:
+        """The report in that format. Raises HelperFailed if the agent fails or takes too long."""
+        from viva.reporters.json import encode_case  # imported only for runs with a reporter agent
+        from viva.reporters.report import group_by_case
+
+        cases = [codec.Raw(encode_case(case)) for case in group_by_case(self.journal, self.pass_rule)]
+        body = codec.encode({"summary": summary, "cases": cases, "format": report_format}).decode()
+        options = {"metadata": {"format": report_format}}
+        session = self.helpers.open("reporter", self.agent, None, options)
+        async with helper_time_limit("reporter", self.timeout_s), session as reporter:
+            return await reporter.ask(body, _parse_report)
 
 
-def _words(reply: Reply) -> str:
+def _parse_report(reply: Reply) -> str:
     if not reply.content.strip():
         raise ValueError("it is empty")
     return reply.content

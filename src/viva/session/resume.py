@@ -1,4 +1,4 @@
-"""A run that was cut off goes on: what it had settled, what has ended, and whether all is still as it was."""
+"""Resuming a run: what its journal says, and whether anything has changed since."""
 
 from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
@@ -18,10 +18,7 @@ from viva.record.journal import Journal, read_events
 
 
 class PreviousRun(Struct, frozen=True, dict=True):
-    """What the journal of a run tells: how it was started, the cases made for it, and the trials that have ended.
-
-    With an `end` it had come to it: nothing is left to run.
-    """
+    """The earlier part of a run, read from its journal. With `run_ended` the run is complete."""
 
     started: RunStarted
     journal_path: Path
@@ -29,9 +26,8 @@ class PreviousRun(Struct, frozen=True, dict=True):
     generated_cases: Mapping[str, tuple[Mapping[str, Any], ...]]
     run_ended: RunEnded | None = None
     cost_at_stop_usd: float = 0.0
-    """What the run had cost when it was last stopped, calls that were cut off included."""
+    """The cost of the run when it was last stopped, including calls that were cut off."""
     retried_attempts: tuple[TrialRetried, ...] = ()
-    """Attempts that were run again."""
 
     @property
     def run_id(self) -> str:
@@ -43,7 +39,7 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended_keys(self) -> frozenset[Key]:
-        """The trials that have ended, whatever the attempt."""
+        """The keys of the trials that have ended, without the attempt."""
         return frozenset(trial_key(event.key) for event in self.ended_trials)
 
     def has_ended(self, planned: PlannedTrial) -> bool:
@@ -52,32 +48,33 @@ class PreviousRun(Struct, frozen=True, dict=True):
     @property
     def spent_usd(self) -> float:
         trials = sum(event.record.cost_usd or 0.0 for event in self.ended_trials)
-        retried = sum((event.usage.cost_usd or 0.0) for event in self.retried_attempts if event.usage)
-        return max(self.cost_at_stop_usd, trials + retried)
+        retries = sum((event.usage.cost_usd or 0.0) for event in self.retried_attempts if event.usage)
+        return max(self.cost_at_stop_usd, trials + retries)
 
 
-async def keep_unchanged_trials(past: PreviousRun, plan: AsyncIterator[PlannedTrial]) -> PreviousRun:
-    """Of the past of a run that goes on although its suites changed: the outcomes of cases that are as they were."""
-    due = {
-        each.index: (trial_key(Key(each.case.suite, each.case.id, each.trial)), each.case.digest) async for each in plan
+async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator[PlannedTrial]) -> PreviousRun:
+    """For `--force`: the previous run with only those trials whose cases have not changed."""
+    planned = {
+        each.index: (trial_key(Key(each.case.suite, each.case.id, each.trial)), each.case.digest)
+        async for each in trials
     }
-    ended = [
+    unchanged = [
         event
-        for event in past.ended_trials
-        if due.get(event.index) == (trial_key(event.key), event.record.digest or "")
+        for event in previous_run.ended_trials
+        if planned.get(event.index) == (trial_key(event.key), event.record.digest or "")
     ]
-    return structs.replace(past, ended=tuple(ended))
+    return structs.replace(previous_run, ended_trials=tuple(unchanged))
 
 
 def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
-    """The journal of a run that is to go on, and its past. The journal is locked first: nobody can add to that past."""
+    """The journal of a run to resume, and what it says. It is locked before it is read, so nothing can be added."""
     path = history.journal_path(history.find_run(name).id)
     if not path.exists():
-        raise BadInput.of("is gone; this run cannot be resumed", str(path))
+        raise BadInput.of("file is missing; this run cannot be resumed", str(path))
     try:
         journal = Journal(path)
-    except RunStopped as broken:
-        raise BadInput.of(broken.reason) from broken
+    except RunStopped as error:
+        raise BadInput.of(error.reason) from error
     try:
         return journal, read_previous_run(path)
     except BadInput:
@@ -86,49 +83,59 @@ def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
 
 
 def load_previous_run(history: History, name: str) -> PreviousRun:
-    """The past of a run that is in the history."""
     return read_previous_run(history.journal_path(history.find_run(name).id))
 
 
 def read_previous_run(path: Path) -> PreviousRun:
-    """The past of a run by its journal."""
+    """Read a journal. Raises BadInput if it has no start event."""
     started: RunStarted | None = None
-    ended: dict[int, TrialEnded] = {}
-    retried: list[TrialRetried] = []
-    made: dict[str, list[CaseGenerated]] = {}
-    end: RunEnded | None = None
-    stopped_at_usd = 0.0
+    ended_trials: dict[int, TrialEnded] = {}
+    retried_attempts: list[TrialRetried] = []
+    generated: dict[str, list[CaseGenerated]] = {}
+    run_ended: RunEnded | None = None
+    cost_at_stop_usd = 0.0
     for event in read_events(path):
         match event:
             case RunStarted():
                 started = event
             case CaseGenerated():
-                made.setdefault(event.suite, []).append(event)
+                generated.setdefault(event.suite, []).append(event)
             case TrialEnded():
-                ended[event.index] = event
+                ended_trials[event.index] = event
             case TrialRetried():
-                retried.append(event)
+                retried_attempts.append(event)
             case RunEnded():
-                end = event if event.stopped is None else None
-                stopped_at_usd = event.summary.cost_usd or 0.0
+                run_ended = event if event.stopped is None else None
+                cost_at_stop_usd = event.summary.cost_usd or 0.0
             case RunResumed():
-                end = None
+                run_ended = None
             case _:
                 pass
     if started is None:
-        raise BadInput.of("has no beginning; this run cannot be resumed", str(path))
-    # A run that was killed while it wrote them down has none: where they are not complete, nothing has run yet.
-    generated = {suite: cases[-cases[-1].of :] for suite, cases in made.items() if len(cases) >= cases[-1].of}
-    kept = {suite: tuple(each.case for each in cases) for suite, cases in generated.items()}
-    return PreviousRun(started, path, tuple(ended.values()), kept, end, stopped_at_usd, tuple(retried))
+        raise BadInput.of("has no start event; this run cannot be resumed", str(path))
+    # A run that was killed while it journaled generated cases ran no trial: it generates them again.
+    generated_cases = {
+        suite: tuple(event.case for event in events[-events[-1].of :])
+        for suite, events in generated.items()
+        if len(events) >= events[-1].of
+    }
+    return PreviousRun(
+        started,
+        path,
+        tuple(ended_trials.values()),
+        generated_cases,
+        run_ended,
+        cost_at_stop_usd,
+        tuple(retried_attempts),
+    )
 
 
-def check_unchanged(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """The report of a resumed run is to be that of an unbroken one: so nothing may have changed in between."""
+def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises BadInput if the fingerprint differs: the report of a resumed run must equal that of an unbroken one."""
     changed = [
         name
-        for name in sorted({*was, *now})
-        if codec.canonical_bytes(was.get(name)) != codec.canonical_bytes(now.get(name))
+        for name in sorted({*before, *now})
+        if codec.canonical_bytes(before.get(name)) != codec.canonical_bytes(now.get(name))
     ]
     if changed:
-        raise BadInput.of(f"changed since the run began: {', '.join(changed)}; --force goes on all the same")
+        raise BadInput.of(f"changed since the run began: {', '.join(changed)}; --force resumes it anyway")

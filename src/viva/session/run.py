@@ -1,4 +1,4 @@
-"""Wires a run together: settings and inputs become suites, agents, sinks and a stage; the scheduler does the rest."""
+"""Executes a RunPlan: builds the journal, event bus, run context and scheduler, and ends with the reports."""
 
 import asyncio
 import secrets
@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 import viva
 from viva.concurrency.prints import capture_prints
@@ -31,10 +31,10 @@ from viva.protocols import PlannedTrial, Sink
 from viva.record.atomic_files import replace_file
 from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_private_folder
-from viva.session.hooks import ProjectHooks
+from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.options import dump_options
-from viva.session.report_files import ReportFiles, ask_reporter
+from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_plan import RunPlan
 from viva.text.credentials import mask_reference, mask_text
@@ -42,14 +42,16 @@ from viva.text.duration import format_duration
 
 
 class RunResult:
-    """How a run ended. Its records are read from the journal, in input order, when they are asked for."""
+    """The result of a run. `records()` reads the journal, in input order."""
 
-    def __init__(self, run: str, code: int, summary: RunSummary, journal: Journal, said: str | None = None) -> None:
-        self.run_id = run
-        self.exit_code = code
+    def __init__(
+        self, run_id: str, exit_code: int, summary: RunSummary, journal: Journal, report_text: str | None = None
+    ) -> None:
+        self.run_id = run_id
+        self.exit_code = exit_code
         self.summary = summary
-        self.report_text = said
-        """What an agent as reporter has to say, where it writes no file."""
+        self.report_text = report_text
+        """The text of an agent as reporter, if it writes no file."""
         self._journal = journal
 
     @property
@@ -59,7 +61,7 @@ class RunResult:
 
     @property
     def folder(self) -> Path:
-        """Where the journal is."""
+        """The folder of the journal."""
         return self._journal.path.parent
 
     def records(self) -> Iterator[TrialRecord]:
@@ -72,102 +74,219 @@ class RunResult:
 
 
 async def execute(
-    prepared: RunPlan,
+    plan: RunPlan,
     sinks: Sequence[Sink] = (),
     previous_run: PreviousRun | None = None,
     *,
     journal: Journal | None = None,
     hosted_run_id: str | None = None,
 ) -> RunResult:
-    """Runs what was prepared and tells the sinks all about it. `past` has ended already: it is told, not run again.
+    """Run the plan and send all events to the sinks. Trials of the `previous_run` are reported, not run again.
 
-    A run that goes on brings its `journal`, which was locked before its past was read. A run that is `hosted_as` one of
-    several goes by that name, and leaves signals and the list of runs to its host.
+    A resumed run passes its `journal`, which is locked already. A hosted run gets its id from the host, which also
+    handles signals and the list of runs.
     """
-    run = (
-        previous_run.run_id
-        if previous_run
-        else hosted_run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    )
+    run_id = previous_run.run_id if previous_run else hosted_run_id or _create_run_id()
     if journal is None:
-        journal = _journal(prepared.settings, run, history=prepared.options.history)
+        journal = _open_journal(plan.settings, run_id, history=plan.options.history)
+    run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None)
     try:
-        result = await _examined(prepared, sinks, previous_run, journal, run, hosted=hosted_run_id is not None)
+        result = await run.execute(sinks)
     except BaseException:
-        journal.abandon()  # it has no end: the next command says how to go on with it
+        journal.abandon()  # it has no end: the next command says how to resume the run
         raise
     finally:
-        await prepared.http.close()
+        await plan.http.close()
     journal.release_lock()
     return result
 
 
-async def _examined(
-    prepared: RunPlan, sinks: Sequence[Sink], past: PreviousRun | None, journal: Journal, run: str, *, hosted: bool
-) -> RunResult:
-    options = prepared.options
-    number = 0 if past or not options.history else _numbered(prepared.settings)
-    if past is not None:
-        journal.keep_only({event.index for event in past.ended_trials})
-    reports = ReportFiles(options.outputs, journal, options.eval_summary)
-    listed = [HistorySink(History(prepared.settings.data_folder))] if options.history and not hosted else []
-    tally = RunTally(prepared.case_count, options.pass_rule, _barred(prepared))
-    # In this order: what is journaled can be replayed, and what is counted or shown is never lost.
-    executor = LocalExecutor(prepared.parallel)
-    stores = [*prepared.cassette_mode.event_stores, journal, tally]
-    bus = EventBus(stores, [*listed, *sinks, reports], executor.stop)
-    run_context = create_run_context(prepared, run, bus)
-    hooks = ProjectHooks(run_context, prepared.before_hook, prepared.after_hook)
-    run_context = structs.replace(run_context, hooks=hooks)
-    known = [event.record for event in past.ended_trials] if past else []
-    fail_fast = FailFast(options.pass_rule, known) if options.fail_fast else None
-    trials, on_trial_ended = _due(prepared, past)
-    scheduler = Scheduler(run_context, executor, fail_fast, options.retry_faults, on_trial_ended)
-    interruption = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=hosted)
-    why: str | None = None
-    try:
-        with capture_prints(), nullcontext() if hosted else handle_stop_signals(interruption.request_stop):
-            _begin(bus, tally, _started(run, prepared, journal, number, hosted=hosted), prepared, past)
-            _watch(prepared.budget, bus)
-            for note in (*prepared.notes, prepared.person_policy.explain_skips(prepared.interactive_count)):
-                if note:
-                    bus.emit(Note(prepared.redactor.redact_text(note)))
-            for warning in prepared.cassette_mode.find_drift():
-                bus.emit(Note(prepared.redactor.redact_text(warning), "warning"))
-            try:
-                await interruption.run_part(hooks.before_run(prepared.iterate_trials))
-                await interruption.run_part(scheduler.run(trials))
-            except RunInterrupted:
-                pass
-            except RunStopped as broken:
-                scheduler.stop_reason = "budget" if broken.is_budget else "broken"
-                why = prepared.redactor.redact_text(broken.reason)
-            if trouble := await _after_run(hooks, journal, interruption):
-                _warn(bus, prepared.redactor.redact_text(trouble))
-            for agent, seconds in run_context.lag.by_agent.items():
-                _warn(bus, _blocked(agent, seconds))
-            summary = _with_all_costs(tally.summary(), prepared.budget)
-            texts, said = await _tell_reporter(prepared, bus, journal, summary, interruption)
-            summary = _with_all_costs(summary, prepared.budget)
-            try:
-                prepared.cassette_mode.flush()
-            except RunStopped as broken:
-                scheduler.stop_reason, why = scheduler.stop_reason or "broken", why or broken.reason
-            code = exit_code(summary, scheduler.stop_reason)
-            ended = _end(bus, reports, RunEnded(run, _now(), code, summary, scheduler.stop_reason, why), texts)
-    finally:
-        prepared.cassette_mode.close()
-    if interruption.is_cancelled:
-        raise asyncio.CancelledError
-    return RunResult(run, ended.exit_code, ended.summary, journal, said)
+class _Run(Struct, frozen=True):
+    """One execution of a plan."""
 
+    plan: RunPlan
+    run_id: str
+    journal: Journal
+    previous_run: PreviousRun | None
+    is_hosted: bool
 
-async def _after_run(hooks: ProjectHooks, journal: Journal, interruption: InterruptHandler) -> str | None:
-    """Also after an interruption: the hook may have to put away what `--before` set up."""
-    try:
-        return await interruption.run_part(hooks.after_run(journal.records))
-    except RunInterrupted:
-        return "--after was interrupted"
+    async def execute(self, sinks: Sequence[Sink]) -> RunResult:
+        plan, options, previous_run = self.plan, self.plan.options, self.previous_run
+        number = 0 if previous_run or not options.history else _take_run_number(plan.settings)
+        if previous_run is not None:
+            self.journal.keep_only({event.index for event in previous_run.ended_trials})
+        reports = ReportFiles(options.outputs, self.journal, options.eval_summary)
+        has_history = options.history and not self.is_hosted
+        history_sinks = [HistorySink(History(plan.settings.data_folder))] if has_history else []
+        tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
+        # This order: what is journaled can be replayed, and what is counted or shown is never lost.
+        stores = [*plan.cassette_mode.event_stores, self.journal, tally]
+        executor = LocalExecutor(plan.parallel)
+        bus = EventBus(stores, [*history_sinks, *sinks, reports], executor.stop)
+        run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
+        trials, on_trial_ended = self._iterate_trials_left()
+        scheduler = Scheduler(
+            run_context,
+            executor,
+            FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None,
+            options.retry_faults,
+            on_trial_ended,
+        )
+        interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
+        stop: RunStopped | None = None
+        try:
+            with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
+                self._emit_start(bus, tally, number)
+                try:
+                    await interrupts.run_part(hooks.before_run(plan.iterate_trials))
+                    await interrupts.run_part(scheduler.run(trials))
+                except RunInterrupted:
+                    pass
+                except RunStopped as error:
+                    stop = error
+                if warning := await self._call_after_hook(hooks, interrupts):
+                    self._warn(bus, warning)
+                for agent, seconds in run_context.lag.by_agent.items():
+                    self._warn(bus, _describe_lag(agent, seconds))
+                summary = self._add_all_costs(tally.summary())
+                texts, report_text = await self._ask_reporter(bus, summary, interrupts)
+                summary = self._add_all_costs(summary)
+                stop_reason = scheduler.stop_reason if stop is None else "budget" if stop.is_budget else "broken"
+                try:
+                    plan.cassette_mode.flush()
+                except RunStopped as error:
+                    stop, stop_reason = stop or error, stop_reason or "broken"
+                message = plan.redactor.redact_text(stop.reason) if stop else None
+                code = exit_code(summary, stop_reason)
+                ended = RunEnded(self.run_id, _now(), code, summary, stop_reason, message)
+                ended = _emit_end(bus, reports, ended, texts)
+        finally:
+            plan.cassette_mode.close()
+        if interrupts.is_cancelled:
+            raise asyncio.CancelledError
+        return RunResult(self.run_id, ended.exit_code, ended.summary, self.journal, report_text)
+
+    @property
+    def _earlier_records(self) -> list[TrialRecord]:
+        return [event.record for event in self.previous_run.ended_trials] if self.previous_run else []
+
+    def _create_suite_tallies(self) -> list[SuiteTally]:
+        """For the suites that have a threshold and, after filters, at least one case."""
+        rule, counts = self.plan.options.pass_rule, self.plan.case_counts
+        return [
+            SuiteTally(suite, counts[suite.id], rule)
+            for suite in self.plan.suites
+            if suite.threshold and counts.get(suite.id)
+        ]
+
+    def _iterate_trials_left(self) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
+        """The trials that have not ended yet, or those that a sequential test needs; and who is told of ended trials."""
+        plan = self.plan
+        if plan.options.sequential is None:
+            return _skip_ended(plan.iterate_trials(), self.previous_run), lambda _record: None
+        undecided = TrialsUntilDecided(plan.iterate_trials(), plan.options.pass_rule, self._earlier_records)
+        return undecided.trials(), undecided.on_trial_ended
+
+    def _emit_start(self, bus: EventBus, tally: RunTally, number: int) -> None:
+        """The first events. Earlier events of a resumed run reach the sinks, but are not journaled again."""
+        plan, previous_run = self.plan, self.previous_run
+        if previous_run is None:
+            bus.emit(self._create_started_event(number))
+        else:
+            plan.cassette_mode.resume(previous_run.ended_keys)
+            sinks_only = bus.without_stores()
+            sinks_only.emit(previous_run.started)
+            for event in previous_run.ended_trials:
+                sinks_only.emit(event)
+            sinks_only.flush()
+            tally.append(*previous_run.retried_attempts, *previous_run.ended_trials)
+            bus.emit(RunResumed(previous_run.run_id, _now()))
+        for suite, cases in plan.generated_cases.items():
+            if previous_run is None or suite not in previous_run.generated_cases:
+                for case in cases:
+                    bus.emit(plan.redactor.redact(CaseGenerated(suite, case, len(cases))))
+        _watch_budget(plan.budget, bus)
+        for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count)):
+            if note:
+                bus.emit(Note(plan.redactor.redact_text(note)))
+        for warning in plan.cassette_mode.find_drift():
+            bus.emit(Note(plan.redactor.redact_text(warning), "warning"))
+
+    def _create_started_event(self, number: int) -> RunStarted:
+        plan, options = self.plan, self.plan.options
+        return RunStarted(
+            run=self.run_id,
+            at=_now(),
+            viva=viva.__version__,
+            agent=plan.agent.name or "as the tests say",
+            inputs=tuple(map(mask_text, options.inputs)),
+            cases=plan.case_count,
+            trials=plan.trial_count,
+            parallel=plan.parallel,
+            settings={
+                "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
+                "journal": str(self.journal.path) if options.history else None,
+                **options.pass_rule.to_settings(),
+                "options": dump_options(options, plan.redactor),
+                "fingerprint": plan.fingerprint,
+                **({"model_class": plan.agent.model_class} if plan.agent.model_class else {}),
+                **({HOSTED_KEY: True} if self.is_hosted else {}),
+            },
+            verified=tuple(suite.verified for suite in plan.suites if suite.verified),
+            number=number,
+        )
+
+    async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
+        """Also after an interrupt: the hook may have to clean up after `--before`."""
+        try:
+            return await interrupts.run_part(hooks.after_run(self.journal.records))
+        except RunInterrupted:
+            return "--after was interrupted"
+
+    async def _ask_reporter(
+        self, bus: EventBus, summary: RunSummary, interrupts: InterruptHandler
+    ) -> tuple[dict[Path, str], str | None]:
+        """The text that an agent as reporter writes for each output file or, without files, for the console.
+
+        If it fails or is interrupted, a warning is emitted and the built-in report is used. It has the time of a case.
+        """
+        plan, options = self.plan, self.plan.options
+        texts: dict[Path, str] = {}
+        if options.reporter is None:
+            return texts, None
+        timeout_s = options.timeout_s or plan.settings.defaults.timeout_s or TIMEOUT_S
+        reporter = AgentReporter(plan.helpers, options.reporter, self.journal, options.pass_rule, timeout_s)
+        for path in options.outputs or (None,):
+            failure = "not asked: the run was interrupted"
+            if not interrupts.is_requested:
+                report_format = path.suffix.removeprefix(".") if path else ""
+                try:
+                    text = await interrupts.run_part(reporter.write_report(summary, report_format or "text"))
+                except (TrialFault, RunStopped) as error:
+                    failure = str(error)
+                except RunInterrupted:
+                    failure = "interrupted"
+                else:
+                    text = plan.redactor.redact_text(text)
+                    if path is None:
+                        return texts, text
+                    texts[path] = text
+                    continue
+            fallback = f"{path} is the built-in report" if path else "there is no report from it"
+            self._warn(bus, mask_reference(f"reporter {options.reporter}: {failure}; {fallback}"))
+        return texts, None
+
+    def _warn(self, bus: EventBus, text: str) -> None:
+        """Emit a warning near the end of a run. A broken journal is reported by the end event."""
+        with suppress(RunStopped):
+            bus.emit(Note(self.plan.redactor.redact_text(text), "warning"))
+
+    def _add_all_costs(self, summary: RunSummary) -> RunSummary:
+        """Trials that were cut off or retried have no record, but they cost money too."""
+        spent_usd = self.plan.budget.spent_usd
+        if spent_usd <= (summary.cost_usd or 0.0) + 1e-9:
+            return summary
+        return structs.replace(summary, cost_usd=spent_usd)
 
 
 def report_finished_run(
@@ -178,108 +297,73 @@ def report_finished_run(
     sinks: Sequence[Sink] = (),
     eval_summary: Path | None = None,
 ) -> int:
-    """Tells of a run that has come to its end, and writes its reports: it may have been killed before it could."""
+    """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code."""
     reports = ReportFiles(outputs, journal, eval_summary)
     bus = EventBus((), [HistorySink(History(previous_run.journal_path.parents[2])), *sinks, reports])
     for event in (previous_run.started, *previous_run.ended_trials):
         bus.emit(event)
-    known = end
+    without_losses = end
     if end.summary.lost_reports:
         summary = structs.replace(end.summary, lost_reports=())
-        known = structs.replace(end, summary=summary, exit_code=exit_code(summary, end.stopped))
-    told = _end(bus, reports, known)
-    if told != end:
-        journal.append(told)
+        without_losses = structs.replace(end, summary=summary, exit_code=exit_code(summary, end.stopped))
+    new_end = _emit_end(bus, reports, without_losses)
+    if new_end != end:
+        journal.append(new_end)
     journal.close()
-    return told.exit_code
+    return new_end.exit_code
 
 
-def _end(bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
-    """Writes the reports, and then the last event: what it says of them is true. Gives the event.
+def _emit_end(
+    bus: EventBus, reports: ReportFiles, ended: RunEnded, texts: Mapping[Path, str] | None = None
+) -> RunEnded:
+    """Write the reports and emit the end event, which says which reports were lost.
 
-    When the journal is what broke, the listeners still get it.
+    If the journal is broken, the sinks still receive the event.
     """
     ended = reports.write_files(ended, texts)
-    notes = [Note(f"report {lost}; it is not written", "warning") for lost in ended.summary.lost_reports]
+    notes = [Note(f"report {lost}; not written", "warning") for lost in ended.summary.lost_reports]
     try:
         for event in (*notes, ended):
             bus.emit(event)
-    except RunStopped as broken:
+    except RunStopped as error:
         if ended.stop_message is None:
-            code = ended.exit_code or 1
-            ended = reports.write_files(
-                structs.replace(ended, exit_code=code, stopped="broken", stop_message=broken.reason), texts
-            )
+            ended = structs.replace(ended, exit_code=ended.exit_code or 1, stopped="broken", stop_message=error.reason)
+            ended = reports.write_files(ended, texts)
         for event in (*notes, ended):
             bus.without_stores().emit(event)
     return ended
 
 
-def _barred(prepared: RunPlan) -> list[SuiteTally]:
-    """The suites that have to reach something as a whole; a filter may have left some of them without a case."""
-    rule, due = prepared.options.pass_rule, prepared.case_counts
-    return [SuiteTally(each, due[each.id], rule) for each in prepared.suites if each.threshold and due.get(each.id)]
-
-
-def _begin(bus: EventBus, tally: RunTally, started: RunStarted, prepared: RunPlan, past: PreviousRun | None) -> None:
-    """The first events. What a resumed run has behind it is told to the listeners, but not journaled again."""
-    if past is None:
-        bus.emit(started)
-    else:
-        prepared.cassette_mode.resume(past.ended_keys)
-        again = bus.without_stores()
-        again.emit(past.started)
-        for event in past.ended_trials:
-            again.emit(event)
-        again.flush()
-        tally.append(*past.retried_attempts, *past.ended_trials)
-        bus.emit(RunResumed(past.run_id, _now()))
-    for suite, cases in prepared.generated_cases.items():
-        if past is None or suite not in past.generated_cases:
-            for case in cases:
-                bus.emit(prepared.redactor.redact(CaseGenerated(suite, case, len(cases))))
-
-
-def _due(
-    prepared: RunPlan, past: PreviousRun | None
-) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
-    """The trials that are left, or as many as a sequential test needs; and what to call when a trial has ended."""
-    if prepared.options.sequential is None:
-        return _still_to_do(prepared.iterate_trials(), past), lambda _record: None
-    known = [event.record for event in past.ended_trials] if past else []
-    deciding = TrialsUntilDecided(prepared.iterate_trials(), prepared.options.pass_rule, known)
-    return deciding.trials(), deciding.on_trial_ended
-
-
-async def _still_to_do(trials: AsyncIterator[PlannedTrial], past: PreviousRun | None) -> AsyncIterator[PlannedTrial]:
+async def _skip_ended(
+    trials: AsyncIterator[PlannedTrial], previous_run: PreviousRun | None
+) -> AsyncIterator[PlannedTrial]:
     async for planned in trials:
-        if past is None or not past.has_ended(planned):
+        if previous_run is None or not previous_run.has_ended(planned):
             yield planned
 
 
-def create_run_context(prepared: RunPlan, run: str, bus: EventBus) -> RunContext:
-    """What the trials of a prepared run share."""
-    options = prepared.options
-    overrides = {"connector": options.connector, "model": options.agent_model}
+def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
+    """What all trials of a plan share, without hooks."""
+    flags = {"connector": plan.options.connector, "model": plan.options.agent_model}
     return RunContext(
-        run=run,
-        agent=prepared.agent,
-        http=prepared.http,
-        helpers=prepared.helpers,
+        run=run_id,
+        agent=plan.agent,
+        http=plan.http,
+        helpers=plan.helpers,
         bus=bus,
-        options={name: value for name, value in overrides.items() if value},
-        connectors=prepared.settings.connectors,
-        meter=prepared.budget.spend,
-        find_agent=prepared.agents.find_agent,
-        redactor=prepared.redactor,
-        cassette=prepared.cassette_mode,
-        workspaces=prepared.workspaces,
-        confirmation_tools=frozenset(prepared.settings.confirmation_tools),
+        options={name: value for name, value in flags.items() if value},
+        connectors=plan.settings.connectors,
+        meter=plan.budget.spend,
+        find_agent=plan.agents.find_agent,
+        redactor=plan.redactor,
+        cassette=plan.cassette_mode,
+        workspaces=plan.workspaces,
+        confirmation_tools=frozenset(plan.settings.confirmation_tools),
     )
 
 
-def _watch(budget: Budget, bus: EventBus) -> None:
-    """A limit that does not see every call is no limit: that is said, once, as soon as it is known."""
+def _watch_budget(budget: Budget, bus: EventBus) -> None:
+    """Warn once, as soon as a call of unknown price makes `--max-cost` incomplete."""
 
     def warn() -> None:
         bus.emit(Note(f"--max-cost: {UNPRICED_WARNING}", "warning"))
@@ -292,115 +376,45 @@ def _watch(budget: Budget, bus: EventBus) -> None:
         budget.on_unpriced = warn
 
 
-def _blocked(agent: str, seconds: float) -> str:
+def _describe_lag(agent: str, seconds: float) -> str:
     return (
-        f"agent {agent} blocked the event loop for {format_duration(seconds)} in all: no other conversation went on "
-        "meanwhile; make it a plain function, or await what takes long"
+        f"agent {agent} blocked the event loop for {format_duration(seconds)} in total; all other conversations waited. "
+        "Make it a plain function, or await what takes long"
     )
 
 
-def _with_all_costs(summary: RunSummary, budget: Budget) -> RunSummary:
-    """Trials that were cut off or run again have no record, but what they cost was spent."""
-    if budget.spent_usd <= (summary.cost_usd or 0.0) + 1e-9:
-        return summary
-    return structs.replace(summary, cost_usd=budget.spent_usd)
-
-
-async def _tell_reporter(
-    prepared: RunPlan, bus: EventBus, journal: Journal, summary: RunSummary, interruption: InterruptHandler
-) -> tuple[dict[Path, str], str | None]:
-    """What an agent as reporter writes for each file or, where there is none, says. Where it breaks or is interrupted, a
-    warning, and the built-in report stays. It has as much time for each as a case has.
-    """
-    options = prepared.options
-    texts: dict[Path, str] = {}
-    said: str | None = None
-    if options.reporter is None:
-        return texts, said
-    timeout_s = options.timeout_s or prepared.settings.defaults.timeout_s or TIMEOUT_S
-    for path in options.outputs or (None,):
-        form = path.suffix.removeprefix(".") if path else "text"
-        wrong = "not asked: the run was interrupted"
-        if not interruption.is_requested:
-            work = ask_reporter(
-                prepared.helpers, options.reporter, journal, options.pass_rule, summary, form or "text", timeout_s
-            )
-            try:
-                text = prepared.redactor.redact_text(await interruption.run_part(work))
-            except (TrialFault, RunStopped) as broken:
-                wrong = str(broken)
-            except RunInterrupted:
-                wrong = "interrupted"
-            else:
-                if path is None:
-                    said = text
-                else:
-                    texts[path] = text
-                continue
-        instead = f"{path} is the built-in report" if path else "there is no report of it"
-        _warn(bus, prepared.redactor.redact_text(mask_reference(f"reporter {options.reporter}: {wrong}; {instead}")))
-    return texts, said
-
-
-def _warn(bus: EventBus, text: str) -> None:
-    """Near the end of a run. Where the journal is broken, that is said there."""
-    with suppress(RunStopped):
-        bus.emit(Note(text, "warning"))
-
-
-def _started(run: str, prepared: RunPlan, journal: Journal, number: int, *, hosted: bool) -> RunStarted:
-    options = prepared.options
-    return RunStarted(
-        run=run,
-        at=_now(),
-        viva=viva.__version__,
-        agent=prepared.agent.name or "as the tests say",
-        inputs=tuple(map(mask_text, options.inputs)),
-        cases=prepared.case_count,
-        trials=prepared.trial_count,
-        parallel=prepared.parallel,
-        settings={
-            "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
-            "journal": str(journal.path) if options.history else None,
-            **options.pass_rule.to_settings(),
-            "options": dump_options(options, prepared.redactor),
-            "fingerprint": prepared.fingerprint,
-            **({"model_class": prepared.agent.model_class} if prepared.agent.model_class else {}),
-            **({HOSTED_KEY: True} if hosted else {}),
-        },
-        verified=tuple(suite.verified for suite in prepared.suites if suite.verified),
-        number=number,
-    )
+def _create_run_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _journal(settings: Settings, run: str, *, history: bool) -> Journal:
-    """`.viva/runs/<id>/journal.jsonl` beside the config; somewhere temporary for a run that shall leave nothing."""
+def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
+    """`.viva/runs/<id>/journal.jsonl` beside the config; a temporary file for a run without history."""
     if not history:
         folder = Path(tempfile.mkdtemp(prefix="viva-"))
         journal = Journal(folder / "journal.jsonl")
-        shutil.rmtree(folder)  # the open file lives as long as the run does
+        shutil.rmtree(folder)  # the open file exists as long as the run
         return journal
-    home = settings.data_folder
+    data_folder = settings.data_folder
     try:
-        make_private_folder(home)
-        ignore = home / ".gitignore"
-        if not ignore.exists():
-            replace_file(ignore, b"*\n", private=True)
-        return Journal(home / "runs" / run / "journal.jsonl")
-    except (OSError, RunStopped) as wrong:
-        raise _not_writable(home, wrong) from wrong
+        make_private_folder(data_folder)
+        ignore_file = data_folder / ".gitignore"
+        if not ignore_file.exists():
+            replace_file(ignore_file, b"*\n", private=True)
+        return Journal(data_folder / "runs" / run_id / "journal.jsonl")
+    except (OSError, RunStopped) as error:
+        raise _not_writable(data_folder, error) from error
 
 
-def _numbered(settings: Settings) -> int:
+def _take_run_number(settings: Settings) -> int:
     try:
         return next_run_number(settings.data_folder)
-    except OSError as wrong:
-        raise _not_writable(settings.data_folder, wrong) from wrong
+    except OSError as error:
+        raise _not_writable(settings.data_folder, error) from error
 
 
-def _not_writable(home: Path, wrong: Exception) -> BadInput:
-    return BadInput.of(f"cannot write to {home}: {wrong}; --no-history keeps nothing there")
+def _not_writable(folder: Path, error: Exception) -> BadInput:
+    return BadInput.of(f"cannot write to {folder}: {error}; --no-history writes nothing there")

@@ -1,4 +1,4 @@
-"""`t.assert_`: the soft assertions of script tests, in snake_case and in the names of the specification."""
+"""`t.assert_`: the soft assertions of script tests, in snake_case and with the names of the specification."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -22,7 +22,7 @@ from viva.text.pattern import search
 
 
 class PrecomputedCheck(Struct, frozen=True):
-    """A check that the test's own code has made already."""
+    """A check whose verdict is already known."""
 
     label: str
     verdict: Verdict = PASSED
@@ -36,9 +36,9 @@ class PrecomputedCheck(Struct, frozen=True):
 
 
 class ValidatorResult(Verdict, frozen=True):
-    """What a validator said, as the specification has it: `passed`, `score`, `reason`, `suggestions`.
+    """The verdict of a validator with the members of the specification: `passed`, `score`, `reason`, `suggestions`.
 
-    found.passed, found["passed"], found.get("score"), dict(found)
+    result.passed, result["passed"], result.get("score"), dict(result)
     """
 
     def __getitem__(self, name: str) -> Any:
@@ -53,7 +53,7 @@ class ValidatorResult(Verdict, frozen=True):
         return _RESULT
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What it said; the default where it said nothing of that kind."""
+        """A member; the default if it has no value."""
         return default if name not in _RESULT or (value := self[name]) is None else value
 
 
@@ -64,14 +64,14 @@ _RESULT = ("passed", "score", "reason", "suggestions")
 class SoftAssertions(CheckMethods):
     """Each method records its result and returns whether it passed; none of them stops the test.
 
-    Values that come from agents are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0.
-    A reply stands for its text where a text is looked at, and for its data where a path is.
+    Values are compared as in a suite: deep and type-strict, `"5"` is not 5, but 1 is 1.0. Of a reply, the text is used where
+    a text is expected, and the data where a path is.
     """
 
     def __init__(
-        self, note: Callable[[AssertionResult], None], evaluate: Callable[[Any, Mapping[str, Any]], Verdict]
+        self, add_result: Callable[[AssertionResult], None], evaluate: Callable[[Any, Mapping[str, Any]], Verdict]
     ) -> None:
-        self._note = note
+        self._add_result = add_result
         self._evaluate = evaluate
 
     def run_check(self, response: Any, assertion: Mapping[str, Any]) -> bool:
@@ -79,50 +79,50 @@ class SoftAssertions(CheckMethods):
         return self._evaluate(response, assertion).passed
 
     def true_(self, value: Any, message: str = "") -> bool:
-        """The value is true, or counts as true."""
-        return self._state("true", "", bool(value), f"{_quoted(value)} is not true", message, actual=value)
+        """The value is truthy."""
+        return self._compare("true", "", bool(value), f"{_quoted(value)} is not true", message, actual=value)
 
     def false_(self, value: Any, message: str = "") -> bool:
-        """The value is false, or counts as false."""
-        return self._state("false", "", not value, f"{_quoted(value)} is not false", message, actual=value)
+        """The value is falsy."""
+        return self._compare("false", "", not value, f"{_quoted(value)} is not false", message, actual=value)
 
     def equal(self, actual: Any, expected: Any, message: str = "") -> bool:
-        """Both are the same value."""
+        """Both values are the same."""
         reason = f"expected {_quoted(expected)}, was {_quoted(actual)}"
         same = is_same_json(_plain(expected), _plain(actual))
-        return self._state("equal", _quoted(expected), same, reason, message, expected, actual)
+        return self._compare("equal", _quoted(expected), same, reason, message, expected, actual)
 
     def not_equal(self, actual: Any, expected: Any, message: str = "") -> bool:
-        """They are different values."""
+        """The values are different."""
         differ = not is_same_json(_plain(expected), _plain(actual))
         reason = f"must not be {_quoted(expected)}, but is"
-        return self._state("not_equal", _quoted(expected), differ, reason, message, actual=actual)
+        return self._compare("not_equal", _quoted(expected), differ, reason, message, actual=actual)
 
     def nil(self, value: Any, message: str = "") -> bool:
-        """There is no value (None)."""
-        return self._state("nil", "", value is None, f"expected nothing, was {_quoted(value)}", message, actual=value)
+        """The value is None."""
+        return self._compare("nil", "", value is None, f"expected nothing, was {_quoted(value)}", message, actual=value)
 
     def not_nil(self, value: Any, message: str = "") -> bool:
-        """There is a value, be it an empty one."""
-        return self._state("not_nil", "", value is not None, "there is no value (None)", message)
+        """The value is not None."""
+        return self._compare("not_nil", "", value is not None, "there is no value (None)", message)
 
     def contains(self, whole: Any, part: Any, message: str = "") -> bool:
-        """A text holds a text, a list an item, a dict a key."""
+        """A text contains a text, a list an item, a dict a key."""
         reason = f"{_quoted(part)} is not in {_quoted(whole)}"
-        return self._state("contains", _quoted(part), _holds(whole, part), reason, message, part, whole)
+        return self._compare("contains", _quoted(part), _contains(whole, part), reason, message, part, whole)
 
     def not_contains(self, whole: Any, part: Any, message: str = "") -> bool:
-        """A text does not hold a text, a list an item, a dict a key."""
+        """A text does not contain a text, a list an item, a dict a key."""
         reason = f"{_quoted(part)} must not be in {_quoted(whole)}"
-        return self._state("not_contains", _quoted(part), not _holds(whole, part), reason, message, actual=whole)
+        return self._compare("not_contains", _quoted(part), not _contains(whole, part), reason, message, actual=whole)
 
     def len(self, value: Any, length: int, message: str = "") -> bool:
-        """The value has so many items, or characters."""
+        """The value has this many items or characters."""
         if not isinstance(value, Sized):
-            return self._state("len", str(length), False, f"{_quoted(value)} has no length", message, length, value)
-        found = value.__len__()
-        return self._state(
-            "len", str(length), found == length, f"expected {length}, was {found}: {_quoted(value)}", message
+            return self._compare("len", str(length), False, f"{_quoted(value)} has no length", message, length, value)
+        actual = value.__len__()
+        return self._compare(
+            "len", str(length), actual == length, f"expected {length}, was {actual}: {_quoted(value)}", message
         )
 
     def greater(self, actual: Any, than: Any, message: str = "") -> bool:
@@ -142,23 +142,23 @@ class SoftAssertions(CheckMethods):
         return self._order("<=", actual, than, lambda: actual <= than, message)
 
     def error(self, what: Any, message: str = "") -> bool:
-        """An error is there: an exception, or any value but None; a function is called, and has to raise one."""
+        """The value is an error: an exception, or any value but None. A function is called and must raise one."""
         raised = _raised(what) if callable(what) else what
-        return self._state("error", "", raised is not None, "there was no error", message)
+        return self._compare("error", "", raised is not None, "there was no error", message)
 
     def no_error(self, what: Any, message: str = "") -> bool:
-        """No error is there; a function is called, and must not raise one."""
+        """The value is None. A function is called and must not raise."""
         raised = _raised(what) if callable(what) else what
-        return self._state("no_error", "", raised is None, f"there was an error: {_said(raised)}", message)
+        return self._compare("no_error", "", raised is None, f"there was an error: {_describe(raised)}", message)
 
     def panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function raises: `t.assert_.panic(lambda: ctx.call("broken", "Hello"))`."""
-        return self._state("panic", "", _raised(function) is not None, "it did not raise", message)
+        return self._compare("panic", "", _raised(function) is not None, "it did not raise", message)
 
     def no_panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function does not raise."""
         raised = _raised(function)
-        return self._state("no_panic", "", raised is None, f"it raised {_said(raised)}", message)
+        return self._compare("no_panic", "", raised is None, f"it raised {_describe(raised)}", message)
 
     def match(self, value: Any, pattern: str, message: str = "") -> bool:
         """The pattern matches somewhere in the text."""
@@ -175,20 +175,20 @@ class SoftAssertions(CheckMethods):
         else:
             name, actual = kind, json_type(_plain(value))
             fits = actual == kind or (kind == "number" and actual == "integer")
-        return self._state("type", name, fits, f"is of type {actual}, not {name}: {_quoted(value)}", message)
+        return self._compare("type", name, fits, f"is of type {actual}, not {name}: {_quoted(value)}", message)
 
     def json_path(self, value: Any, path: str, expected: Any | UnsetType = UNSET, message: str = "") -> bool:
         """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
         turn = Turn(1, UserMessage(Message("user")), _document(value))
         context = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
         label = format_label("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
-        wanted = UNSET if expected is UNSET else _plain(expected)
-        return self._judge("json_path", label, lambda: JsonPath(path=path, value=wanted).check(context), message)
+        value = UNSET if expected is UNSET else _plain(expected)
+        return self._record("json_path", label, lambda: JsonPath(path=path, value=value).check(context), message)
 
     def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> ValidatorResult:
         """A validator agent agrees: `t.assert_.agent(reply, "workers.judge", {"metadata": {"criteria": "polite"}})`.
 
-        Gives what it said: `passed`, `score`, `reason`, `suggestions`. `min_score` and `votes` may stand in the options.
+        Returns `passed`, `score`, `reason` and `suggestions`. The options may contain `min_score` and `votes`.
         """
         options = options or {}
         fields = {key: value for key, value in options.items() if key in _JUDGE_FIELDS}
@@ -198,44 +198,46 @@ class SoftAssertions(CheckMethods):
         )
         return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
 
-    def _state(
+    def _compare(
         self,
         kind: str,
         what: str,
-        holds: bool,
+        passed: bool,
         reason: str,
         message: str,
         expected: Any = UNSET,
         actual: Any = UNSET,
     ) -> bool:
-        verdict = PASSED if holds else Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
-        return self._judge(kind, format_label(kind, what), lambda: verdict, message)
+        verdict = (
+            PASSED if passed else Verdict("failed", reason, expected=_truncate(expected), actual=_truncate(actual))
+        )
+        return self._record(kind, format_label(kind, what), lambda: verdict, message)
 
-    def _judge(self, kind: str, label: str, find: Callable[[], Verdict], message: str) -> bool:
+    def _record(self, kind: str, label: str, evaluate: Callable[[], Verdict], message: str) -> bool:
         try:
-            verdict = find()
-        except Exception as broken:  # a pattern that does not compile, a path that is none: no verdict on the agent
-            verdict = error_verdict(broken)
-        written = {"type": kind, **({"message": message} if message else {})}
-        self._note(AssertionResult(Assertion(PrecomputedCheck(label, verdict), written, message), verdict))
+            verdict = evaluate()
+        except Exception as error:  # such as a pattern that does not compile: not a verdict on the agent
+            verdict = error_verdict(error)
+        definition = {"type": kind, **({"message": message} if message else {})}
+        self._add_result(AssertionResult(Assertion(PrecomputedCheck(label, verdict), definition, message), verdict))
         return verdict.passed
 
     def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
         try:
-            holds, reason = bool(compare()), f"expected {sign} {_quoted(than)}, was {_quoted(actual)}"
+            passed, reason = bool(compare()), f"expected {sign} {_quoted(than)}, was {_quoted(actual)}"
         except TypeError:
-            holds, reason = False, f"{_quoted(actual)} cannot be compared with {_quoted(than)}"
-        return self._state(sign, _quoted(than), holds, reason, message, actual=actual)
+            passed, reason = False, f"{_quoted(actual)} cannot be compared with {_quoted(than)}"
+        return self._compare(sign, _quoted(than), passed, reason, message, actual=actual)
 
-    def _search(self, kind: str, value: Any, pattern: str, wanted: bool, message: str) -> bool:
+    def _search(self, kind: str, value: Any, pattern: str, must_match: bool, message: str) -> bool:
         text = _text(value)
-        reason = f"{quote_value(pattern)} {'matches nothing' if wanted else 'must not match, but does,'} in {quote_value(text)}"
+        reason = f"{quote_value(pattern)} {'matches nothing' if must_match else 'must not match, but does,'} in {quote_value(text)}"
 
-        def find() -> Verdict:
-            holds = search(pattern, text) is wanted
-            return PASSED if holds else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
+        def evaluate() -> Verdict:
+            passed = search(pattern, text) is must_match
+            return PASSED if passed else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
 
-        return self._judge(kind, format_label(kind, quote_value(pattern)), find, message)
+        return self._record(kind, format_label(kind, quote_value(pattern)), evaluate, message)
 
     True_, False_, Equal, NotEqual, Nil, NotNil = true_, false_, equal, not_equal, nil, not_nil
     Contains, NotContains, Len, Type = contains, not_contains, len, type  # noqa: A003 -- the specification's names
@@ -248,22 +250,22 @@ _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _as_json(value: Any) -> Any:
-    """A value as JSON has it; raises one of _NO_JSON where it has none."""
+    """A value as JSON. Raises one of _NO_JSON if it has no JSON form."""
     if isinstance(value, Reply):
         return reply_text(value) if value.data is None else codec.to_plain(value.data)
     return codec.to_definition(value)
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what has no JSON form stays as it is."""
+    """A value as JSON; unchanged if it has no JSON form."""
     try:
         return _as_json(value)
     except _NO_JSON:
         return value
 
 
-def _kept(value: Any) -> Any:
-    """As much of a value as the record keeps."""
+def _truncate(value: Any) -> Any:
+    """A value as the record keeps it: as JSON, and not too long."""
     if value is UNSET:
         return UNSET
     try:
@@ -281,10 +283,10 @@ def _quoted(value: Any) -> str:
 
 
 def _repr(value: Any) -> str:
-    """How Python shows a value, of whatever class."""
+    """The `repr` of a value of any class."""
     try:
         return to_valid_text(repr(value))
-    except Exception:  # the test's own objects may not be able to show themselves
+    except Exception:  # an object of the test may have a broken `__repr__`
         return f"<{type(value).__name__}>"
 
 
@@ -294,16 +296,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else codec.compact_json(_plain(value))
 
 
-def _holds(whole: Any, part: Any) -> bool:
+def _contains(whole: Any, part: Any) -> bool:
     plain = reply_text(whole) if isinstance(whole, Reply) else _plain(whole)
     if isinstance(plain, str):
         return isinstance(part, str) and part in plain
     if isinstance(plain, Mapping):
         return part in plain
-    wanted = _plain(part)
-    return isinstance(plain, list | tuple | set) and any(
-        is_same_json(wanted, item) for item in cast("list[Any]", plain)
-    )
+    item = _plain(part)
+    return isinstance(plain, list | tuple | set) and any(is_same_json(item, each) for each in cast("list[Any]", plain))
 
 
 def _raised(function: Callable[[], Any]) -> Exception | None:
@@ -311,15 +311,17 @@ def _raised(function: Callable[[], Any]) -> Exception | None:
         returned = function()
     except RunStopped:
         raise
-    except Exception as raised:  # that is what is asked for: does the test's own code raise?
+    except Exception as raised:  # whether the function raises is the question
         return raised
     if inspect.iscoroutine(returned):
         returned.close()
-        raise TypeError("nobody would await this: await it in a `try`, and hand what it raised to t.assert_.error")
+        raise TypeError(
+            "a coroutine is never awaited here: await it in a `try`, and pass what it raises to t.assert_.error"
+        )
     return None
 
 
-def _said(raised: Any) -> str:
+def _describe(raised: Any) -> str:
     return error_text(raised) if isinstance(raised, BaseException) else _quoted(raised)
 
 

@@ -1,4 +1,4 @@
-"""`t`: notes what holds in a script test.
+"""`t`: records results in a script test.
 
 def test_policy(t, ctx):
     reply = ctx.call("assistants.expense", "How do I submit an expense?")
@@ -21,15 +21,18 @@ from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
-"""Blocks this thread until the loop has done something."""
+"""Runs a coroutine on the loop of the run and blocks this thread until it ends."""
+
+_ASSERTION_OPTIONS = ("criteria", "min_score", "votes", "message", "weight")
+"""Options of `t.assert_.agent` that belong to the assertion; the others go to the agent."""
 
 
 class FailTest(BaseException):
-    """A test has failed and shall not go on. Not an Exception: a test that catches those does not catch its own end."""
+    """Ends a failed test. Not an Exception, so that a test cannot catch it by accident."""
 
 
 class SkipTest(BaseException):
-    """A test shall not be held here."""
+    """Ends a test without a verdict."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -37,16 +40,16 @@ class SkipTest(BaseException):
 
 
 class T:
-    """Notes what holds in a script test. Its assertions are soft: they note, go on, and fail the test at its end.
+    """Records the results of a script test. Its assertions are soft: the test continues and fails at its end.
 
-    t.assert_.equal(reply.data["total"], 3500)     notes, and says whether it holds
-    t.error("wrong currency")                      fails the test, which goes on
-    t.fatal("cannot go on")                        fails the test, which ends here
+    t.assert_.equal(reply.data["total"], 3500)     records a result and returns whether it passed
+    t.error("wrong currency")                      fails the test and continues
+    t.fatal("cannot go on")                        fails the test and ends it
     t.skip("only in winter")                       ends the test without a verdict
     t.log("took", reply.latency_ms, "ms")          is shown with the result
     """
 
-    __test__ = False  # pytest shall not take it for a class of tests
+    __test__ = False  # not a test class for pytest
 
     def __init__(self, state: TrialState, wait: WaitForResult) -> None:
         self._state = state
@@ -61,48 +64,51 @@ class T:
     @property
     def failed(self) -> bool:
         """Has anything failed so far?"""
-        return any(each.verdict.status == "failed" for each in collect_results(self._state))
+        return any(result.verdict.status == "failed" for result in collect_results(self._state))
 
     def log(self, *values: object) -> None:
-        """Shown with the result, whatever it is."""
+        """Add a line to the log that is shown with the result."""
         self._state.notes.append(" ".join(map(str, values)))
 
     def error(self, *values: object) -> None:
-        """Fails the test, which goes on."""
+        """Fail the test and continue."""
         add_failure(self._state, "error", " ".join(map(str, values)))
 
     def fatal(self, *values: object) -> NoReturn:
-        """Fails the test, which ends here."""
-        said = " ".join(map(str, values))
-        add_failure(self._state, "fatal", said)
-        raise FailTest(said)
+        """Fail the test and end it."""
+        message = " ".join(map(str, values))
+        add_failure(self._state, "fatal", message)
+        raise FailTest(message)
 
     def skip(self, reason: str = "skipped by the test") -> NoReturn:
-        """Ends the test without a verdict; what had failed before stands."""
+        """End the test without a verdict. Earlier failures stay."""
         raise SkipTest(reason)
 
     def _evaluate(self, response: Any, definition: Mapping[str, Any]) -> Verdict:
-        """The verdict of an assertion on a response, in the conversation that led to it."""
+        """The verdict of an assertion on a response, within the conversation that the response belongs to."""
         assertion = build_assertion(definition, ".")
-        turn = self._turn_of(response)
+        turn = self._find_turn(response)
         self._state.waiting_for = "judge"
-        result = self._wait(evaluate_assertion(assertion, CheckContext(self._around(turn), turn)))
+        result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_state(turn), turn)))
         self._state.waiting_for = "script"
         add_result(self._state, result)
         for suggestion in result.verdict.suggestions:
             self.log("suggestion:", suggestion)
         return result.verdict
 
-    def _around(self, turn: Turn) -> TrialState:
-        """The conversation that a validator sees. Where nobody has said anything, it begins with the response."""
+    def _create_state(self, turn: Turn) -> TrialState:
+        """The conversation that a validator sees. Without any turn it begins with the response."""
         history, turns = turn.user_message.history or (), [turn]
         if not self._state.turns and turn.reply is not None:
             history, turns = (Message("assistant", turn.reply.content, data=turn.reply.data),), []
         return structs.replace(self._state, case=structs.replace(self._state.case, history=history), turns=turns)
 
-    def _turn_of(self, response: Any) -> Turn:
-        """The turn that brought a response forth; for one that no agent gave, a turn of its own."""
-        reply = response if isinstance(response, Reply) else _as_reply(response)
+    def _find_turn(self, response: Any) -> Turn:
+        """The turn with this response or, if no agent gave it, a new turn."""
+        if isinstance(response, Reply):
+            reply = response
+        else:
+            reply = Reply(response) if isinstance(response, str) else Reply(data=response)
         for turn in reversed(self._state.turns):
             if turn.reply is not None and reply_text(turn.reply) == reply_text(reply):
                 return turn
@@ -110,20 +116,16 @@ class T:
         return Turn(len(self._state.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)
 
 
-def add_result(state: TrialState, each: AssertionResult) -> None:
-    """With the turn that it is about: the last one, if there is one."""
-    (state.turns[-1].results if state.turns else state.final_results).append(each)
+def add_result(state: TrialState, result: AssertionResult) -> None:
+    """Add a result to the last turn or, before the first turn, to the final results."""
+    (state.turns[-1].results if state.turns else state.final_results).append(result)
 
 
-def add_failure(state: TrialState, kind: str, said: str) -> None:
-    """A failure that the test states itself."""
-    add_result(state, AssertionResult(Assertion(PrecomputedCheck(kind), {"type": kind}), Verdict("failed", said)))
+def add_failure(state: TrialState, kind: str, reason: str) -> None:
+    """Add a failure that the test itself reports."""
+    add_result(state, AssertionResult(Assertion(PrecomputedCheck(kind), {"type": kind}), Verdict("failed", reason)))
 
 
 def collect_results(state: TrialState) -> list[AssertionResult]:
-    """All that was judged in a talk, in order."""
-    return [*state.final_results, *(each for turn in state.turns for each in turn.results)]
-
-
-def _as_reply(response: Any) -> Reply:
-    return Reply(response) if isinstance(response, str) else Reply(data=response)
+    """All results of a trial, in order."""
+    return [*state.final_results, *(result for turn in state.turns for result in turn.results)]

@@ -1,4 +1,4 @@
-"""Which folder an agent works in: what the case says, and over it the flags and the config."""
+"""Which folder an agent works in: what the case says, overridden by flags and config."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -20,90 +20,85 @@ if TYPE_CHECKING:
 
 
 class EmptyWorkspaces:
-    """Empty workspaces (a `Workspaces`) for commands that run outside of a case's own: helpers, calls from code, version probes.
+    """A WorkspaceFactory for commands that run outside a case: helpers, calls from code, version probes.
 
-    They are confined as the run or the config says, and never kept.
+    The workspaces are sandboxed as the run or the config says, and always deleted.
     """
 
     def __init__(self, settings: Settings, sandbox: str | None = None) -> None:
         self._environ = settings.environ
-        self._asked_for = sandbox or settings.defaults.sandbox
-        self._folders: LocalWorkspaces | None = None
+        self._sandbox_kind = sandbox or settings.defaults.sandbox
+        self._workspaces: LocalWorkspaces | None = None
 
     @cached_property
     def sandbox(self) -> "Bubblewrap | None":
-        """BadInput if it is asked for and does not work here."""
-        if self._asked_for != "bwrap":
+        """Raises BadInput if the sandbox is required and does not work here."""
+        if self._sandbox_kind != "bwrap":
             return None
         from viva.workspace.sandbox import find_bubblewrap
 
         return find_bubblewrap(self._environ)
 
     def __call__(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:
-        if self._folders is None:
+        if self._workspaces is None:
             from viva.workspace.folders import LocalWorkspaces  # most runs need none
 
-            self._folders = LocalWorkspaces(environ=self._environ, sandbox=self.sandbox)
-        return self._folders(spec, key)
+            self._workspaces = LocalWorkspaces(environ=self._environ, sandbox=self.sandbox)
+        return self._workspaces(spec, key)
 
 
 class WorkspaceProvider:
-    """Gives a workspace to the cases that want one and, where the agent itself lives in one, to all.
+    """Gives a workspace to the cases that need one, and to all cases if the agent is a terminal agent.
 
-    What a flag says stands over a copy of the repository; a playbook with a `tmpdir` has said otherwise. `files` are
-    those of the suites: no agent is to read what it is examined in, nor what is written about it.
+    Flags override the kind of a copied workspace, but not a `tmpdir` of a playbook. Suite files, cassettes and reports
+    are left out of copies, so that the agent cannot read its own tests.
     """
 
     def __init__(self, options: RunOptions, settings: Settings, agent: ConfiguredAgent, files: Iterable[Path]) -> None:
         defaults = settings.defaults
         self._agent = agent
-        self._lives_in_one = agent.needs_workspace
+        self._is_terminal_agent = agent.needs_workspace
         self._root = str(options.folder.resolve())
         self._kind = options.workspace or defaults.workspace
-        usual = "symlink" if agent.follows_links else "copy"
-        self._link_mode = options.link_mode or defaults.link_mode or usual
-        ours = [path for path in (options.record, options.replay) if path is not None]
-        self._leave_out = tuple(str(path.resolve()) for path in (*files, *ours, *options.outputs))
+        default_link_mode = "symlink" if agent.follows_links else "copy"
+        self._link_mode = options.link_mode or defaults.link_mode or default_link_mode
+        cassettes = [path for path in (options.record, options.replay) if path is not None]
+        self._exclude = tuple(str(path.resolve()) for path in (*files, *cassettes, *options.outputs))
         self._environ = settings.environ
-        self._keep = options.keep_workspace or defaults.keep_workspace
-        self._replaying = options.replay is not None
-        self._folders: LocalWorkspaces | None = None
-        spare = EmptyWorkspaces(settings, options.sandbox)
-        self._sandbox = spare.sandbox
-        self.empty_workspaces: WorkspaceFactory = spare
+        self._keep_always = options.keep_workspace or defaults.keep_workspace
+        self._is_replay = options.replay is not None
+        self._workspaces: LocalWorkspaces | None = None
+        empty_workspaces = EmptyWorkspaces(settings, options.sandbox)
+        self._sandbox = empty_workspaces.sandbox
+        self.empty_workspaces: WorkspaceFactory = empty_workspaces
 
     def assign_workspace(self, case: Case) -> Case:
         spec = case.workspace
         if spec is None:
-            if not (self._lives_in_one or "workspace" in case.needs) or case.sessions != "one":
+            if not (self._is_terminal_agent or "workspace" in case.needs) or case.sessions != "one":
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
-        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._leave_out)
+        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._exclude)
         return structs.replace(case, workspace=spec)
 
     def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:
-        """The workspace of one trial (a `Workspaces`)."""
-        if self._folders is None:
+        """The workspace of one trial: a WorkspaceFactory."""
+        if self._workspaces is None:
             from viva.workspace.folders import LocalWorkspaces  # most runs need none
 
-            self._folders = LocalWorkspaces(
-                environ=self._environ, keep_always=self._keep, sandbox=self._sandbox, is_replay=self._replaying
+            self._workspaces = LocalWorkspaces(
+                environ=self._environ, keep_always=self._keep_always, sandbox=self._sandbox, is_replay=self._is_replay
             )
-        return self._folders(spec, key)
+        return self._workspaces(spec, key)
 
     def build_notes(self) -> Iterator[str]:
-        """What everybody should know before the run: what a command may do unasked, and what keeps it in."""
-        if not self._lives_in_one:
+        """What a terminal agent may do without approval, and whether a sandbox confines it."""
+        if not self._is_terminal_agent:
             if self._sandbox is not None:
-                yield f"--sandbox confines commands; {self._agent.name} is none, and runs unconfined"
+                yield f"--sandbox confines terminal agents; {self._agent.name} is not one and runs unconfined"
             return
-        asks = (
-            "as its config says"
-            if self._agent.auto_approves is False
-            else "in auto-approve mode: every tool runs unasked"
-        )
-        where = (
-            "confined to its workspace by bubblewrap" if self._sandbox is not None else "unconfined (--sandbox bwrap)"
-        )
-        yield f"{self._agent.name} runs {asks}, {where}"
+        is_asking = self._agent.auto_approves is False
+        approval = "as its config says" if is_asking else "in auto-approve mode: every tool runs without asking"
+        confined = "confined to its workspace by bubblewrap" if self._sandbox else "unconfined (--sandbox bwrap)"
+        yield f"{self._agent.name} runs {approval}, {confined}"

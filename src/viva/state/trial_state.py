@@ -13,8 +13,7 @@ from viva.model import codec
 from viva.model.case import Case, Key, TextScope, TurnScope
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import Traceback
-from viva.model.turn import AssertionResult, CheckpointState, Turn
+from viva.model.turn import AssertionResult, CheckpointState, Traceback, Turn
 from viva.text.embedded_json import find_json
 from viva.text.json_path import values_at
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from viva.errors import CheckError
 from viva.model import codec
-from viva.text.pattern import TIMEOUT_S
-from viva.text.text_cache import cache_short_texts
+from viva.text.pattern import TIMEOUT_S, cache_short_texts
 
 _DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 

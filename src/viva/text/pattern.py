@@ -1,15 +1,33 @@
 """Regular expressions of users, with limits on size and search time, so that no pattern can hang a run."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 from viva.errors import CheckError
-from viva.text.text_cache import cache_short_texts
+
+T = TypeVar("T")
 
 TIMEOUT_S = 0.5
 MAX_PARTS = 200_000
 """The maximum number of parts with counted repeats written out; compiling that many takes a fraction of a second."""
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+
+
+def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Caches the results for the last `entries` texts of at most `max_chars` characters: its size in bytes is limited."""
+
+    def decorate(function: Callable[[str], T]) -> Callable[[str], T]:
+        cached = lru_cache(maxsize=entries)(function)
+
+        @wraps(function)
+        def call(text: str) -> T:
+            return cached(text) if len(text) <= max_chars else function(text)
+
+        return call
+
+    return decorate
 
 
 @cache_short_texts(4096, 2000)

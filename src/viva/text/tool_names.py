@@ -3,6 +3,11 @@ CLIs have different names for the same tool.
 """
 
 import re
+from collections.abc import Iterator, Sequence
+
+from viva.model.case import Fixtures
+from viva.model.finding import Finding
+from viva.model.message import ToolCall
 
 _SEPARATORS = ("__", ".", ":", "/")
 _PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
@@ -43,3 +48,12 @@ def is_same_tool(one: str, other: str) -> bool:
         return one == other
     length = min(len(first), len(second))
     return first[-length:] == second[-length:]
+
+
+def find_unstubbed_tools(calls: Sequence[ToolCall], fixtures: Fixtures | None) -> Iterator[Finding]:
+    """A finding for each call of a tool without a stub, if all tools are stubbed."""
+    if fixtures is not None and fixtures.stub_all_tools:
+        names = [stub.tool for stub in fixtures.tools]
+        for call in calls:
+            if not any(is_same_tool(call.name, name) for name in names):
+                yield Finding("unstubbed-tool", "low")

@@ -19,7 +19,7 @@ from viva.history.index import History, RunRow
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.event import RunEnded, RunStarted
+from viva.model.event import JOURNAL_VERSION, RunEnded, RunStarted
 from viva.record.journal import locate_record
 from viva.record.locks import is_in_use
 from viva.reporters.page import CaseRow, Overview, build_overview
@@ -35,6 +35,8 @@ class _Line(Struct):
     event: str
     index: int = -1
     key: Key | None = None
+    journal_version: int = 1
+    """Of `run_started`; the first version did not write it."""
 
 
 _lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
@@ -76,6 +78,11 @@ class RunJournal:
             head = _lines.decode(line)
             match head.event:
                 case "run_started":
+                    if head.journal_version != JOURNAL_VERSION:
+                        message = (
+                            f"has journal version {head.journal_version}, expected {JOURNAL_VERSION}. Run it again"
+                        )
+                        raise BadInput.of(message, str(self.path))
                     self.started = codec.decode_kept(line, type=RunStarted)
                 case "run_ended":
                     self.ended = codec.decode_kept(line, type=RunEnded)

@@ -31,7 +31,10 @@ def test_show_lists_conversations_and_what_was_said(taped: Project):
     entries = [json.loads(line) for line in taped.viva("cassette", "show", "c.cassette", "--json").out.splitlines()]
     assert [entry["turn"] for entry in entries if entry["key"]["case"] == "two"] == [1, 2]
     unknown = taped.viva("cassette", "show", "c.cassette", "three")
-    assert (unknown.code, unknown.err) == (4, "c.cassette: has no case 'three'; list the cases with `viva cassette show c.cassette`\n")
+    assert (unknown.code, unknown.err) == (
+        4,
+        "c.cassette: has no case 'three'; list the cases with `viva cassette show c.cassette`\n",
+    )
 
 
 def test_prune_forgets_cases_by_id(taped: Project):

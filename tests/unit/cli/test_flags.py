@@ -29,8 +29,8 @@ def test_cases_are_chosen_by_id_and_tag(project: Project):
     ended = project.test("-k", "refnd", "--tag", "monye", "-o", "report.jsonl")
     assert (ended.code, ended.out) == (5, "")  # N35
     assert ended.err.splitlines() == [
-        "-k 'refnd' matches no id; there are refund-2, refund-1, pre-refund, greet",
-        "--tag 'monye' is on no case; there are money, slow, talk",
+        "-k 'refnd' matches no id; ids: refund-2, refund-1, pre-refund, greet",
+        "--tag 'monye' is on no case; tags: money, slow, talk",
     ]
     assert not (project.folder / "report.jsonl").exists()
     assert "leave one of them out" in project.test("-k", "greet", "--tag", "slow").err

@@ -89,7 +89,7 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
 def test_the_default_of_max_runs_is_printed_with_what_it_promises(three: Project):
     ended, whole = run(three, *FLAGS, "-k", "good")
     assert whole["run"]["trials"] == 39
-    said = "at most 39 trials a case (--max-runs); a case that passes exactly 0.9 of the time is then still undecided in 9.6 %"
+    said = "at most 39 trials per case (--max-runs); a case with a pass rate of exactly 0.9 stays undecided in 9.6 % of runs"
     assert said in ended.out  # N37
 
 

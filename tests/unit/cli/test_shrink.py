@@ -199,7 +199,7 @@ def test_a_case_that_changed_or_no_longer_fails_is_refused(shop: Project):
     shop.write("suite.jsonl", "\n".join(lines) + "\n")
     shop.write("viva.toml", '[agents."python:./shop.py:agent"]\nuse = "python:./agent.py:agent"\n')
     fixed = shop.viva("shrink", "latest", "whole")
-    assert (fixed.code, "only 0 of 3 times when it is held again" in fixed.err) == (4, True)
+    assert (fixed.code, "only 0 of 3 times when it runs again" in fixed.err) == (4, True)
 
 
 EVAL_AGENT = """

@@ -1,4 +1,4 @@
-"""Many trials at once: the local executor, the plan, the tally and the exit code, the bus."""
+"""Many trials: the local executor, the plan, the tally and the exit code, the event bus."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,13 +24,13 @@ from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 from viva.users.script import Script
 
-NOBODY = Script(())
+EMPTY = Script(())
 
 
 def suite(*ids: str, runs: dict[str, int] | None = None, breaks: bool = False) -> Suite:
     async def cases() -> AsyncIterator[Case]:
         for each in ids:
-            yield Case(id=each, user=NOBODY, runs=(runs or {}).get(each))
+            yield Case(id=each, user=EMPTY, runs=(runs or {}).get(each))
         if breaks:
             raise BadInput.of("changed while it was being run", "s.jsonl", 3)
 
@@ -60,10 +60,10 @@ def test_a_suite_that_cannot_be_read_any_more_stops_the_run():
 
 async def trials(count: int) -> AsyncIterator[PlannedTrial]:
     for index in range(count):
-        yield PlannedTrial(Case(id=f"c{index}", user=NOBODY), index)
+        yield PlannedTrial(Case(id=f"c{index}", user=EMPTY), index)
 
 
-def test_no_more_run_at_once_than_asked_for_and_none_waits_for_a_batch():
+def test_at_most_n_trials_run_and_none_waits_for_a_batch():
     running: set[int] = set()
     most = 0
     begun: list[int] = []
@@ -104,7 +104,7 @@ def test_cases_are_pulled_as_they_are_needed():
     assert pulled == 1000
 
 
-def test_stop_cancels_what_runs_and_begins_nothing_new():
+def test_stop_cancels_running_trials_and_starts_no_more():
     begun: list[int] = []
     ended: list[int] = []
     executor = LocalExecutor(4)
@@ -122,7 +122,7 @@ def test_stop_cancels_what_runs_and_begins_nothing_new():
     assert ended == []
 
 
-def test_what_breaks_one_worker_ends_all_and_is_raised_as_it_is():
+def test_an_error_of_one_worker_ends_all_and_is_raised_itself():
     """The error itself, not a group of errors."""
 
     async def work(each: PlannedTrial) -> None:
@@ -138,15 +138,15 @@ def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None
     return TrialRecord(case_id, case_id, status, [], [], turns, 1.0, "s", trial, 1, error=error)
 
 
-def told(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
+def count(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
     tally = RunTally(cases, PassRule(min_pass))
     for each in records:
         tally.add(each, total=of)
     return tally.summary()
 
 
-def test_counts_have_their_denominators():
-    summary = told(
+def test_the_summary_counts_cases_and_turns():
+    summary = count(
         7, record("passed", "a", turns=3), record("failed", "b"), record("error", "c"), record("skipped", "d", turns=0)
     )
     assert (summary.total, summary.passed, summary.failed, summary.errors, summary.skipped, summary.not_run) == (
@@ -160,15 +160,15 @@ def test_counts_have_their_denominators():
     assert (summary.total_turns, summary.avg_turns) == (5, 1.25)
 
 
-def test_trials_of_one_case_are_one_case():
+def test_the_trials_of_a_case_count_as_one_case():
     trials_ = [record("passed", trial=1), record("failed", trial=2), record("passed", trial=3)]
-    assert told(1, *trials_, of=3).failed == 1  # N33
-    assert told(1, *trials_, of=3, min_pass=0.6).passed == 1
-    unfinished = told(2, *trials_[:1], of=3)
+    assert count(1, *trials_, of=3).failed == 1  # N33
+    assert count(1, *trials_, of=3, min_pass=0.6).passed == 1
+    unfinished = count(2, *trials_[:1], of=3)
     assert (unfinished.passed, unfinished.errors, unfinished.not_run) == (0, 1, 1)
-    assert told(2, *trials_[:2], of=3).failed == 1
-    assert told(1, record("passed"), record("error", trial=2), of=2).errors == 1
-    assert told(1, record("error"), record("error", trial=2), of=2).errors == 1
+    assert count(2, *trials_[:2], of=3).failed == 1
+    assert count(1, record("passed"), record("error", trial=2), of=2).errors == 1
+    assert count(1, record("error"), record("error", trial=2), of=2).errors == 1
 
 
 def test_undecided_cases_are_counted_apart_from_failures_and_errors():
@@ -178,7 +178,7 @@ def test_undecided_cases_are_counted_apart_from_failures_and_errors():
             tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
     summary = tally.summary()
     assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 1, 1, 0)  # N37
-    assert exit_code(structs.replace(told(1, record("passed")), undecided=1), None) == 1
+    assert exit_code(structs.replace(count(1, record("passed")), undecided=1), None) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,67 +227,70 @@ def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
     ],
 )
 def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped: StopReason | None, code: int):
-    assert exit_code(told(len(records), *records), stopped) == code  # N35, N11
+    assert exit_code(count(len(records), *records), stopped) == code  # N35, N11
 
 
 def test_cases_that_never_ran_are_no_success():
-    assert exit_code(told(3, record("passed")), None) == 1
+    assert exit_code(count(3, record("passed")), None) == 1
 
 
 class Listener:
-    """Remembers what it heard; breaks when told to."""
+    """A sink that stores what it gets; raises on `breaks_on`."""
 
     def __init__(self, *, live: bool = False, breaks_on: type[Event] | None = None) -> None:
         self.live = live
         self.breaks_on = breaks_on
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
             if self.breaks_on is not None and isinstance(event, self.breaks_on):
                 raise RuntimeError("cannot listen")
-            self.heard.append(event)
+            self.received.append(event)
 
 
-def test_turns_are_for_live_listeners_and_not_for_the_journal(tmp_path: Path):
+def test_turn_events_go_to_live_sinks_only(tmp_path: Path):
     live, late = Listener(live=True), Listener()
     journal = Journal(tmp_path / "j")
     bus = EventBus([journal], [live, late])
     bus.emit(TurnStarted(record("passed").key, 1, "hi", "static"))
-    bus.emit(Note("said"))
+    bus.emit(Note("done"))
     journal.close()
-    assert len(live.heard) == 2
-    assert late.heard == [Note("said")]
+    assert len(live.received) == 2
+    assert late.received == [Note("done")]
     assert (tmp_path / "j").read_text().count("\n") == 1
     assert bus.live
     assert not EventBus((), [late]).live
 
 
-def test_a_listener_that_breaks_is_left_out_and_the_others_are_told():
+def test_a_sink_that_raises_is_removed_and_the_others_get_a_warning():
     broken, other = Listener(breaks_on=Note), Listener()
     bus = EventBus((), [broken, other])
     bus.emit(Note("one"))
     bus.emit(Note("two"))
     assert broken not in bus
     assert other in bus
-    first, warning, second = other.heard
+    first, warning, second = other.received
     assert (first, second) == (Note("one"), Note("two"))
     assert isinstance(warning, Note)
-    assert (warning.level, warning.text) == ("warning", "Listener failed and gets no more events: RuntimeError: cannot listen")
+    assert (warning.level, warning.text) == (
+        "warning",
+        "Listener failed and gets no more events: RuntimeError: cannot listen",
+    )
 
 
-def test_the_journal_hears_first(tmp_path: Path):
-    """What cannot be kept is shown to nobody."""
+def test_events_are_stored_before_they_are_sent(tmp_path: Path):
+    """An event that cannot be stored reaches no sink."""
     journal = Journal(tmp_path / "j")
     listener = Listener()
     journal.close()
     with pytest.raises(RunStopped):
         EventBus([journal], [listener]).emit(Note("x"))
-    assert listener.heard == []
+    assert listener.received == []
 
 
 class Writes:
-    """A ledger that remembers what it was given at once; from the given time on it cannot keep anything."""
+    """An event store that keeps its batches; from batch `breaks_at` on it raises."""
 
     def __init__(self, breaks_at: int = 99) -> None:
         self.batches: list[tuple[Event, ...]] = []
@@ -304,7 +307,7 @@ def over(name: str) -> TrialEnded:
     return TrialEnded(ended.key, 0, 1, ended)
 
 
-def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then_told():
+def test_trials_that_end_in_one_step_are_stored_together_and_then_sent():
     event_store, listener = Writes(), Listener()
     a, b, c, d = map(over, "abcd")
 
@@ -312,21 +315,21 @@ def test_trials_that_end_in_one_step_of_the_loop_are_kept_together_and_only_then
         bus = EventBus([event_store], [listener])
         bus.emit(a)
         bus.emit(b)
-        assert event_store.batches == listener.heard == []
+        assert event_store.batches == listener.received == []
         await asyncio.sleep(0)
         assert event_store.batches == [(a, b)]
-        assert listener.heard == [a, b]
+        assert listener.received == [a, b]
         bus.emit(c)
-        bus.emit(Note("and"))  # whatever else happens comes after it
+        bus.emit(Note("and"))  # other events come after it
         bus.emit(d)
         bus.flush()
 
     asyncio.run(scenario())
     assert event_store.batches == [(a, b), (c,), (Note("and"),), (d,)]
-    assert listener.heard == [a, b, c, Note("and"), d]
+    assert listener.received == [a, b, c, Note("and"), d]
 
 
-def test_a_event_store_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody_hears_of_what_was_not_kept():
+def test_a_store_that_raises_at_the_end_of_a_step_stops_the_run():
     event_store, listener, stopped = Writes(breaks_at=2), Listener(), list[str]()
 
     async def scenario() -> None:
@@ -340,7 +343,7 @@ def test_a_event_store_that_breaks_at_the_end_of_a_step_stops_the_run_and_nobody
             bus.flush()
 
     asyncio.run(scenario())
-    assert [event.key.case for event in listener.heard if isinstance(event, TrialEnded)] == ["a"]
+    assert [event.key.case for event in listener.received if isinstance(event, TrialEnded)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -368,7 +371,7 @@ def test_options_merge_by_key_and_metadata_key_by_key(layers: Any, result: dict[
         (Limits(turn_timeout_s=5, is_override=True), None, 5),
     ],
 )
-def test_the_time_for_a_reply_is_the_flags_else_the_turns_else_the_cases(
+def test_the_reply_timeout_is_that_of_the_flag_else_the_turn_else_the_case(
     limits: Limits, own: float | None, due: float | None
 ):
     assert limits.reply_timeout_s(own) == due  # N18

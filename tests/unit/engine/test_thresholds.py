@@ -1,4 +1,4 @@
-"""Suites with a bar: what single trials add up to, and which part of the bar was missed."""
+"""Thresholds of suites: how trials add up, and which parts are not met."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -67,15 +67,17 @@ def summary_of(
 
 
 def test_the_score_of_a_suite_is_the_mean_of_its_cases():
-    found = summary_of(Threshold(0.5), record("a", score=1.0), record("b", "failed", 0.25), record("c", "failed", None))
-    assert found.score == pytest.approx(1.25 / 3, abs=1e-6)  # section 4: aggregate
-    assert (found.cases, found.passed_cases, found.failed_cases) == (3, 1, 2)
-    assert found.unmet == ("score 0.4167, needs 0.5",)  # R16
+    summary = summary_of(
+        Threshold(0.5), record("a", score=1.0), record("b", "failed", 0.25), record("c", "failed", None)
+    )
+    assert summary.score == pytest.approx(1.25 / 3, abs=1e-6)  # section 4: aggregate
+    assert (summary.cases, summary.passed_cases, summary.failed_cases) == (3, 1, 2)
+    assert summary.unmet == ("score 0.4167, needs 0.5",)  # R16
 
 
 def test_a_suite_can_pass_although_a_case_fails():
-    found = summary_of(Threshold(0.5), record("a"), record("b", "failed", 0.0))
-    assert (found.passed, found.score) == (True, 0.5)
+    summary = summary_of(Threshold(0.5), record("a"), record("b", "failed", 0.0))
+    assert (summary.passed, summary.score) == (True, 0.5)
 
 
 def test_without_a_pass_score_every_case_must_pass():
@@ -92,9 +94,9 @@ def test_an_error_is_no_zero_of_the_agents_but_the_suite_does_not_pass():
     """W4."""
     records = (record("a"), record("b", "error", None, fault="judge"))
     for threshold in (Threshold(0.0), Threshold(1.0), Threshold()):
-        found = summary_of(threshold, *records)
-        assert found.unmet == ("1 case ended in an error that is not the agent's",)
-        assert not found.passed
+        summary = summary_of(threshold, *records)
+        assert summary.unmet == ("1 case ended in an error that is not the agent's",)
+        assert not summary.passed
     assert summary_of(Threshold(1.0), record("a", "failed", 0.5), records[1]).unmet[1:] == ("score 0.5, needs 1",)
 
 
@@ -121,8 +123,8 @@ UNPRICED = Usage(calls=1, cost_usd=None)
 )
 def test_the_cost_fails_closed(usages: Any, cost: float | None, missed: Any):
     records = [record(f"c{n}", usage=usage) for n, usage in enumerate(usages)]
-    found = summary_of(Threshold(0.5, max_cost_usd=0.03), *records)
-    assert (found.cost_usd, found.unmet) == (cost, missed)  # R16, section 4: cost
+    summary = summary_of(Threshold(0.5, max_cost_usd=0.03), *records)
+    assert (summary.cost_usd, summary.unmet) == (cost, missed)  # R16, section 4: cost
     assert summary_of(Threshold(0.5), *records).passed  # without a limit an unknown price is only unknown
 
 
@@ -147,8 +149,8 @@ def test_p95_is_by_nearest_rank_over_all_cases_failed_ones_included():
 
 
 def test_a_latency_that_nobody_measured_fails_closed():
-    found = summary_of(Threshold(0.0, max_p95_ms=100), record(status="failed", score=None, ms=None))
-    assert found.unmet == ("p95 latency unknown (nothing was measured), at most 100 ms",)
+    summary = summary_of(Threshold(0.0, max_p95_ms=100), record(status="failed", score=None, ms=None))
+    assert summary.unmet == ("p95 latency unknown (nothing was measured), at most 100 ms",)
 
 
 def test_repeats_count_by_their_mean():
@@ -158,9 +160,9 @@ def test_repeats_count_by_their_mean():
         record(status="failed", score=0.0, ms=300, usage=PRICED, trial=2, findings=(LEAK,)),
         record(status="error", score=None, ms=None, trial=3, fault="judge"),
     ]
-    found = case_score("a", [trial_score(each) for each in trials], PassRule(min_pass=0.3))
-    assert (found.status, found.score, found.latency_ms, found.cost_usd) == ("passed", 0.5, 200, 0.04)
-    assert found.findings == (LEAK,)
+    summary = case_score("a", [trial_score(each) for each in trials], PassRule(min_pass=0.3))
+    assert (summary.status, summary.score, summary.latency_ms, summary.cost_usd) == ("passed", 0.5, 200, 0.04)
+    assert summary.findings == (LEAK,)
     assert summary_of(Threshold(0.5), *trials, rule=PassRule(min_pass=0.3)).passed
 
 
@@ -168,8 +170,12 @@ def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
     """W4."""
     before = Baseline("run-1", 1.0, {"a": 1.0, "b": 0.5})
     records = (record("a", "failed", 0.0), record("b", score=1.0))
-    found = summary_of(Threshold(0.5, baseline=before), *records)
-    assert (found.passed, found.regression, found.worse_cases) == (True, "score 0.5, was 1 in run-1", ("a 1, now 0",))
+    summary = summary_of(Threshold(0.5, baseline=before), *records)
+    assert (summary.passed, summary.regression, summary.worse_cases) == (
+        True,
+        "score 0.5, was 1 in run-1",
+        ("a 1, now 0",),
+    )
     assert code(Threshold(0.5, baseline=before), *records) == 0
     assert code(Threshold(0.5, baseline=before, fail_on_regression=True), *records) == 1
     assert summary_of(Threshold(0.5, baseline=Baseline("run-1", 0.5)), *records).regression is None
@@ -186,8 +192,13 @@ def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
 def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(before: Any, records: Any):
     """W4: an error never counts as the agent's failure in a comparison; where worse must fail, unknown fails too."""
     baseline = Baseline("run-1", 1.0, before)
-    found = summary_of(Threshold(0.0, baseline=baseline), *records)
-    assert (found.regression, found.worse_cases, found.uncompared_cases, found.score_change) == (None, (), ("b",), None)
+    summary = summary_of(Threshold(0.0, baseline=baseline), *records)
+    assert (summary.regression, summary.worse_cases, summary.uncompared_cases, summary.score_change) == (
+        None,
+        (),
+        ("b",),
+        None,
+    )
     strict = summary_of(Threshold(0.0, baseline=baseline, fail_on_regression=True), *records)
     assert strict.failures[-1] == "not compared with the baseline: b"
 
@@ -201,7 +212,7 @@ def code(threshold: Threshold, *records: TrialRecord, cases: int | None = None) 
 
 
 def test_the_exit_code_follows_the_suite():
-    """W4: by its bar, whatever single cases do; errors and what did not run fail it all the same."""
+    """W4: by its threshold, whatever single cases do; errors and cases that did not run still fail it."""
     assert code(Threshold(0.5), record("a"), record("b", "failed", 0.0)) == 0
     assert code(Threshold(0.6), record("a"), record("b", "failed", 0.0)) == 1
     assert code(Threshold(0.0), record("b", "failed", 0.0)) == 0

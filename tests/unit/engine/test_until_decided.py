@@ -1,4 +1,4 @@
-"""Trials until a sequential test has decided: none too few, none wasted, in any order of their ends."""
+"""Trials until a sequential test has decided: enough, none wasted, whatever order they end in."""
 
 import asyncio
 from collections import Counter
@@ -29,19 +29,19 @@ def record(case: str, trial: int, status: Status) -> TrialRecord:
     return TrialRecord(case, case, status, [], [], 1, 1.0, "s", trial, 1)
 
 
-class Held:
-    """Runs trials, each of which ends as `outcome` says, after a random number of turns of the loop."""
+class Run:
+    """Runs trials with the statuses of `outcome`, each after a random number of steps of the event loop."""
 
-    def __init__(self, outcome, *cases: str, parallel: int = 1, past: tuple[TrialRecord, ...] = ()) -> None:
+    def __init__(self, outcome, *cases: str, parallel: int = 1, earlier: tuple[TrialRecord, ...] = ()) -> None:
         self.outcome = outcome
         self.started: list[PlannedTrial] = []
         self.ended: dict[str, dict[int, Status]] = {}
         self.most: Counter[str] = Counter()
         self._now: Counter[str] = Counter()
-        asyncio.run(self._run(cases, parallel, past))
+        asyncio.run(self._run(cases, parallel, earlier))
 
-    async def _run(self, cases: tuple[str, ...], parallel: int, past: tuple[TrialRecord, ...]) -> None:
-        deciding, random = TrialsUntilDecided(plan(*cases), RULE, past), Random(3)
+    async def _run(self, cases: tuple[str, ...], parallel: int, earlier: tuple[TrialRecord, ...]) -> None:
+        deciding, random = TrialsUntilDecided(plan(*cases), RULE, earlier), Random(3)
 
         async def work(planned: PlannedTrial) -> None:
             case, trial = planned.case.id, planned.trial
@@ -64,34 +64,34 @@ class Held:
 
 @pytest.mark.parametrize("parallel", [1, 4, 9])
 def test_a_case_runs_until_it_is_decided_and_no_further(parallel: int):
-    held = Held(lambda case, _: "passed" if case == "good" else "failed", "good", "bad", parallel=parallel)
-    assert held.trials("good") == list(range(1, 13))
-    assert held.trials("bad") == [1, 2, 3]
-    assert {planned.index - planned.trial for planned in held.started if planned.case.id == "bad"} == {19}
+    run = Run(lambda case, _: "passed" if case == "good" else "failed", "good", "bad", parallel=parallel)
+    assert run.trials("good") == list(range(1, 13))
+    assert run.trials("bad") == [1, 2, 3]
+    assert {planned.index - planned.trial for planned in run.started if planned.case.id == "bad"} == {19}
 
 
 def test_what_is_needed_anyway_runs_at_once():
     """After the first trial passed, three failures at least are needed for any decision."""
-    held = Held(lambda *_: "passed", "good", parallel=8)
-    assert 1 < held.most["good"] <= 5
-    assert len(held.started) == 12
+    run = Run(lambda *_: "passed", "good", parallel=8)
+    assert 1 < run.most["good"] <= 5
+    assert len(run.started) == 12
 
 
 def test_errors_use_up_trials_but_decide_nothing():
-    held = Held(lambda *_: "error", "ill")
-    assert len(held.started) <= 20
-    assert RULE.decide([held.ended["ill"][n] for n in sorted(held.ended["ill"])]) == "undecided"
+    run = Run(lambda *_: "error", "ill")
+    assert len(run.started) <= 20
+    assert RULE.decide([run.ended["ill"][n] for n in sorted(run.ended["ill"])]) == "undecided"
 
 
 def test_a_skipped_case_is_tried_once():
-    assert Held(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
+    assert Run(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
 
 
 def test_a_resumed_run_goes_on_with_the_trials_that_it_has():
-    past = (*(record("good", n, "passed") for n in (1, 2, 4)), *(record("bad", n, "failed") for n in (1, 2, 3)))
-    held = Held(lambda *_: "passed", "good", "bad", past=past)
-    assert held.trials("good") == [3, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert held.trials("bad") == []
+    earlier = (*(record("good", n, "passed") for n in (1, 2, 4)), *(record("bad", n, "failed") for n in (1, 2, 3)))
+    run = Run(lambda *_: "passed", "good", "bad", earlier=earlier)
+    assert run.trials("good") == [3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert run.trials("bad") == []
 
 
 def test_many_cases_in_parallel_all_come_to_a_decision():
@@ -103,7 +103,7 @@ def test_many_cases_in_parallel_all_come_to_a_decision():
         found: Status = "passed" if random.random() < chance else "failed"
         return outcomes.setdefault((case, trial), found)
 
-    held = Held(outcome, *map(str, range(21)), parallel=6)
-    for case, ended in held.ended.items():
+    run = Run(outcome, *map(str, range(21)), parallel=6)
+    for case, ended in run.ended.items():
         assert RULE.decide([ended[trial] for trial in sorted(ended)]) is not None, case
         assert sorted(ended) == list(range(1, len(ended) + 1))

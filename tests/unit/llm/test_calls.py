@@ -151,7 +151,9 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 def test_who_is_only_busy_is_told_from_who_fails():
     assert call([StubResponse(status=500)], Pauses(), should_retry=is_busy)[0].status == 500
     assert (
-        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), should_retry=is_busy)[0].status
+        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), should_retry=is_busy)[
+            0
+        ].status
         == 200
     )
 

@@ -434,14 +434,14 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
         ('{"line":"cassette","version":99,"viva":"9.9"}\n', r"was recorded by a newer Viva \(9.9\)"),
         ('{"line":"cassette","version":2,"viva":"0.1"}\n', r"by an older Viva \(0.1\); record it again"),
         (
-            '{"line":"cassette","version":3,"viva":"1"}\n{"line":"song"}\n',
+            '{"line":"cassette","version":4,"viva":"1"}\n{"line":"song"}\n',
             "talk.cassette:2: is not a line of a cassette",
         ),
         (
-            '{"line":"cassette","version":3,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
+            '{"line":"cassette","version":4,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
             "talk.cassette:2: is a reply of session 3, which no earlier line opens",
         ),
-        ('{"line":"cassette","version":3,"viva":"1"}\n{"line":"son', None),
+        ('{"line":"cassette","version":4,"viva":"1"}\n{"line":"son', None),
     ],
 )
 def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):

@@ -14,7 +14,7 @@ import pytest
 from viva.errors import BadInput, RunStopped
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal, has_ended, next_run_number
+from viva.record.journal import Journal, has_ended, next_run_number, read_events
 from viva.record.locks import find_holder, has_crashed, is_in_use, lock_path
 
 
@@ -262,6 +262,20 @@ def test_whether_a_run_has_ended_stands_at_the_end_of_its_journal(tmp_path: Path
     path = tmp_path / "j"
     path.write_bytes(b"".join(lines))
     assert has_ended(path) is found
+
+
+@pytest.mark.parametrize(("version", "age"), [(b"", "an older"), (b',"journal_version":99', "a newer")])
+def test_a_journal_of_another_version_is_refused_in_one_sentence(tmp_path: Path, version: bytes, age: str):
+    path = tmp_path / "j"
+    path.write_bytes(b'{"event":"run_started","run":"r"' + version + b"}\n")
+    with pytest.raises(BadInput) as refused:
+        list(read_events(path))
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.message.split(",")[0]) == (str(path), f"was written by {age} Viva")
+    journal = Journal(tmp_path / "new" / "j")
+    journal.append(RunStarted("r", "t", "1", "bot", (), 1, 1, 1))
+    journal.close()
+    assert len(list(read_events(tmp_path / "new" / "j"))) == 1
 
 
 def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39

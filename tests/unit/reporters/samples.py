@@ -1,6 +1,7 @@
 """Records and events for the tests of reporters; T001 to T003 are the specification's sample."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -9,7 +10,7 @@ from viva.model.case import Key
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.record.journal import Journal
-from viva.reporters.console import Console
+from viva.reporters.console import Console, ConsoleOptions
 
 
 def check(label: str, passed: bool | None = True, **fields: Any) -> dict[str, Any]:
@@ -218,17 +219,9 @@ def trial_ended(record: TrialRecord, index: int = 0) -> TrialEnded:
     return TrialEnded(Key(record.suite, record.id, record.trial, record.attempt), index, 1, record)
 
 
-def make_console(stream: TextIO, **options: Any) -> Console:
-    whole: dict[str, Any] = {
-        "verbose": False,
-        "quiet": False,
-        "colour": False,
-        "is_terminal": False,
-        "width": 100,
-        "parallel": 4,
-        **options,
-    }
-    return Console(stream, **whole)
+def make_console(stream: TextIO, clock: Callable[[], float] = time.monotonic, **options: Any) -> Console:
+    options.setdefault("parallel", 4)
+    return Console(stream, ConsoleOptions(**options), clock)
 
 
 def render_console(events: Iterable[Event], **options: Any) -> str:

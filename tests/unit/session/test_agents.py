@@ -10,7 +10,7 @@ from viva.agents.python import PythonAgent
 from viva.agents.scripted import ScriptedAgent
 from viva.errors import BadInput
 from viva.session.agents import AgentFactory
-from viva.session.evaluators import create_evaluator_check
+from viva.session.names import create_evaluator_check
 
 
 @pytest.fixture
@@ -248,9 +248,9 @@ def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_
     for name in ("a", "agents:a", "c", "x-1", "viva.rules"):
         assert wrong_with(name) == ()
     (problem,) = wrong_with("d")
-    assert "connector 'd' says no `model`" in problem.message
+    assert "connector 'd' has no `model`" in problem.message
     assert "such as y-*" in problem.message
     (problem,) = wrong_with("judge-9")
-    assert 'write `models = ["judge-*"]` into its connector in viva.toml' in problem.message
+    assert 'add `models = ["judge-*"]` to its connector in viva.toml' in problem.message
     (problem,) = create_evaluator_check(known, settings, "gone")("gone")
     assert problem.message.startswith("--evaluator: no agent or connector is called 'gone'")

@@ -59,9 +59,9 @@ def test_options_are_merged_as_in_a_suite(folder):  # N20
 def test_what_holds_is_silent_and_what_does_not_is_told_all_at_once():  # N10
     async def work(chat):
         await chat.say("hello")
-        chat.expect(viva.contains("hello"), viva.max_turns(1))
+        chat.expect(viva.check.contains("hello"), viva.check.max_turns(1))
         with pytest.raises(AssertionError) as raised:
-            chat.expect(viva.contains("bye"), viva.contains("You"), viva.tool_called("submit"))
+            chat.expect(viva.check.contains("bye"), viva.check.contains("You"), viva.check.tool_called("submit"))
         return str(raised.value)
 
     told = talked(work)
@@ -76,10 +76,10 @@ def test_what_holds_is_silent_and_what_does_not_is_told_all_at_once():  # N10
 def test_what_cannot_be_evaluated_is_no_failure_of_the_agent():  # N24
     async def work(chat):
         await chat.say("hello")
-        with pytest.raises(viva.CheckError, match="reported no usage"):
-            chat.expect(viva.contains("hello"), viva.max_tokens(5))
+        with pytest.raises(viva.errors.CheckError, match="reported no usage"):
+            chat.expect(viva.check.contains("hello"), viva.check.max_tokens(5))
         with pytest.raises(AssertionError, match="reported no usage"):
-            chat.expect(viva.contains("bye"), viva.max_tokens(5))
+            chat.expect(viva.check.contains("bye"), viva.check.max_tokens(5))
 
     talked(work)
 
@@ -88,9 +88,9 @@ def test_tools_of_the_whole_conversation_can_be_asked_for(folder):
     async def work(chat):
         await chat.say("submit it")
         await chat.say("thanks")
-        chat.expect(viva.tool_called("submit", arguments={"amount": 3500}), over="case")
+        chat.expect(viva.check.tool_called("submit", arguments={"amount": 3500}), scope="case")
         with pytest.raises(AssertionError):
-            chat.expect(viva.tool_called("submit"))
+            chat.expect(viva.check.tool_called("submit"))
 
     talked(work, "assistants.expense", folder=folder)
 
@@ -102,9 +102,9 @@ def test_a_judge_is_waited_for(folder):  # N26
         assert (verdict.passed, verdict.score, verdict.reason) == (True, 0.8, "about polite")
         with pytest.raises(AssertionError, match=r"score 0\.8 is below 0\.9"):
             await chat.judge("polite", use="workers.judge", min_score=0.9)
-        with pytest.raises(viva.CheckError, match="the judge is ill"):
+        with pytest.raises(viva.errors.CheckError, match="the judge is ill"):
             await chat.judge("break", use="workers.judge")
-        await chat.judge(viva.rubric("polite", use="workers.judge"))
+        await chat.judge(viva.check.rubric("polite", use="workers.judge"))
 
     talked(work, "assistants.expense", folder=folder)
 
@@ -114,23 +114,27 @@ def test_what_has_to_wait_cannot_be_expected_at_once(folder):
 
     async def work(chat):
         await chat.say("hello")
-        for slow in (viva.judge("polite"), viva.script("vv_checks.check"), viva.any_of(viva.judge("x"))):
+        for slow in (
+            viva.check.judge("polite"),
+            viva.check.script("vv_checks.check"),
+            viva.check.any_of(viva.check.judge("x")),
+        ):
             with pytest.raises(TypeError, match=r"chat\.judge"):
                 chat.expect(slow)
-        await chat.judge(viva.script("vv_checks.check"))
+        await chat.judge(viva.check.script("vv_checks.check"))
 
     talked(work, "assistants.expense", folder=folder)
 
 
 def test_an_agent_that_breaks_or_cannot_be_reached_raises(folder):  # N17
     async def work(chat):
-        with pytest.raises((viva.AgentFailed, viva.Unreachable)) as raised:
+        with pytest.raises((viva.errors.AgentFailed, viva.errors.Unreachable)) as raised:
             await chat.say("hello")
         assert "user: hello" in chat.transcript
         return raised.value
 
     assert str(talked(work, "broken", folder=folder)) == "ValueError: boom"
-    assert isinstance(talked(work, "unreachable", folder=folder), viva.Unreachable)
+    assert isinstance(talked(work, "unreachable", folder=folder), viva.errors.Unreachable)
 
 
 def test_each_reply_has_its_time():  # N18
@@ -138,9 +142,9 @@ def test_each_reply_has_its_time():  # N18
         await asyncio.Event().wait()
 
     async def work(chat):
-        with pytest.raises(viva.AgentFailed, match="timeout after 20ms"):
+        with pytest.raises(viva.errors.AgentFailed, match="timeout after 20ms"):
             await chat.say("hello")
-        with pytest.raises(viva.AgentFailed, match="timeout after 10ms"):
+        with pytest.raises(viva.errors.AgentFailed, match="timeout after 10ms"):
             await chat.say("hello", timeout="10ms")
 
     talked(work, never, timeout=0.02)
@@ -156,7 +160,7 @@ def test_files_are_attached_as_parts(tmp_path):  # N5
 
     async def work(chat):
         await chat.say("look", attachments=[tmp_path / "receipt.png", {"type": "file", "source": "https://x/y.pdf"}])
-        with pytest.raises(viva.BadInput, match="there is no file"):
+        with pytest.raises(viva.errors.BadInput, match="there is no file"):
             await chat.say("look", attachments=[tmp_path / "none.png"])
 
     talked(work, look)
@@ -169,16 +173,16 @@ def test_files_are_attached_as_parts(tmp_path):  # N5
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ([], "the user's"),
-        ({"role": "assistant", "content": "x"}, "the user's"),
-        ([{"role": "bot", "content": "x"}], r"messages\[0\] is no message"),
-        ([{"content": [{"type": "movie"}]}], r"messages\[0\] is no message"),
+        ([], "must be a user message"),
+        ({"role": "assistant", "content": "x"}, "must be a user message"),
+        ([{"role": "bot", "content": "x"}], r"messages\[0\] is not a message"),
+        ([{"content": [{"type": "movie"}]}], r"messages\[0\] is not a message"),
         ([{"content": "a"}, {"content": "b"}], "one message at a time"),
     ],
 )
 def test_what_cannot_be_said_is_refused(words, what):
     async def work(chat):
-        with pytest.raises(viva.BadInput, match=what):
+        with pytest.raises(viva.errors.BadInput, match=what):
             await chat.say(words)
 
     talked(work)
@@ -187,15 +191,15 @@ def test_what_cannot_be_said_is_refused(words, what):
 def test_a_conversation_is_open_between_its_doors():
     chat = viva.Conversation(echo)
     with pytest.raises(RuntimeError, match="not open"):
-        chat.expect(viva.contains("x"))
+        chat.expect(viva.check.contains("x"))
 
     async def hold():
         async with chat:
-            with pytest.raises(RuntimeError, match="say something first"):
-                chat.expect(viva.contains("x"))
+            with pytest.raises(RuntimeError, match=r"call say\(\) first"):
+                chat.expect(viva.check.contains("x"))
             await chat.say("hello")
-        chat.expect(viva.contains("hello"))
-        with pytest.raises(RuntimeError, match="is over"):
+        chat.expect(viva.check.contains("hello"))
+        with pytest.raises(RuntimeError, match="is closed"):
             await chat.say("hello?")
 
     asyncio.run(hold())
@@ -210,7 +214,7 @@ def test_secrets_are_not_told(folder):
 
         await chat.say(f"my path is {os.environ['PATH']}")
         with pytest.raises(AssertionError) as raised:
-            chat.expect(viva.contains("bye"))
+            chat.expect(viva.check.contains("bye"))
         assert os.environ["PATH"] not in str(raised.value) + chat.transcript
         assert "my path is ***" in chat.transcript
 
@@ -218,5 +222,5 @@ def test_secrets_are_not_told(folder):
 
 
 def test_a_name_that_nobody_has_is_bad_input(folder):  # N7
-    with pytest.raises(viva.BadInput, match=r"did you mean assistants\.expense"):
+    with pytest.raises(viva.errors.BadInput, match=r"did you mean assistants\.expense"):
         talked(lambda chat: chat.say("x"), "assistants.expens", folder=folder)

@@ -52,7 +52,7 @@ def standing(**fields: Any) -> SuiteSummary:
         "passed": True,
         "cases": 1,
         "passed_cases": 1,
-        "bar": Threshold(0.5),
+        "threshold": Threshold(0.5),
     }
     return SuiteSummary(**{**known, **fields})
 
@@ -69,7 +69,7 @@ def test_all_that_is_known_is_there_and_nothing_else():
         record("b", "failed", 0.25),
         cost_usd=0.01,
         model_class="writing",
-        missed=("score 0.5, needs 0.9",),
+        unmet=("score 0.5, needs 0.9",),
     )
     assert found == {
         "suiteId": SUITE,
@@ -145,7 +145,7 @@ def test_the_baseline_is_there_with_the_difference(capsys: pytest.CaptureFixture
 def test_without_a_verdict_on_every_task_there_is_no_difference():
     """W4."""
     assert "regression" not in written(
-        record(), threshold=Threshold(0.5, baseline=Baseline("run-7", 0.8)), uncompared=("b",)
+        record(), threshold=Threshold(0.5, baseline=Baseline("run-7", 0.8)), uncompared_cases=("b",)
     )
 
 

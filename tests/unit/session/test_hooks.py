@@ -17,7 +17,7 @@ def hooked(folder):
     def run(text, before=None, after=None, expected="{{who}}", **options):
         name = f"vv_hooks_{next(_serial)}"
         (folder / f"{name}.py").write_text(f"seen = []\n{text}")
-        case = {"id": "one", "input": "I am {{who}}", "assertions": [viva.contains(expected)]}
+        case = {"id": "one", "input": "I am {{who}}", "assertions": [viva.check.contains(expected)]}
         hooks = {key: f"{name}:{hook}" for key, hook in (("before", before), ("after", after)) if hook}
         given = {key: f"{name}:{hook}" for key, hook in options.items() if key in ("before_run", "after_run")}
         (folder / "cases.jsonl").write_text("\n" + json.dumps({**case, **hooks}) + "\n")
@@ -122,7 +122,7 @@ def test_an_after_of_the_run_that_raises_changes_nothing(hooked):
 )
 def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference, what):  # N2, N32
     (folder / "cases.jsonl").write_text("\n" + json.dumps({"id": "one", "input": "x", "before": reference}) + "\n")
-    with pytest.raises(viva.BadInput) as raised:
+    with pytest.raises(viva.errors.BadInput) as raised:
         viva.run("cases.jsonl", "assistants.expense", folder=folder)
     told = str(raised.value)
     assert told.startswith("cases.jsonl:2: $: ")
@@ -130,7 +130,7 @@ def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference
 
 
 def test_a_hook_of_the_run_that_is_not_there_is_bad_input(folder):
-    with pytest.raises(viva.BadInput, match=r"--after .*there is no vv_no_hooks\.py"):
+    with pytest.raises(viva.errors.BadInput, match=r"--after .*there is no vv_no_hooks\.py"):
         viva.run("Hello", "assistants.expense", folder=folder, after="vv_no_hooks:down")
 
 

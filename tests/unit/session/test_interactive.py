@@ -77,9 +77,11 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     keeper = ConversationSaver(LoadOptions(), tmp_path, [suite])
     state = TrialState(PLAIN, Key("suite", "plain"), NoHelpers(), FrozenClock())
     said = [UserMessage(Message("user", "Hi"))]
-    assert keeper.save("suite.jsonl", state, said) == "not saved: suite.jsonl is being run; choose another file"
+    assert (
+        keeper.save("suite.jsonl", state, said) == "not saved: suite.jsonl is a suite of this run; choose another file"
+    )
     assert keeper.save("suite", state, said).startswith("not saved: ")
-    assert keeper.save("other", state, []) == "not saved: nothing has been said yet"
+    assert keeper.save("other", state, []) == "not saved: the conversation is empty"
     assert running.read_bytes() == b""
     told = keeper.save("other", state, said)
     assert told == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"

@@ -91,7 +91,7 @@ def test_generated_cases_count_only_if_all_were_written_down(tmp_path: Path):
 
 
 def test_a_journal_without_a_beginning_is_refused(tmp_path: Path):
-    with pytest.raises(BadInput, match="has no beginning"):
+    with pytest.raises(BadInput, match="has no start event"):
         past(tmp_path, trial(0))
 
 

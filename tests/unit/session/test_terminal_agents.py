@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from viva import config
 from viva.agents.acp import AcpAgent
@@ -18,9 +19,8 @@ from viva.session.agents import AgentFactory
 
 def settings(folder: Path, text: str) -> Settings:
     (folder / "viva.toml").write_text(text, encoding="utf-8")
-    found = config.load_settings(folder / "viva.toml", folder)
-    found.environ = {"PATH": "/bin", "MY_KEY": "value-of-my-key", "GEMINI_API_KEY": "value-of-gemini-key"}
-    return found
+    environ = {"PATH": "/bin", "MY_KEY": "value-of-my-key", "GEMINI_API_KEY": "value-of-gemini-key"}
+    return structs.replace(config.load_settings(folder / "viva.toml", folder), environ=environ)
 
 
 @pytest.mark.parametrize("name", list_nameable_kinds())

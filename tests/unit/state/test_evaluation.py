@@ -1,4 +1,4 @@
-"""One claim, judged: negation, errors, and what must not be caught."""
+"""One assertion: negation, errors, and what must not be caught."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ from viva.testing.check_context import make_check_context
 
 
 class Answer(Struct, frozen=True):
-    """A check that says or raises what it is told to, at once or later."""
+    """A check that returns or raises a given verdict, at once or later."""
 
     verdict: Verdict | Exception
     costly: bool = False
@@ -69,12 +69,12 @@ FAILED = Verdict("failed", "it is not", expected=1, actual=2)
         (TimeoutError(), False, "error", "TimeoutError"),
     ],
 )
-def test_negation_turns_verdicts_around_but_never_an_error(kind, verdict, negate, status, reason):  # N24
+def test_negate_inverts_verdicts_but_no_error(kind, verdict, negate, status, reason):  # N24
     found = asyncio.run(verdict_of(Assertion(kind(verdict), negate=negate)))
     assert (found.status, found.reason) == (status, reason)
 
 
-def test_a_check_that_need_not_wait_is_judged_at_once():
+def test_a_synchronous_check_gives_its_result_at_once():
     assertion = Assertion(Answer(PASSED))
     found = evaluate(assertion, make_check_context("x"))
     assert isinstance(found, AssertionResult)
@@ -83,12 +83,12 @@ def test_a_check_that_need_not_wait_is_judged_at_once():
 
 
 @pytest.mark.parametrize("kind", [Answer, Later])
-def test_the_end_of_the_run_is_not_a_verdict(kind):
+def test_run_stopped_passes_through(kind):
     with pytest.raises(RunStopped):
         asyncio.run(verdict_of(Assertion(kind(RunStopped("budget spent")))))
 
 
-def test_a_turned_failure_keeps_what_it_cost_but_not_what_was_expected():
+def test_a_negated_failure_keeps_its_calls_but_not_expected_and_actual():
     costly = Verdict("failed", "no", expected=1, actual=2, calls=(ModelCall("m"),))
     found = asyncio.run(verdict_of(Assertion(Answer(costly), negate=True)))
     assert (found.expected, found.actual, found.calls) == (UNSET, UNSET, (ModelCall("m"),))

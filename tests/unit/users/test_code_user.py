@@ -1,4 +1,4 @@
-"""A user that is code, in the loop that all users share."""
+"""A user that is Python code, in the turn loop."""
 
 import asyncio
 
@@ -12,36 +12,36 @@ from viva.testing.check_context import make_trial_state
 from viva.users.code_user import CodeUser
 
 
-def line(text):
+def message(text):
     return UserMessage(Message("user", text))
 
 
-async def answer(said):
-    """Repeats in capitals; breaks when asked to, and hangs when told to wait."""
-    if said.message.text == "break":
+async def answer(message):
+    """Replies in capitals; fails on "break" and hangs on "wait"."""
+    if message.message.text == "break":
         raise AgentFailed("boom")
-    if said.message.text == "wait":
+    if message.message.text == "wait":
         await asyncio.Event().wait()
-    return Reply(said.message.text.upper())
+    return Reply(message.message.text.upper())
 
 
 def hold(play, timeout_s=None):
     state = make_trial_state()
     state.case = Case(id="program", user=CodeUser(play), sessions="each_message")
 
-    async def held():
+    async def run():
         async with asyncio.timeout(timeout_s):
             return await run_conversation(state, state.case.user, answer, lambda _turn: None)
 
-    return state, asyncio.run(held())
+    return state, asyncio.run(run())
 
 
-def test_it_hears_the_answer_where_it_spoke():
+def test_it_gets_the_turn_of_each_message():
     heard = []
 
-    async def play(state, say):
-        heard.append((await say(line("one"))).reply.content)
-        heard.append((await say(line("two"))).number)
+    async def play(state, send):
+        heard.append((await send(message("one"))).reply.content)
+        heard.append((await send(message("two"))).number)
 
     state, outcome = hold(play)
     assert heard == ["ONE", 2]
@@ -49,36 +49,36 @@ def test_it_hears_the_answer_where_it_spoke():
     assert [turn.reply and turn.reply.content for turn in state.turns] == ["ONE", "TWO"]
 
 
-def test_it_may_live_with_a_fault_of_the_agent():
-    async def play(state, say):
+def test_it_may_catch_a_fault_of_the_agent():
+    async def play(state, send):
         with pytest.raises(AgentFailed, match="boom"):
-            await say(line("break"))
-        await say(line("still here"))
+            await send(message("break"))
+        await send(message("still here"))
 
     state, outcome = hold(play)
     assert outcome is None
     assert [turn.error for turn in state.turns] == ["agent error: boom", None]
 
 
-def test_a_fault_that_it_does_not_catch_ends_the_conversation():
-    async def play(state, say):
-        await say(line("break"))
+def test_an_uncaught_fault_ends_the_conversation():
+    async def play(state, send):
+        await send(message("break"))
 
     with pytest.raises(AgentFailed, match="boom"):
         hold(play)
 
 
-def test_what_it_raises_itself_ends_the_conversation():
-    async def play(state, say):
-        await say(line("one"))
+def test_its_own_error_ends_the_conversation():
+    async def play(state, send):
+        await send(message("one"))
         raise Undetermined("its own mistake")
 
     with pytest.raises(Undetermined, match="its own mistake"):
         hold(play)
 
 
-def test_one_that_says_nothing_ends_at_once():
-    async def play(state, say):
+def test_without_a_message_the_conversation_ends_at_once():
+    async def play(state, send):
         return
 
     state, outcome = hold(play)
@@ -86,12 +86,12 @@ def test_one_that_says_nothing_ends_at_once():
 
 
 @pytest.mark.parametrize("waiting_for", ["the agent", "itself"])
-def test_when_the_conversation_is_cut_off_so_is_the_program(waiting_for):
+def test_a_timeout_cancels_the_code(waiting_for):
     ended = []
 
-    async def play(state, say):
+    async def play(state, send):
         try:
-            await (say(line("wait")) if waiting_for == "the agent" else asyncio.Event().wait())
+            await (send(message("wait")) if waiting_for == "the agent" else asyncio.Event().wait())
         finally:
             ended.append(True)
 

@@ -1,4 +1,4 @@
-"""Two users in one conversation, and a simulated one that cannot end it."""
+"""Two users in sequence, and a simulator that cannot end the conversation."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -16,9 +16,8 @@ from viva.users.script import Script, UserSequence
 from viva.users.simulator import Simulator, SimulatorGuard
 
 
-
-class Played:
-    """A helper who answers what it is told to."""
+class CannedHelper:
+    """A helper with canned answers."""
 
     may_repeat = must_quote = False
     metadata: Mapping[str, Any] = {}
@@ -30,7 +29,7 @@ class Played:
     @asynccontextmanager
     async def open(
         self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator["Played"]:
+    ) -> AsyncGenerator["CannedHelper"]:
         self.opened.append(options)
         yield self
 
@@ -45,18 +44,18 @@ def script(*texts: str) -> Script:
     return Script(tuple(UserMessage(Message("user", text)) for text in texts))
 
 
-def spoken(user: Any, count: int, helpers: Any = None) -> list[str]:
-    """The first lines that a user says, whatever the agent answers."""
+def first_messages(user: Any, count: int, helpers: Any = None) -> list[str]:
+    """The first messages of a user, whatever the agent replies."""
     state = make_trial_state("ok")
     state.helpers = helpers or state.helpers
 
-    async def heard() -> list[str]:
+    async def collect() -> list[str]:
         lines = user.speak(state)
         found = [line.message.text async for line in _first(lines, count)]
         await lines.aclose()
         return found
 
-    return asyncio.run(heard())
+    return asyncio.run(collect())
 
 
 async def _first(lines: AsyncGenerator[UserMessage, None], count: int) -> AsyncGenerator[UserMessage, None]:
@@ -67,26 +66,26 @@ async def _first(lines: AsyncGenerator[UserMessage, None], count: int) -> AsyncG
         yield line
 
 
-def test_the_second_goes_on_where_the_first_ends():
+def test_the_second_user_continues_after_the_first():
     """P2: all planned lines count as planned."""
     user = UserSequence(script("a", "b"), script("c"))
-    assert spoken(user, 9) == ["a", "b", "c"]
+    assert first_messages(user, 9) == ["a", "b", "c"]
     assert [line.message.text for line in user.planned_messages] == ["a", "b", "c"]
     assert user.simulator is None
     assert UserSequence(script("a"), Simulator("sim")).simulator == "sim"
 
 
-def test_nobody_is_asked_before_it_is_their_turn():
-    """P2: a simulated user costs nothing while the steps are said."""
-    played = Played({"input": "mine"})
+def test_the_second_user_is_not_opened_before_its_turn():
+    """P2: a simulator costs nothing while the steps run."""
+    played = CannedHelper({"input": "mine"})
     user = UserSequence(script("a"), Simulator("sim"))
-    assert spoken(user, 1, played) == ["a"]
+    assert first_messages(user, 1, played) == ["a"]
     assert played.opened == []
-    assert spoken(user, 2, played) == ["a", "mine"]
+    assert first_messages(user, 2, played) == ["a", "mine"]
 
 
-def test_a_fault_comes_back_from_where_the_line_was_said():
-    """The loop raises it there, and neither user may live with it."""
+def test_a_fault_passes_through_the_sequence():
+    """The loop raises it at the `yield`, and neither user catches it."""
 
     async def thrown() -> None:
         lines = UserSequence(script("a"), script("b")).speak(make_trial_state())
@@ -97,19 +96,19 @@ def test_a_fault_comes_back_from_where_the_line_was_said():
         asyncio.run(thrown())
 
 
-def test_braces_are_words_where_there_are_no_variables():
-    """A playbook may speak of templates."""
-    played = Played({"input": "mine"})
+def test_braces_are_literal_without_variables():
+    """A playbook may contain template syntax."""
+    played = CannedHelper({"input": "mine"})
     first = (UserMessage(Message("user", "{{ first }}")),)
     user = Simulator("sim", {"metadata": {"persona": "{{ me }}"}}, first, has_variables=False)
-    assert spoken(user, 2, played) == ["{{ first }}", "mine"]
+    assert first_messages(user, 2, played) == ["{{ first }}", "mine"]
     assert played.opened == [{"metadata": {"persona": "{{ me }}", "can_end": True}}]
 
 
-def test_one_who_cannot_end_the_conversation_has_to_say_something():
-    """P8: that the goal is achieved is no more than an opinion."""
+def test_a_simulator_that_cannot_end_must_send_a_message():
+    """P8: its `goal_achieved` is ignored."""
     user = Simulator("sim", can_end=False)
-    assert spoken(user, 2, Played({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
+    assert first_messages(user, 2, CannedHelper({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
     with pytest.raises(HelperFailed, match="it is empty, but the conversation goes on"):
-        spoken(user, 1, Played({"input": "", "goal_achieved": True}))
+        first_messages(user, 1, CannedHelper({"input": "", "goal_achieved": True}))
     assert SimulatorGuard(make_trial_state("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved

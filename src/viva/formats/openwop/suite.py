@@ -373,7 +373,7 @@ class _CaseBuilder:
                 fail_at=asked.fail_at,
                 expected=to_canonical_text(match.value) if match else "",
                 prompts=(*self._terms.prompts, *asked.prompts),
-                secrets=asked.secrets,
+                secrets=tuple(asked.secrets),
                 allowed_tools=allowed,
             ),
             "safety",

@@ -1,4 +1,4 @@
-"""Every check keeps to the seam; the list is typed, so the type checker holds them to it as well."""
+"""Every check implements the protocol; the type checker verifies the typed list too."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ CHECKS: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_check_is_found_by_its_name_and_can_be_named_and_weighed(name):
+def test_a_check_is_found_by_name_and_has_a_label(name):
     check = CHECKS[name]
     assert catalog.find_component("check", name) is type(check)
     assert check.costly is False
@@ -57,12 +57,12 @@ def test_a_check_is_found_by_its_name_and_can_be_named_and_weighed(name):
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_only_a_script_looks_at_more_than_the_conversation_and_the_workspace(name):
-    """In a replay it asks the world, not the cassette, and is marked."""
+def test_only_a_script_looks_outside(name):
+    """In a replay its result is marked as live."""
     assert may_look_outside(CHECKS[name]) is (name == "script")
 
 
-def test_what_is_made_of_a_script_looks_out_as_well_and_of_a_plugin_nobody_knows():
+def test_combinations_of_scripts_and_plugins_look_outside():
     script = Assertion(CHECKS["script"])
     assert may_look_outside(All(assertions=(ASSERTION, script)))
     assert may_look_outside(Not(assertion=Assertion(AnyOf(assertions=(script,)))))

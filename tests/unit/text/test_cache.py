@@ -6,8 +6,7 @@ from viva.awaiting.detector import detect
 from viva.llm.price import compute_cost
 from viva.model.connector import Connector
 from viva.model.message import Reply
-from viva.text.pattern import compile_pattern
-from viva.text.text_cache import cache_short_texts
+from viva.text.pattern import cache_short_texts, compile_pattern
 
 
 def test_short_texts_are_kept_and_long_ones_are_not():
